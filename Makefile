@@ -1,0 +1,71 @@
+# One command each; README.md says what they do. Everything that is installed is locked with hashes.
+#   make demo PYTHON=python3.13 VENV=.venv-3.13      the demo under another Python, in an environment of its own
+#   make demo CLIENT=official                        the demo with the official x402 client as buyer
+#   make test PYTEST="-m long tests/core"            more words for pytest
+#   make bench NAME=start                            one benchmark
+PYTHON ?= python3
+VENV ?= .venv
+CLIENT ?=
+NAME ?=
+JOBS ?= 2
+PYTEST ?=
+
+bin := $(abspath $(VENV))/bin
+pip := $(bin)/python -m pip --disable-pip-version-check --no-input --quiet
+# The interoperability environments are built with this environment's Python.
+interop := PYTHON=$(bin)/python scripts/with-node tests/interop/setup
+
+# Settings of the machine that would change what is installed or imported. (Where it comes from stays the machine's.)
+unexport PIP_FIND_LINKS PIP_NO_INDEX PIP_NO_BINARY PIP_ONLY_BINARY PIP_PRE PIP_CONSTRAINT PIP_REQUIREMENT
+unexport PIP_REQUIRE_HASHES PIP_REQUIRE_VIRTUALENV PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: setup demo test check bench lock clean interop-setup
+.DELETE_ON_ERROR:
+
+setup: $(VENV)/.dev interop-setup
+
+demo: $(VENV)/.sandbox
+	$(if $(filter official,$(CLIENT)),@$(interop) x402-1.0.0)
+	@$(bin)/tollkeeper demo $(if $(CLIENT),--client $(CLIENT))
+
+test: setup
+	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
+
+check: $(VENV)/.dev
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/mypy --strict
+	$(bin)/lint-imports --no-cache
+
+bench: setup
+	@PYTHONPATH=. scripts/with-node $(bin)/python -m bench $(NAME)
+
+interop-setup: $(VENV)/.dev
+	@$(interop)
+	@PYTHON=$(bin)/python scripts/with-node tests/chains/setup
+
+lock: $(VENV)/.dev
+	UV=$(bin)/uv scripts/lock --upgrade
+
+clean:
+	rm -rf .venv .venv-* .cache .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: each step is done again only when its lock has changed.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Tollkeeper needs Python 3.11 or later: make PYTHON=/path/to/python3")'
+	@echo "Creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.sandbox: $(VENV)/.created requirements/sandbox.txt pyproject.toml
+	@echo "Installing what runs (requirements/sandbox.txt)"
+	@$(pip) install --require-hashes -r requirements/sandbox.txt
+	@$(pip) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.sandbox requirements/dev.txt
+	@echo "Installing what tests and checks (requirements/dev.txt)"
+	@$(pip) install --require-hashes -r requirements/dev.txt
+	@touch $@
