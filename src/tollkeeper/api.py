@@ -1,0 +1,241 @@
+"""What every answer of ours has in common: envelope, error body, request id, bearer and body reading (spec 4, 5, 7).
+
+`Shell` is the outermost ASGI layer of gateway and hub: one request id, the headers of contract 1 on every answer, the
+head's size limit, and the one place where a refusal (`ApiError`) or a fault (anything else) becomes specification 7's
+body. It knows no route.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from tollkeeper.core.errors import ApiError, Code, ErrorType, invalid, missing
+from tollkeeper.core.limits import HISTORY_LIMIT_MAX, JSON_BODY_SIZE_BYTES, LIST_LIMIT_DEFAULT, OFFSET_MAX
+from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES as HEAD_MAX
+from tollkeeper.core.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+API_VERSION: Final = "v1"
+JSON: Final = b"application/json"
+_LOG = structlog.get_logger("tollkeeper.api")
+_ENCODE = msgspec.json.Encoder().encode
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def clock_ms() -> int:
+    """Now, in milliseconds since the epoch: the program's one reading of the wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def iso(when_ms: int) -> str:
+    """ISO 8601 text, UTC, of milliseconds since the epoch."""
+    return datetime.fromtimestamp(when_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def new_request_id() -> str:
+    """32 hex digits, the first twelve the time in ms, so that rows named by it are written in order."""
+    return f"{clock_ms():012x}{os.urandom(10).hex()}"
+
+
+def envelope(body: Mapping[str, Any]) -> bytes:
+    """A JSON body of ours: `apiVersion` and `timestamp` are added (specification 4)."""
+    return _ENCODE({**body, "apiVersion": API_VERSION, "timestamp": iso(clock_ms())})
+
+
+def error_envelope(error: ApiError, request_id: str, also: Mapping[str, Any] | None = None) -> bytes:
+    """The error body of specification 7; `also` adds sibling keys (the requirements of contract 4.5)."""
+    return envelope({"error": {**error.body(), "requestId": request_id}, **(also or {})})
+
+
+def ok(body: Mapping[str, Any], *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+    """A Litestar response with our envelope."""
+    return Response(envelope(body), status_code=status, headers=headers, media_type="application/json")
+
+
+
+
+def bearer_token(headers: Mapping[str, str]) -> str | None:
+    """The token of `Authorization: Bearer ...`; None without one or with another scheme."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+async def read_body(chunks: AsyncIterator[bytes], limit_bytes: int = JSON_BODY_SIZE_BYTES) -> bytes:
+    """The whole request body. Raises: PAYLOAD_TOO_LARGE, without reading on."""
+    parts: list[bytes] = []
+    size_bytes = 0
+    async for chunk in chunks:
+        size_bytes += len(chunk)
+        if size_bytes > limit_bytes:
+            raise ApiError(
+                Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes}
+            )
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def parse_json_object(data: bytes) -> dict[str, Any]:
+    """A request body that must be a JSON object. Raises: INVALID_PARAMETER."""
+    try:
+        body = parse_json(data)
+    except ValueError as error:
+        raise ApiError(Code.INVALID_PARAMETER, f"the request body is not valid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ApiError(Code.INVALID_PARAMETER, "the request body must be a JSON object")
+    return body
+
+
+async def json_body(request: Request[Any, Any, Any]) -> dict[str, Any]:
+    """The JSON object in a request. Raises: INVALID_PARAMETER, PAYLOAD_TOO_LARGE."""
+    return parse_json_object(await read_body(request.stream()))
+
+
+def string_field(body: Mapping[str, Any], name: str) -> str:
+    """A required string of a request body. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
+    value = body.get(name)
+    if value is None or value == "":
+        raise missing(name)
+    if not isinstance(value, str):
+        raise invalid(name, f"{name} must be a string")
+    return value
+
+
+def integer_parameter(query: Mapping[str, str], name: str, *, low: int, high: int, default: int | None) -> int:
+    """A decimal integer of the query string; required where `default` is None.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER.
+    """
+    text = query.get(name)
+    if text is None:
+        if default is None:
+            raise missing(name)
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and low <= int(text) <= high):
+        raise invalid(name, f"{name} must be an integer from {low} to {high}")
+    return int(text)
+
+
+def page_parameters(query: Mapping[str, str], *, limit_required: bool = False) -> tuple[int, int]:
+    """`limit` (1 to 100) and `offset` (from 0) of a listing."""
+    default = None if limit_required else LIST_LIMIT_DEFAULT
+    limit = integer_parameter(query, "limit", low=1, high=HISTORY_LIMIT_MAX, default=default)
+    return limit, integer_parameter(query, "offset", low=0, high=OFFSET_MAX, default=0)
+
+
+def pagination(total: int, limit: int, offset: int) -> dict[str, Any]:
+    """The `pagination` object of specification 4.3."""
+    return {
+        "totalCount": total,
+        "limit": limit,
+        "offset": offset,
+        "hasNext": offset + limit < total,
+        "hasPrev": offset > 0,
+    }
+
+
+def refused(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Litestar's exception handler: refusals of its router become ours, everything else goes up to `Shell`."""
+    if isinstance(error, HTTPException):
+        error = _from_litestar(error)
+    if not isinstance(error, ApiError):
+        raise error
+    request_id = request.scope["state"].get("request_id", "")
+    return Response(
+        error_envelope(error, request_id),
+        status_code=error.status,
+        headers=error.headers,
+        media_type="application/json",
+    )
+
+
+def _from_litestar(error: HTTPException) -> ApiError:
+    if error.status_code == 404:
+        return ApiError(Code.NOT_FOUND, "there is nothing at this path")
+    if error.status_code == 405:
+        return ApiError(Code.METHOD_NOT_ALLOWED, "the method is not allowed here", headers=error.headers or {})
+    if error.status_code == 413:
+        return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large")
+    return ApiError(Code.INVALID_PARAMETER, error.detail or "the request cannot be read")
+
+
+async def send_answer(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """A whole JSON answer on bare ASGI, for the paths that are too hot for a framework."""
+    length = (b"content-length", str(len(body)).encode())
+    await send(
+        {"type": "http.response.start", "status": status, "headers": [(b"content-type", JSON), length, *headers]}
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def receive_chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """The body of a bare ASGI request. Raises: ConnectionResetError when the client is gone."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            msg = "the client went away"
+            raise ConnectionResetError(msg)
+        if message["type"] == "http.request":
+            yield message["body"]
+            more = message.get("more_body", False)
+
+
+def header_pairs(headers: Mapping[str, str]) -> Headers:
+    """Header names and values as ASGI sends them."""
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+class Shell:
+    """The outermost ASGI layer around `app`; see the module's text."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request, lifespan or (refused) websocket."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = new_request_id()
+        scope.setdefault("state", {})["request_id"] = request_id
+        own = [(b"x402-version", b"1"), (b"x-request-id", request_id.encode())]
+        started = False
+
+        async def send_with_own(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), *own]
+            await send(message)
+
+        try:
+            if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > HEAD_MAX:
+                raise ApiError(Code.HEADERS_TOO_LARGE, "the request head is too large", details={"limitBytes": HEAD_MAX})
+            await self.app(scope, receive, send_with_own)
+        except ConnectionResetError:
+            _LOG.info("client_gone", request_id=request_id, path=scope["path"])
+        except ApiError as error:
+            if started:
+                raise
+            body = error_envelope(error, request_id)
+            await send_answer(send_with_own, error.status, body, header_pairs(error.headers))
+        except Exception:
+            _LOG.exception("unhandled", request_id=request_id, path=scope["path"])
+            if started:
+                raise
+            fault = ApiError(Code.INTERNAL_ERROR, "something went wrong on our side; requestId names the log line")
+            assert fault.type is ErrorType.SERVER  # noqa: S101 - the table says so
+            await send_answer(send_with_own, fault.status, error_envelope(fault, request_id))

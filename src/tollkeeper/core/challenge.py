@@ -1,0 +1,131 @@
+"""The 402 and the refusal at a gate: bodies and profiles (specification 2.2, contract 4.1, 4.5).
+
+A gate's challenge is made once per version; only the timestamp differs between two answers, so a body is kept as the
+bytes before it and the bytes after it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
+from tollkeeper.core.usdc import format_usdc
+from tollkeeper.core.wire import SCHEME, X402_VERSION, Requirements, requirements_body
+
+if TYPE_CHECKING:
+    from tollkeeper.core.paygates import PayGate
+    from tollkeeper.core.verification import EvmAsset
+
+
+class Profile(StrEnum):
+    """Which of specification 2.2's shapes a 402 has. The superset contains both."""
+
+    SUPERSET = "superset"
+    SHAPE_A = "x402-a"
+    SHAPE_B = "x402-b"
+
+
+PAYMENT_REQUIRED: Final = "Payment required"
+
+
+def profile_of(accept: str, default: Profile) -> Profile:
+    """The profile that an `Accept` header asks for: `application/json;profile="x402-a"`, quoted or not."""
+    for media_range in accept.lower().split(","):
+        media_type, *parameters = (part.strip() for part in media_range.split(";"))
+        if media_type == "application/json":
+            for parameter in parameters:
+                name, _, value = parameter.partition("=")
+                if name.strip() == "profile" and (wanted := value.strip().strip('"')) in set(Profile):
+                    return Profile(wanted)
+    return default
+
+
+def requirements_of(gate: PayGate, asset: EvmAsset, resource: str) -> Requirements:
+    """What the gate asks for, as an x402 version 1 client reads it. Amount in micro-units, addresses EIP-55."""
+    return Requirements(
+        scheme=SCHEME,
+        network=asset.network.v1_name,
+        amount=gate.price_micro,
+        asset=checksum_address(asset.address),
+        pay_to=checksum_address(gate.payment_address),
+        resource=resource,
+        description=gate.description or gate.title,
+        mime_type=gate.mime_type,
+        max_timeout_seconds=CHALLENGE_TIMEOUT_SECONDS,
+        extra={"name": asset.name, "version": asset.version},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Everything a gate version answers without payment. `siblings` go beside an error (contract 4.5)."""
+
+    requirements: Requirements
+    siblings: dict[str, Any]
+    bodies: dict[Profile, tuple[bytes, bytes]]
+
+    def body(self, profile: Profile, timestamp: str) -> bytes:
+        """The 402's body at this moment. Shapes A and B, to the letter, have no timestamp."""
+        before, after = self.bodies[profile]
+        return before + timestamp.encode() + after if after else before
+
+
+_MARK: Final = "\x00timestamp\x00"  # no field can hold control characters, so it stands only where we put it
+
+
+def _around_timestamp(body: dict[str, Any]) -> tuple[bytes, bytes]:
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    before, mark, after = text.partition(json.dumps(_MARK).encode()[1:-1])
+    return (before, after) if mark else (text, b"")
+
+
+def build_challenge(gate: PayGate, asset: EvmAsset, resource: str, api_version: str) -> Challenge:
+    """The challenge of one gate version."""
+    requirements = requirements_of(gate, asset, resource)
+    price = format_usdc(gate.price_micro)
+    shape_a = {"x402": {"token": asset.network.usdc.symbol, "amount": price, "address": requirements.pay_to}}
+    siblings: dict[str, Any] = {
+        "x402Version": X402_VERSION,
+        "accepts": [requirements_body(requirements)],
+        "paymentRequired": {"amount": price, "currency": asset.network.usdc.symbol, "network": gate.network},
+        **shape_a,
+    }
+    superset = {
+        "x402Version": X402_VERSION,
+        "error": PAYMENT_REQUIRED,
+        **{name: siblings[name] for name in ("accepts", "paymentRequired", "x402")},
+        "resource": {
+            "title": gate.title,
+            "description": gate.description,
+            "credits": gate.credits,
+            "onFailure": "consume",
+        },
+        "apiVersion": api_version,
+        "timestamp": _MARK,
+    }
+    shape_b = {
+        "error": PAYMENT_REQUIRED,
+        "x402Version": X402_VERSION,
+        "accepts": [gate.mime_type],
+        "paymentRequired": siblings["paymentRequired"],
+    }
+    bodies = {
+        Profile.SUPERSET: _around_timestamp(superset),
+        Profile.SHAPE_A: _around_timestamp(shape_a),
+        Profile.SHAPE_B: _around_timestamp(shape_b),
+    }
+    return Challenge(requirements, siblings, bodies)
+
+
+def exhausted_body(challenge: Challenge, detail: dict[str, Any], profile: Profile, timestamp: str) -> bytes:
+    """A 402 whose credits are used up: the body of an unpaid call with `errorDetail`, so that an official client can
+    pay again at once (contract 4.3). Shapes A and B stay to the letter."""
+    body = challenge.body(profile, timestamp)
+    if profile is not Profile.SUPERSET:
+        return body
+    extra = json.dumps(detail, separators=(",", ":")).encode()
+    return body[:-1] + b',"errorDetail":' + extra + b"}"

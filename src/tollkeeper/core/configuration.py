@@ -1,0 +1,232 @@
+"""What the text of a setting means: ports, URLs, networks of addresses, choices (contract 1, 3.2, 5.2, 6).
+
+Every parser takes the text of one value and raises ValueError with what is wrong and what to write instead; none
+quotes the text, which may be a secret in the wrong place. What this module does not do: know a setting's name, read an
+environment, a file or a clock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.networks import NETWORKS, Family, Network, normalise
+from tollkeeper.core.usdc import parse_usdc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
+
+_HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_DIGITS: Final = re.compile(r"[0-9]{1,30}", re.ASCII)
+_TOKEN_TEXT: Final = re.compile(r"[\x20-\x7e]{1,64}", re.ASCII)
+_SQLITE: Final = "sqlite:///"
+
+
+class AnonymousPaygates(StrEnum):
+    """Who may manage gates that have no owner (contract 3.2)."""
+
+    MANAGE = "manage"
+    CREATE = "create"
+    OFF = "off"
+
+
+class LogFormat(StrEnum):
+    """AUTO is text on a terminal and JSON elsewhere."""
+
+    AUTO = "auto"
+    JSON = "json"
+    TEXT = "text"
+
+
+class LogLevel(StrEnum):
+    """The least serious line that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class PublicUrl:
+    """An origin of ours, without a slash at its end."""
+
+    text: str
+    host: str
+
+    @property
+    def is_loopback(self) -> bool:
+        """Can only this machine reach it?"""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Is this the name or an address of this machine alone?"""
+    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_boolean(text: str) -> bool:
+    """`true` or `false`. Raises: ValueError."""
+    if text.lower() not in {"true", "false"}:
+        msg = "it is neither true nor false"
+        raise ValueError(msg)
+    return text.lower() == "true"
+
+
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        if _DIGITS.fullmatch(text) is None or not low <= int(text) <= high:
+            msg = f"it is not a whole number from {low} to {high}"
+            raise ValueError(msg)
+        return int(text)
+
+    return parse
+
+
+def choice(kind: type[E]) -> Callable[[str], E]:
+    """A parser of the values of an enum."""
+
+    def parse(text: str) -> E:
+        try:
+            return kind(text.lower())
+        except ValueError:
+            msg = f"it is none of {', '.join(kind)}"
+            raise ValueError(msg) from None
+
+    return parse
+
+
+def list_of(parse_item: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """A parser of comma-separated values; an empty text is an empty list."""
+
+    def parse(text: str) -> tuple[T, ...]:
+        return tuple(parse_item(item.strip()) for item in text.split(",") if item.strip())
+
+    return parse
+
+
+def parse_host(text: str) -> str:
+    """An address or name to listen on. Raises: ValueError."""
+    try:
+        return str(ip_address(text.strip("[]")))
+    except ValueError:
+        if _HOST.fullmatch(text) is None:
+            msg = "it is not an address or a host name, such as 127.0.0.1"
+            raise ValueError(msg) from None
+        return text
+
+
+def _web_url(text: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if good and text.isascii() and text.isprintable() and " " not in text else None
+
+
+def parse_url(text: str) -> str:
+    """An http or https URL without credentials, query and fragment; without a slash at its end. Raises: ValueError."""
+    parts = _web_url(text)
+    if parts is None:
+        msg = "it is not an absolute URL, such as https://pay.example.org"
+        raise ValueError(msg)
+    if parts.username is not None or parts.query or parts.fragment:
+        msg = "it has a user name, a query or a fragment: leave them out"
+        raise ValueError(msg)
+    return text.rstrip("/")
+
+
+def parse_origin(text: str) -> PublicUrl:
+    """A URL of scheme, host and port alone. Raises: ValueError."""
+    url = parse_url(text)
+    parts = urlsplit(url)
+    if parts.path:
+        msg = "it has a path: give scheme, host and port alone"
+        raise ValueError(msg)
+    return PublicUrl(url, parts.hostname or "")
+
+
+def parse_rpc_url(text: str) -> str:
+    """A node's http or https URL, which may carry a key in its path or query. Raises: ValueError."""
+    parts = _web_url(text)
+    if parts is None or parts.username is not None:
+        msg = "it is not the http or https URL of a JSON-RPC node"
+        raise ValueError(msg)
+    return text
+
+
+def parse_database_url(text: str) -> str:
+    """`sqlite:///` and a path. Raises: ValueError."""
+    if not text.startswith(_SQLITE) or len(text) == len(_SQLITE) or "\0" in text:
+        msg = "it is not sqlite:/// and a path; this version has no other engine"
+        raise ValueError(msg)
+    return text
+
+
+def parse_network(text: str) -> Network:
+    """An EVM network by its name or alias. Raises: ValueError."""
+    supported = sorted(name for name, network in NETWORKS.items() if network.family is Family.EVM)
+    try:
+        network = normalise(text)
+    except ApiError:
+        network = None
+    if network is None or network.name not in supported:
+        msg = f"it is no network of this version: {', '.join(supported)}"
+        raise ValueError(msg)
+    return network
+
+
+def parse_token_text(text: str) -> str:
+    """An EIP-712 name or version. Raises: ValueError."""
+    if _TOKEN_TEXT.fullmatch(text) is None:
+        msg = "it is not 1 to 64 printable ASCII characters"
+        raise ValueError(msg)
+    return text
+
+
+def parse_peers(text: str) -> IPv4Network | IPv6Network:
+    """One address, or a network such as 10.0.0.0/8. Raises: ValueError."""
+    try:
+        return ip_network(text)
+    except ValueError:
+        msg = "it is not an address or a network such as 10.0.0.0/8"
+        raise ValueError(msg) from None
+
+
+def parse_usdc_micro(text: str) -> int:
+    """Micro-units of a decimal USDC amount. Raises: ValueError."""
+    try:
+        return parse_usdc(text)
+    except ApiError:
+        msg = "it is not a decimal USDC amount such as 0.50"
+        raise ValueError(msg) from None
+
+
+def is_wildcard(host: str) -> bool:
+    """Does listening on this address mean every address of the machine?"""
+    try:
+        address: IPv4Address | IPv6Address = ip_address(host)
+    except ValueError:
+        return False
+    return address.is_unspecified
+
+
+def default_anonymous_paygates(public_url: PublicUrl, *, behind_proxy: bool) -> AnonymousPaygates:
+    """Ownerless gates may be created where nobody but this machine can ask for one (contract 3.2)."""
+    return AnonymousPaygates.CREATE if public_url.is_loopback and not behind_proxy else AnonymousPaygates.OFF

@@ -1,0 +1,265 @@
+"""Which headers cross the gateway, and the head that is sent to a target (contract 4.7, security A-37 to A-39).
+
+Pure. A header is judged by its name in one spelling (lower case, "_" read as "-"), because a target may read
+`X_Payment` as `X-Payment`. Knows header names, not payments; opens no connection (`tollkeeper.edge.forwarding`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from tollkeeper.core.addresses import TargetUrl
+from tollkeeper.core.errors import Code, ApiError, invalid
+
+Header = tuple[bytes, bytes]
+
+VIA: Final = b"1.1 tollkeeper"
+NAME_REMEMBERED_BYTES: Final = 64
+
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"http2-settings",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"trailers",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_PAYMENT_PREFIXES: Final = (b"x-payment", b"payment-", b"x-credit", b"x402-")
+_PAYMENT: Final = frozenset({b"payment", b"x-payer", b"x-purchase-id"})
+_CREDENTIALS: Final = frozenset({b"authorization", b"cookie", b"cookie2"})
+# What a proxy in front, or a caller that plays one, says of the caller; and headers that change method or path.
+_PROXY_PREFIXES: Final = (b"x-forwarded", b"x-paygate")
+_PROXY: Final = frozenset(
+    {
+        b"cf-connecting-ip",
+        b"client-ip",
+        b"forwarded",
+        b"true-client-ip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-host",
+        b"x-http-method",
+        b"x-http-method-override",
+        b"x-method-override",
+        b"x-original-host",
+        b"x-original-url",
+        b"x-real-ip",
+        b"x-request-id",
+        b"x-rewrite-url",
+    }
+)
+_REBUILT: Final = frozenset({b"content-length", b"expect", b"host"})
+# Besides what is stripped: signatures are the gateway's to make, and so is the trace of its passing.
+_NOT_THE_OWNERS: Final = frozenset({b"content-digest", b"signature", b"signature-input", b"via"})
+
+_RESPONSE_DROPPED: Final = frozenset(
+    {
+        b"age",
+        b"alt-svc",
+        b"cache-control",
+        b"cdn-cache-control",
+        b"clear-site-data",
+        b"content-length",  # the gateway states the size of what it sends
+        b"expires",
+        b"pragma",
+        b"public-key-pins",
+        b"public-key-pins-report-only",
+        b"service-worker-allowed",
+        b"set-cookie",
+        b"set-cookie2",
+        b"strict-transport-security",
+        b"surrogate-control",
+        b"via",
+        b"x-content-type-options",
+        b"x-request-id",
+    }
+)
+_RESPONSE_DROPPED_PREFIXES: Final = (*_PAYMENT_PREFIXES, b"access-control-", b"x-paygate")  # CORS is the gateway's own
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_FORBIDDEN_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_QUERY = re.compile(rb"[\x21\x22\x24-\x5b\x5d-\x7e]*")  # printable, without "#" and "\"
+_SUBPATH = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,=:@/]|%[0-9A-Fa-f]{2})*")  # RFC 3986 pchar, without ";"
+# Escapes that a target may undo into a separator: "/", "\", ";", ".", control characters.
+_SUBPATH_ESCAPES = re.compile(rb"%(?:2f|5c|3b|2e|[01][0-9a-f]|7f)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class NameRules:
+    """What the rules say of one header name.
+
+    `normal` is the one spelling that rules are written in. `is_protected`: it carries a payment, a credit token or a
+    login. `is_stripped`: kept from the target. `is_dropped`: kept from the caller.
+    """
+
+    normal: bytes
+    is_protected: bool
+    is_stripped: bool
+    is_dropped: bool
+
+
+def name_rules(name: bytes) -> NameRules:
+    """The rules for `name` in any spelling."""
+    # Long names are judged anew each time, so that what a caller invents cannot fill the memory of the cache.
+    return _remembered_rules(name) if len(name) <= NAME_REMEMBERED_BYTES else _judge_name(name)
+
+
+def _judge_name(name: bytes) -> NameRules:
+    normal = name.lower().replace(b"_", b"-")
+    is_payment = normal in _PAYMENT or normal.startswith(_PAYMENT_PREFIXES)
+    is_hop_by_hop = normal in _HOP_BY_HOP
+    is_protected = is_payment or normal in _CREDENTIALS
+    is_of_proxy = normal in _PROXY or normal.startswith(_PROXY_PREFIXES)
+    return NameRules(
+        normal,
+        is_protected,
+        is_stripped=is_hop_by_hop or is_protected or is_of_proxy or normal in _REBUILT,
+        is_dropped=is_hop_by_hop
+        or is_payment
+        or normal in _RESPONSE_DROPPED
+        or normal.startswith(_RESPONSE_DROPPED_PREFIXES),
+    )
+
+
+_remembered_rules = lru_cache(maxsize=4096)(_judge_name)
+
+
+def is_target_header_allowed(name: bytes) -> bool:
+    """Whether an owner may set this name in `targetHeaders` (contract 3.1)."""
+    return _TOKEN.fullmatch(name) is not None and not (
+        name_rules(name).is_stripped or name_rules(name).normal in _NOT_THE_OWNERS
+    )
+
+
+def is_header_value_valid(value: bytes) -> bool:
+    """Whether `value` can stand in a header line: no control character but the tab (RFC 9110 5.5)."""
+    return _FORBIDDEN_IN_VALUE.search(value) is None
+
+
+def request_target(target: TargetUrl, subpath: bytes, query: bytes) -> bytes:
+    """Path and query of the request to the target.
+
+    `subpath` (raw, b"" or starting with "/") is put below the target's path and never climbs out of it; the caller's
+    raw `query` is appended to the target's own. Raises INVALID_PARAMETER.
+    """
+    path = target.path.encode("ascii")
+    if subpath:
+        path = path.rstrip(b"/") + _check_subpath(subpath)
+    if not _QUERY.fullmatch(query):
+        raise invalid("query", "the query contains characters that must be percent-encoded")
+    own_query = target.query.encode("ascii")
+    joined = b"&".join(part for part in (own_query, query) if part)
+    return path + b"?" + joined if joined else path
+
+
+def request_headers(headers: Iterable[Header], added: Sequence[Header], authority: str) -> list[Header]:
+    """The headers that a target is sent, without those of framing: `Host`, the caller's end-to-end headers, `added`.
+
+    A name in `added` replaces the caller's header of that name in any spelling. Raises INVALID_PARAMETER for a header
+    that cannot stand in a head.
+    """
+    pairs = list(headers)
+    own = {name_rules(name).normal for name, _ in added}
+    named = _named_by_connection(pairs)
+    kept = [(b"host", authority.encode("ascii"))]
+    for name, value in pairs:
+        rules = name_rules(name)
+        if rules.is_stripped or rules.normal in named or rules.normal in own:
+            continue
+        kept.append((name, value))
+    kept.extend(added)
+    kept.append((b"via", VIA))
+    for name, value in kept:
+        if not _TOKEN.fullmatch(name) or not is_header_value_valid(value):
+            raise invalid("headers", "a header has a name or a value that cannot be forwarded")
+    return kept
+
+
+def gateway_headers(
+    *, slug: str, payer: str, purchase_id: str, request_id: str, client: str, scheme: str, host: str
+) -> list[Header]:
+    """What the gateway tells a target of itself and of the call (contract 4.7).
+
+    `client` is the caller's address; `scheme` and `host` are those of the public URL.
+    """
+    named = {
+        "x-paygate-slug": slug,
+        "x-payer": payer,
+        "x-purchase-id": purchase_id,
+        "x-request-id": request_id,
+        "x-forwarded-for": client,
+        "x-forwarded-proto": scheme,
+        "x-forwarded-host": host,
+    }
+    return [(name.encode("ascii"), value.encode("ascii")) for name, value in named.items() if value]
+
+
+def encode_request_head(method: str, path_and_query: bytes, headers: Iterable[Header]) -> bytes:
+    """A request head on the wire. Raises ValueError when a part would break out of its line."""
+    if not _TOKEN.fullmatch(method.encode("ascii")) or not re.fullmatch(rb"/[\x21-\x7e]*", path_and_query):
+        raise ValueError("the request line has a part that cannot be sent")
+    lines = [b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), path_and_query)]
+    lines.extend(b"%b: %b\r\n" % header for header in headers)
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def response_headers(headers: Sequence[Header]) -> list[Header]:
+    """The headers that a caller gets of a target's answer, without `Content-Length` (contract 4.7, security A-38, A-39).
+
+    Drops what speaks for the origin as a whole (cookies, service workers, HSTS), what speaks of payment and what
+    lets a cache keep the answer. CORS is dropped too: the gateway answers it, and two answers are none to a browser.
+    """
+    named = _named_by_connection(headers)
+    kept = [
+        (name, value)
+        for name, value in headers
+        if not (rules := name_rules(name)).is_dropped and rules.normal not in named
+    ]
+    kept += [
+        (b"cache-control", b"private, no-store"),
+        (b"vary", b"X-Payment, Authorization"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    if _may_run_scripts([value for name, value in headers if name_rules(name).normal == b"content-type"]):
+        kept.append((b"content-security-policy", b"sandbox"))
+    return kept
+
+
+def _named_by_connection(headers: Iterable[Header]) -> set[bytes]:
+    """Names that a `Connection` header makes hop-by-hop."""
+    named: set[bytes] = set()
+    for name, value in headers:
+        if name_rules(name).normal == b"connection":
+            named.update(name_rules(option.strip()).normal for option in value.split(b","))
+    return named
+
+
+def _may_run_scripts(content_types: list[bytes]) -> bool:
+    """Whether a browser could take the body for a document that runs scripts: HTML, XML and SVG, or nobody says what."""
+    if len(content_types) != 1:
+        return True
+    media_type = content_types[0].partition(b";")[0].strip().lower()
+    return b"/" not in media_type or b"ml" in media_type or b"svg" in media_type or media_type.startswith(b"multipart/")
+
+
+def _check_subpath(subpath: bytes) -> bytes:
+    decided = subpath.startswith(b"/") and _SUBPATH.fullmatch(subpath) and not _SUBPATH_ESCAPES.search(subpath)
+    if not decided or any(segment in (b".", b"..") for segment in subpath.split(b"/")) or b"//" in subpath:
+        raise ApiError(
+            Code.INVALID_PARAMETER,
+            "the path below the slug contains a part that could be read in two ways",
+            details={"field": "path"},
+        )
+    return subpath

@@ -1,0 +1,123 @@
+"""Which HTTP/1.1 heads are taken, beyond what the parser refuses itself (security A-40, A-42).
+
+Where two readers of one message could disagree (about its length, its host, its payment, its path) it is refused,
+never repaired. llhttp refuses bare line feeds, folded lines, both lengths at once and broken chunks; this module
+refuses the rest. Pure: reads parsed heads, no bytes of a connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.forwarding import Header, name_rules
+
+VERSIONS: Final = frozenset({"1.0", "1.1"})
+METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
+
+_ONCE: Final = frozenset({b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"})
+_HOST = re.compile(rb"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_BAD_TARGET = re.compile(rb"[^\x21\x22\x24-\x5b\x5d-\x7e]")  # controls, space, "#", "\", non-ASCII
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+
+
+class FramingError(Exception):
+    """A target's response head that is refused; the message says why."""
+
+
+class BodyEnd(Enum):
+    """What ends the body of a response."""
+
+    NONE = "there is none"
+    LENGTH = "Content-Length"
+    CHUNKED = "the last chunk"
+    CLOSE = "the end of the connection"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFraming:
+    """How the body of a response ends. `declared_bytes` is its `Content-Length`, also where no body follows."""
+
+    end: BodyEnd
+    declared_bytes: int | None
+
+
+def check_request_head(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> None:
+    """Refuse a request head that is ambiguous. Header names are in lower case. Raises INVALID_PARAMETER."""
+    if version not in VERSIONS:
+        raise _refused("the HTTP version is not supported")
+    if method not in METHODS:
+        raise _refused("the method is not supported")
+    if not target.startswith(b"/"):
+        raise _refused("the request target must be a path")
+    if _BAD_TARGET.search(target) or (b"%" in target and _BAD_ESCAPE.search(target)):
+        raise _refused("the request target contains characters that must be percent-encoded")
+    seen: set[bytes] = set()
+    for name, value in headers:
+        if b"_" in name and name_rules(name).is_stripped:
+            raise _refused("a header is spelled with an underscore in place of a hyphen")
+        if name in _ONCE or name_rules(name).is_protected:
+            if name in seen and name != b"cookie":
+                raise _refused(f"the header {name.decode('ascii')} is there twice")
+            seen.add(name)
+            _check_request_value(name, value, version)
+    if b"host" not in seen:
+        raise _refused("the header host is missing")
+    if b"content-length" in seen and b"transfer-encoding" in seen:
+        raise _refused("a body has one length only")
+
+
+def judge_response_head(method: str, status: int, version: str, headers: Sequence[Header]) -> ResponseFraming:
+    """How the body of a target's response to `method` ends. Raises FramingError for a head that is refused."""
+    if version not in VERSIONS:
+        raise FramingError("the HTTP version is not supported")
+    if not 100 <= status <= 599 or status == 101:
+        raise FramingError("the status is not one of HTTP's")
+    declared, chunked = _response_lengths(headers)
+    if chunked and (version == "1.0" or declared is not None):
+        raise FramingError("a body has one length only")
+    if status < 200:
+        if chunked or declared:
+            raise FramingError("an informational response has a body")
+        return ResponseFraming(BodyEnd.NONE, None)
+    if method == "HEAD" or status in (204, 304):
+        return ResponseFraming(BodyEnd.NONE, declared)
+    if chunked:
+        return ResponseFraming(BodyEnd.CHUNKED, None)
+    return ResponseFraming(BodyEnd.CLOSE if declared is None else BodyEnd.LENGTH, declared)
+
+
+def _check_request_value(name: bytes, value: bytes, version: str) -> None:
+    if name == b"host" and not _HOST.fullmatch(value):
+        raise _refused("the header host is not a host")
+    if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
+        raise _refused("the transfer encoding is not supported")
+    if name == b"content-length" and not _LENGTH.fullmatch(value.strip(b" \t")):
+        raise _refused("the header content-length is not a length")
+
+
+def _response_lengths(headers: Sequence[Header]) -> tuple[int | None, bool]:
+    """Declared length, and whether the body is chunked. Raises FramingError."""
+    declared: int | None = None
+    chunked = False
+    for name, value in headers:
+        normal = name_rules(name).normal
+        if normal == b"content-length":
+            text = value.strip(b" \t")
+            if declared is not None or not _LENGTH.fullmatch(text):
+                raise FramingError("the length is unclear")
+            declared = int(text)
+        elif normal == b"transfer-encoding":
+            if chunked or value.strip(b" \t").lower() != b"chunked":
+                raise FramingError("the transfer encoding is not supported")
+            chunked = True
+    return declared, chunked
+
+
+def _refused(message: str) -> ApiError:
+    return ApiError(Code.INVALID_PARAMETER, message, details={"field": "request"})

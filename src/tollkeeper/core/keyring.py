@@ -1,0 +1,96 @@
+"""Secrets that do not show themselves, and keys in their text form (contract 3.1, 4.3, 6; security A-26).
+
+A ring is written as `id:hex` lines; the first key is current (it encrypts and signs), the others still open and verify
+what they once made. What this module does not do: read a file, an environment or a random source.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Generic, NoReturn, TypeVar
+
+from tollkeeper.core.evm import SECP256K1_ORDER
+from tollkeeper.core.sealing import KeyRing
+
+T = TypeVar("T")
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
+_HEX_KEY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})", re.ASCII)
+_SEPARATORS: Final = re.compile(r"[\s,]+")
+_COMMENT: Final = re.compile(r"#[^\n]*")
+
+
+class Secret(Generic[T]):
+    """A value that no repr, log line, traceback or pickle shows; `reveal` hands it to the code that needs it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def reveal(self) -> T:
+        """The value itself."""
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and bool(self._value == other._value)
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __reduce__(self) -> NoReturn:
+        msg = "a secret is not pickled"
+        raise TypeError(msg)
+
+
+def parse_key_ring(text: str) -> KeyRing:
+    """The ring in `text`: `id:64 hex digits` apart by line ends, blanks or commas; `#` begins a comment.
+
+    Raises: ValueError saying what is wrong, never quoting the text.
+    """
+    keys: dict[str, bytes] = {}
+    for position, entry in enumerate(_words(text), start=1):
+        key_id, colon, digits = entry.partition(":")
+        match = _HEX_KEY.fullmatch(digits)
+        if not colon or _ID.fullmatch(key_id) is None or match is None:
+            msg = f"entry {position} is not an id, a colon and 64 hex digits"
+            raise ValueError(msg)
+        if key_id in keys:
+            msg = f"entry {position} repeats an id"
+            raise ValueError(msg)
+        keys[key_id] = bytes.fromhex(match[1])
+    return KeyRing(next(iter(keys)), keys)
+
+
+def parse_private_keys(text: str) -> tuple[Secret[bytes], ...]:
+    """The secp256k1 private keys in `text`: 64 hex digits each, apart by line ends, blanks or commas.
+
+    Raises: ValueError saying what is wrong, never quoting the text.
+    """
+    keys: list[Secret[bytes]] = []
+    for position, entry in enumerate(_words(text), start=1):
+        match = _HEX_KEY.fullmatch(entry)
+        if match is None or not 0 < int(match[1], 16) < SECP256K1_ORDER:
+            msg = f"entry {position} is not a private key of 64 hex digits"
+            raise ValueError(msg)
+        keys.append(Secret(bytes.fromhex(match[1])))
+    if len(set(keys)) < len(keys):
+        msg = "it holds one key twice"
+        raise ValueError(msg)
+    return tuple(keys)
+
+
+def key_line(key_id: str, key: bytes) -> str:
+    """The line of one key, as `parse_key_ring` reads it."""
+    return f"{key_id}:{key.hex()}\n"
+
+
+def _words(text: str) -> list[str]:
+    words = [word for word in _SEPARATORS.split(_COMMENT.sub("", text)) if word]
+    if not words:
+        msg = "it holds no key"
+        raise ValueError(msg)
+    return words

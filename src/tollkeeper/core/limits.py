@@ -1,0 +1,46 @@
+"""Every limit of the product, its unit in its name (specification 8, contract 2-6, security A-33).
+
+The specification's values are not settings; what an operator may change is a setting whose default stands here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Specification 8
+PROXY_TIMEOUT_SECONDS: Final = 600
+PROXY_RESPONSE_SIZE_BYTES: Final = 10_485_760
+HISTORY_LIMIT_MAX: Final = 100
+ACCESS_TOKEN_LIFETIME_SECONDS: Final = 15 * 60
+REFRESH_TOKEN_LIFETIME_SECONDS: Final = 7 * 24 * 3600
+
+# Contract 2: listings whose limit the specification does not require
+LIST_LIMIT_DEFAULT: Final = 20
+OFFSET_MAX: Final = 2**53 - 1
+
+# Contract 4 and 5
+CHALLENGE_TIMEOUT_SECONDS: Final = 60
+FORMER_PRICE_SECONDS: Final = 120
+SETTLE_WAIT_SECONDS: Final = 30
+ACCEPT_WAIT_SECONDS: Final = 4
+SETTLE_REQUEST_LIFETIME_SECONDS: Final = 60
+PAYMENT_ATTEMPTS_MAX: Final = 3
+VALID_BEFORE_MARGIN_SECONDS: Final = 6
+
+# Contract 6
+LOGIN_MESSAGE_LIFETIME_SECONDS: Final = 5 * 60
+
+# Input (security A-33): what one request may make us read or parse
+REQUEST_HEAD_SIZE_BYTES: Final = 32 * 1024
+PAYMENT_HEADER_SIZE_BYTES: Final = 8 * 1024
+JSON_BODY_SIZE_BYTES: Final = 64 * 1024
+JSON_DEPTH: Final = 8
+JSON_INTEGER_DIGITS: Final = 80
+RESPONSE_MEMORY_SIZE_BYTES: Final = 1024 * 1024
+
+# PayGate fields (contract 3.1)
+TITLE_LENGTH: Final = 200
+DESCRIPTION_LENGTH: Final = 2000
+TARGET_URL_LENGTH: Final = 2048
+CREDITS_MAX: Final = 10**9
+SLUG_LENGTH: Final = 8

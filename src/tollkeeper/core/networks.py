@@ -1,0 +1,95 @@
+"""Networks, their families, names and USDC assets (specification 2.4, contract 1; values of the x402 ecosystem).
+
+A network has one name inside the program: the specification's. Aliases are normalised once, on input; `v1_name` is
+what x402 version 1 clients know and is used only inside `accepts` and `kinds`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tollkeeper.core.errors import ApiError, Code
+
+
+class Family(StrEnum):
+    """Wallet and transaction format."""
+
+    EVM = "evm"
+    SOLANA = "solana"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A stablecoin on one network. `address` is the contract (lower case) or the mint; amounts have `decimals`.
+
+    `eip712_name` is what the canonical deployment signs under; the token itself, asked at a node, stands above it.
+    """
+
+    address: str
+    eip712_name: str = ""
+    symbol: str = "USDC"
+    decimals: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One row of specification 2.4. `chain_id` is None on Solana; `is_test` tells play money from real."""
+
+    name: str
+    family: Family
+    chain_id: int | None
+    v1_name: str
+    is_test: bool
+    usdc: Asset
+
+
+NETWORKS: Final[dict[str, Network]] = {
+    network.name: network
+    for network in (
+        Network(
+            "base", Family.EVM, 8453, "base", False, Asset("0x833589fcd6edb6e08f4c7c32d4f71b54bda02913", "USD Coin")
+        ),
+        Network(
+            "base-sepolia",
+            Family.EVM,
+            84532,
+            "base-sepolia",
+            True,
+            Asset("0x036cbd53842c5426634e7929541ec2318f3dcf7e", "USDC"),
+        ),
+        Network(
+            "solana-mainnet",
+            Family.SOLANA,
+            None,
+            "solana",
+            False,
+            Asset("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"),
+        ),
+        Network(
+            "solana-devnet",
+            Family.SOLANA,
+            None,
+            "solana-devnet",
+            True,
+            Asset("4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"),
+        ),
+    )
+}
+
+ALIASES: Final[dict[str, str]] = {"base-mainnet": "base", "solana": "solana-mainnet"}
+
+
+def normalise(name: object) -> Network:
+    """The network that `name` (one of specification 2.4's names or an alias) means.
+
+    Raises: INVALID_NETWORK.
+    """
+    if isinstance(name, str):
+        network = NETWORKS.get(ALIASES.get(name, name))
+        if network is not None:
+            return network
+    raise ApiError(
+        Code.INVALID_NETWORK, "network is not supported", details={"field": "network", "supported": sorted(NETWORKS)}
+    )

@@ -1,0 +1,137 @@
+"""Purchases and credits: states, outcomes, the proof that a later call must show (specification 1.5, contract 4.3).
+
+The append-only ledger (`credit_entries`) is the truth; the counter `remaining` is a cache written in the same
+transaction. Storage applies a transition with `WHERE state = :from` and reads how many rows it changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.errors import Code, payment_error
+from tollkeeper.core.verification import refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.core.paygates import PayGate
+    from tollkeeper.core.wire import EvmPayload
+
+
+class PurchaseState(StrEnum):
+    """Where one purchase stands."""
+
+    CLAIMED = "CLAIMED"  # the payment is ours to settle; its outcome is not known yet
+    LIVE = "LIVE"  # settled; credits were granted
+    FAILED = "FAILED"  # proved not settled; the same payment may be tried again
+    VOID = "VOID"  # its gate was deleted, or a trusted settlement proved failed
+    PARKED = "PARKED"  # nobody can tell the outcome; the operator decides
+
+
+TRANSITIONS: Final[dict[PurchaseState, frozenset[PurchaseState]]] = {
+    PurchaseState.CLAIMED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED, PurchaseState.PARKED}),
+    PurchaseState.LIVE: frozenset({PurchaseState.VOID}),
+    PurchaseState.FAILED: frozenset({PurchaseState.CLAIMED}),
+    PurchaseState.VOID: frozenset(),
+    PurchaseState.PARKED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED}),
+}
+
+
+def may_move(old: PurchaseState, new: PurchaseState) -> bool:
+    """Is this transition in the table?"""
+    return new in TRANSITIONS[old]
+
+
+class CallState(StrEnum):
+    """A call is born DISPATCHED in the commit that spends its credit."""
+
+    DISPATCHED = "DISPATCHED"
+    DONE = "DONE"
+    INTERRUPTED = "INTERRUPTED"
+
+
+class Spend(Enum):
+    """What came of asking for one held credit."""
+
+    SPENT = auto()
+    EXHAUSTED = auto()  # settled, and every credit is used or void
+    WITHHELD = auto()  # credits are left, but not for this proof
+    FOREIGN = auto()  # claimed at another gate
+    IN_FLIGHT = auto()  # claimed here; the outcome is not known yet
+    PARKED = auto()  # claimed here; nobody can tell the outcome
+    FAILED = auto()  # claimed here and proved not settled
+    STALE = auto()  # our copy of the gate is old, or the gate is deleted
+    UNKNOWN = auto()  # never seen
+
+
+class Claim(Enum):
+    """What came of claiming a payment."""
+
+    WON = auto()
+    TAKEN = auto()  # somebody else's claim stands; asking for a credit tells more
+    ATTEMPTS_EXHAUSTED = auto()
+    STALE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a payment buys at a gate, as it was at the claim. `price_micro` is the least that was asked."""
+
+    gate_id: int
+    gate_version: int
+    price_micro: int
+    credits: int
+    pay_to: str
+    network: str
+
+
+def terms_for(gate: PayGate, payload: EvmPayload, now_ms: int) -> Terms:
+    """The terms that this payment buys: the current ones, or those of a price that was in force moments ago and is
+    paid to the micro-unit (contract 3.3).
+
+    Raises: the payment error of a wrong recipient or too small a value.
+    """
+    authorization = payload.authorization
+    if authorization.pay_to != gate.payment_address:
+        raise refusal_of("recipient", gate.payment_address, authorization.pay_to)
+    price_micro, credits = gate.price_micro, gate.credits
+    former = gate.former
+    if former is not None and now_ms < former.until_ms and authorization.value == former.price_micro:
+        price_micro, credits = former.price_micro, former.credits
+    if authorization.value < price_micro:
+        raise refusal_of("value", str(price_micro), str(authorization.value))
+    return Terms(gate.id, gate.version, price_micro, credits, gate.payment_address, gate.network)
+
+
+def attempts_exhausted() -> Exception:
+    """The refusal of a payment whose settlement failed too often."""
+    return payment_error(
+        Code.PAYMENT_INVALID,
+        "this payment's settlement failed too often; sign a new one",
+        details={"reason": "attempts_exhausted"},
+    )
+
+
+def header_hash(header: bytes) -> bytes:
+    """What is kept of the header that bought: a later call must show the same bytes (contract 4.3)."""
+    return hashlib.sha256(header).digest()
+
+
+def credit_token(key: bytes, purchase_id: str) -> str:
+    """The bearer of a purchase's credits: its id and an HMAC, so that it can be given again but not guessed."""
+    tag = hmac.new(key, b"credit-token:" + purchase_id.encode(), hashlib.sha256).digest()
+    return f"{purchase_id}.{base64.urlsafe_b64encode(tag).rstrip(b'=').decode()}"
+
+
+def purchase_of_token(keys: Sequence[bytes], token: str) -> str | None:
+    """The purchase id in a credit token that one of our keys made, else None. Constant time in the tag."""
+    purchase_id = token.partition(".")[0]
+    if not purchase_id.isascii() or not token.isascii():
+        return None
+    matches = [hmac.compare_digest(credit_token(key, purchase_id), token) for key in keys]
+    return purchase_id if any(matches) else None

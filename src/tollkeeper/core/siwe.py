@@ -1,0 +1,103 @@
+"""The text a wallet signs to log in (EIP-4361) and who signed it (specification 4.2, 5.3; contract 6; security A-47).
+
+Only text and signature are judged here. That a message was issued, is unexpired and has not been used is one statement
+of the store, keyed by `message_digest`: login compares the whole message, so there is nothing to parse in what comes
+back. Contract wallets (ERC-1271, ERC-6492) do not log in: only a key's own signature counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.evm import checksum_address, personal_message_digest, recover_address
+from tollkeeper.core.limits import LOGIN_MESSAGE_LIFETIME_SECONDS
+
+NONCE_SIZE_BYTES: Final = 16
+STATEMENT: Final = "Sign in to Tollkeeper. This costs nothing and sends no transaction."
+MESSAGE_LENGTH_MAX: Final = 4096
+
+_SIGNATURE: Final = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class LoginMessage:
+    """What one login message binds together. `wallet` is lower-case hex, times are ms since the epoch."""
+
+    public_url: str
+    wallet: str
+    chain_id: int
+    nonce: str
+    issued_ms: int
+
+    @property
+    def expires_ms(self) -> int:
+        """The first moment at which the message no longer logs in."""
+        return self.issued_ms + LOGIN_MESSAGE_LIFETIME_SECONDS * 1000
+
+    def text(self) -> str:
+        """The EIP-4361 text, the address in its EIP-55 spelling."""
+        return (
+            f"{urlsplit(self.public_url).netloc} wants you to sign in with your Ethereum account:\n"
+            f"{checksum_address(self.wallet)}\n"
+            "\n"
+            f"{STATEMENT}\n"
+            "\n"
+            f"URI: {self.public_url}\n"
+            "Version: 1\n"
+            f"Chain ID: {self.chain_id}\n"
+            f"Nonce: {self.nonce}\n"
+            f"Issued At: {_instant(self.issued_ms)}\n"
+            f"Expiration Time: {_instant(self.expires_ms)}"
+        )
+
+
+def new_message(public_url: str, wallet: str, chain_id: int, nonce: bytes, now_ms: int) -> LoginMessage:
+    """A message for `wallet` issued now; `nonce` is NONCE_SIZE_BYTES of fresh randomness, never used before."""
+    return LoginMessage(public_url, wallet, chain_id, nonce.hex(), now_ms)
+
+
+def message_digest(message: str) -> bytes:
+    """What an issued message is remembered and found by: equal only for the same bytes.
+
+    Raises: INVALID_SIGNATURE for a text that cannot be one of ours.
+    """
+    if len(message) > MESSAGE_LENGTH_MAX:
+        raise refused_login()
+    try:
+        return hashlib.sha256(message.encode("utf-8")).digest()
+    except UnicodeEncodeError:
+        raise refused_login() from None
+
+
+def recover_signer(message: str, signature: str) -> str:
+    """The lower-case address whose key made `signature` (0x + 65 bytes in hex) over `message` by personal_sign.
+
+    Raises: INVALID_SIGNATURE.
+    """
+    if _SIGNATURE.fullmatch(signature) is None:
+        raise refused_login()
+    try:
+        signer = recover_address(personal_message_digest(message.encode("utf-8")), bytes.fromhex(signature[2:]))
+    except ValueError:  # a UnicodeEncodeError is one too
+        raise refused_login() from None
+    return f"0x{signer.hex()}"
+
+
+def refused_login() -> ApiError:
+    """The one answer to every login that fails, so that it tells nothing about which messages are outstanding."""
+    return ApiError(
+        Code.INVALID_SIGNATURE,
+        "the wallet signature does not match an unused login message issued in the last five minutes",
+    )
+
+
+def _instant(when_ms: int) -> str:
+    moment = _EPOCH + timedelta(milliseconds=when_ms)
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

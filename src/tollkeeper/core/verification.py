@@ -1,0 +1,209 @@
+"""The payment rules, in order: what must hold before a payment may be settled (specification 4.4, 7; contract 5.1).
+
+Cheap rules come first and the recovery of the signer last; what only the chain knows is judged from facts that were
+read there. `require` raises the first rule that fails; the hub's `explain` lists them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.evm import authorization_digest, domain_separator, recover_address
+from tollkeeper.core.limits import VALID_BEFORE_MARGIN_SECONDS
+from tollkeeper.core.networks import ALIASES, Network
+from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, PaymentKey, Requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+class Reason(StrEnum):
+    """`invalidReason` and `errorReason`: the reference implementations' strings."""
+
+    X402_VERSION = "invalid_x402_version"
+    SCHEME = "unsupported_scheme"
+    NETWORK = "invalid_network"
+    PAYLOAD = "invalid_payload"
+    REQUIREMENTS = "invalid_payment_requirements"
+    RECIPIENT = "invalid_exact_evm_payload_recipient_mismatch"
+    VALUE = "invalid_exact_evm_payload_authorization_value"
+    VALID_BEFORE = "invalid_exact_evm_payload_authorization_valid_before"
+    VALID_AFTER = "invalid_exact_evm_payload_authorization_valid_after"
+    SIGNATURE = "invalid_exact_evm_payload_signature"
+    ASSET_CODE = "asset_not_deployed_contract"
+    NONCE_USED = "invalid_exact_evm_nonce_already_used"
+    FUNDS = "insufficient_funds"
+    SIMULATION = "invalid_exact_evm_transaction_simulation_failed"
+    TRANSACTION_FAILED = "invalid_exact_evm_transaction_failed"
+    DUPLICATE = "duplicate_settlement"
+    STATE = "invalid_transaction_state"
+
+
+_CODES: Final[dict[str, Code]] = {
+    Reason.NETWORK: Code.INVALID_NETWORK,
+    Reason.VALUE: Code.INSUFFICIENT_AMOUNT,
+    Reason.VALID_BEFORE: Code.PAYMENT_EXPIRED,
+    "payment_expired": Code.PAYMENT_EXPIRED,
+    Reason.SIGNATURE: Code.INVALID_SIGNATURE,
+    "invalid_exact_evm_signature": Code.INVALID_SIGNATURE,
+    Reason.FUNDS: Code.INSUFFICIENT_FUNDS,
+    "invalid_exact_evm_insufficient_balance": Code.INSUFFICIENT_FUNDS,
+    Reason.NONCE_USED: Code.NONCE_ALREADY_USED,
+    Reason.DUPLICATE: Code.NONCE_ALREADY_USED,
+}
+
+
+def code_of_reason(reason: str | None) -> Code:
+    """The specification 7 code that says what a facilitator's reason says; PAYMENT_INVALID for the rest."""
+    return _CODES.get(reason or "", Code.PAYMENT_INVALID)
+
+
+@dataclass(frozen=True, slots=True)
+class EvmAsset:
+    """An allowed token on an enabled network, with the EIP-712 domain that the token itself signs under."""
+
+    network: Network
+    address: str
+    name: str
+    version: str
+
+    @property
+    def separator(self) -> bytes:
+        """The domain separator; computed once per distinct domain."""
+        chain_id = self.network.chain_id
+        assert chain_id is not None  # noqa: S101 - an EVM network has one
+        return domain_separator(self.name, self.version, chain_id, self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFacts:
+    """What a node said about one authorization. `revert` is the reason of a failed simulation, None when it passed."""
+
+    asset_has_code: bool
+    nonce_used: bool
+    balance: int
+    revert: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule's result. `expected` and `actual` are JSON values for the caller."""
+
+    name: str
+    ok: bool
+    reason: Reason
+    expected: Any = None
+    actual: Any = None
+
+
+def refusal(check: Check) -> ApiError:
+    """The payment error of a failed check."""
+    return payment_error(
+        code_of_reason(check.reason),
+        f"payment check failed: {check.name}",
+        details={
+            "reason": check.reason.value,
+            "check": check.name,
+            "expected": check.expected,
+            "found": check.actual,
+        },
+    )
+
+
+def require(checks: Iterable[Check]) -> None:
+    """Runs rules until one fails. Raises: the payment error of that rule."""
+    for check in checks:
+        if not check.ok:
+            raise refusal(check)
+
+
+def payment_key(asset: EvmAsset, payload: EvmPayload) -> PaymentKey:
+    """The canonical identity of an EVM payment."""
+    authorization = payload.authorization
+    return PaymentKey(asset.network.name, asset.address, authorization.payer, authorization.nonce)
+
+
+def form_checks(payment: Payment, assets: Mapping[str, EvmAsset]) -> Iterator[Check]:
+    """Version, scheme and network: what a payment must be before anything in it has a meaning."""
+    yield Check("x402Version", payment.x402_version == X402_VERSION, Reason.X402_VERSION, 1, payment.x402_version)
+    yield Check("scheme", payment.scheme == SCHEME, Reason.SCHEME, SCHEME, payment.scheme)
+    name = ALIASES.get(payment.network, payment.network)
+    known = name in assets and isinstance(payment.payload, EvmPayload)
+    yield Check("network", known, Reason.NETWORK, sorted(assets), payment.network)
+
+
+def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmAsset) -> Iterator[Check]:
+    """Does the payment answer these requirements, and are they ones that we settle?"""
+    yield Check("requirements.scheme", requirements.scheme == SCHEME, Reason.SCHEME, SCHEME, requirements.scheme)
+    asked = ALIASES.get(requirements.network, requirements.network)
+    yield Check("requirements.network", asked == asset.network.name, Reason.NETWORK, asset.network.name, asked)
+    yield Check(
+        "requirements.asset", requirements.asset == asset.address, Reason.REQUIREMENTS, asset.address, requirements.asset
+    )
+    payload = payment.payload
+    assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks came first
+    yield Check(
+        "recipient",
+        payload.authorization.pay_to == requirements.pay_to,
+        Reason.RECIPIENT,
+        requirements.pay_to,
+        payload.authorization.pay_to,
+    )
+    yield Check(
+        "value",
+        payload.authorization.value >= requirements.amount,
+        Reason.VALUE,
+        str(requirements.amount),
+        str(payload.authorization.value),
+    )
+
+
+def time_checks(payload: EvmPayload, now_seconds: int) -> Iterator[Check]:
+    """Is the authorization valid now, and long enough to be mined (6 s, as the reference facilitators ask)?"""
+    authorization = payload.authorization
+    earliest = now_seconds + VALID_BEFORE_MARGIN_SECONDS
+    yield Check(
+        "validBefore",
+        authorization.valid_before >= earliest,
+        Reason.VALID_BEFORE,
+        f">= {earliest}",
+        str(authorization.valid_before),
+    )
+    yield Check(  # the token asks for a block later than validAfter
+        "validAfter",
+        authorization.valid_after < now_seconds,
+        Reason.VALID_AFTER,
+        f"< {now_seconds}",
+        str(authorization.valid_after),
+    )
+
+
+def signature_check(payload: EvmPayload, asset: EvmAsset) -> Check:
+    """Did the payer sign this authorization under the token's own domain?"""
+    digest = authorization_digest(asset.separator, payload.authorization)
+    try:
+        signer = "0x" + recover_address(digest, payload.signature).hex()
+    except ValueError as error:
+        signer = str(error)
+    expected = {"signer": payload.authorization.payer, "domain": {"name": asset.name, "version": asset.version}}
+    return Check("signature", signer == payload.authorization.payer, Reason.SIGNATURE, expected, signer)
+
+
+def chain_checks(payload: EvmPayload, facts: ChainFacts) -> Iterator[Check]:
+    """What the chain says, most telling fact first, so that a failed simulation is named by its cause."""
+    yield Check("assetCode", facts.asset_has_code, Reason.ASSET_CODE, True, facts.asset_has_code)
+    yield Check("nonceUnused", not facts.nonce_used, Reason.NONCE_USED, "unused", "used" if facts.nonce_used else "unused")
+    value = payload.authorization.value
+    yield Check("balance", facts.balance >= value, Reason.FUNDS, str(value), str(facts.balance))
+    yield Check("simulation", facts.revert is None, Reason.SIMULATION, None, facts.revert)
+
+
+_GATE_REASONS: Final = {"recipient": Reason.RECIPIENT, "value": Reason.VALUE}
+
+
+def refusal_of(name: str, expected: str, actual: str) -> ApiError:
+    """The payment error of a term that a gate judges by itself: `recipient` or `value`."""
+    return refusal(Check(name, False, _GATE_REASONS[name], expected, actual))

@@ -1,0 +1,290 @@
+"""The x402 version 1 wire: payment header, payment payload, payment requirements (specification 2.2, 2.3, 4.4).
+
+Reading is syntax only: which version, scheme, network or asset is supported is decided in `verification`. A payment's
+identity is canonical (network, asset, payer, nonce) and never depends on how its header was spelled (contract 4.3).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
+from tollkeeper.core.evm import Authorization
+from tollkeeper.core.limits import PAYMENT_HEADER_SIZE_BYTES
+from tollkeeper.core.strict_json import parse_json
+
+X402_VERSION: Final = 1
+SCHEME: Final = "exact"
+UINT256_MAX: Final = 2**256 - 1
+# Base58 signatures and multi-signature wallets fit; nothing honest is longer.
+_TEXT_MAX: Final = 2048
+
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+_BYTES32: Final = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
+_HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})+", re.ASCII)
+_UINT: Final = re.compile(r"[0-9]{1,78}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentKey:
+    """One payment, on every node and in every database: the identity under which it is claimed and settled."""
+
+    network: str
+    asset: str
+    payer: str
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvmPayload:
+    """`payload` of an EVM payment."""
+
+    authorization: Authorization
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaPayload:
+    """`payload` of a Solana payment: the base64 transaction as it was sent."""
+
+    transaction: str
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """A payment payload as it was sent; `network` is the sender's spelling."""
+
+    x402_version: int
+    scheme: str
+    network: str
+    payload: EvmPayload | SolanaPayload
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """PaymentRequirements of version 1. `amount` is `maxAmountRequired` in base units; addresses are as sent but
+    lower-cased on EVM; `network` is the sender's spelling."""
+
+    scheme: str
+    network: str
+    amount: int
+    asset: str
+    pay_to: str
+    resource: str = ""
+    description: str = ""
+    mime_type: str = ""
+    max_timeout_seconds: int = 60
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def _member(body: dict[str, Any], name: str, path: str) -> Any:  # noqa: ANN401 - JSON
+    value = body.get(name)
+    if value is None:
+        raise missing(f"{path}{name}")
+    return value
+
+
+def _text(body: dict[str, Any], name: str, path: str) -> str:
+    value = _member(body, name, path)
+    if not isinstance(value, str) or len(value) > _TEXT_MAX:
+        raise invalid(f"{path}{name}", f"{path}{name} must be a string")
+    return value
+
+
+def _object(body: dict[str, Any], name: str, path: str = "") -> dict[str, Any]:
+    value = _member(body, name, path)
+    if not isinstance(value, dict):
+        raise invalid(f"{path}{name}", f"{path}{name} must be an object")
+    return value
+
+
+def parse_uint256(value: object, name: str) -> int:
+    """A decimal uint256 given as a string. Raises: INVALID_AMOUNT."""
+    if isinstance(value, str) and _UINT.fullmatch(value):
+        number = int(value)
+        if number <= UINT256_MAX:
+            return number
+    raise ApiError(Code.INVALID_AMOUNT, f"{name} must be a decimal integer string", details={"field": name})
+
+
+def _time(body: dict[str, Any], name: str, path: str, *, number_too: bool = False) -> int:
+    value = _member(body, name, path)
+    if number_too and type(value) is int and value >= 0:  # a bool is no number here
+        value = str(value)
+    if isinstance(value, str) and _UINT.fullmatch(value) and int(value) <= UINT256_MAX:
+        return int(value)
+    raise invalid(f"{path}{name}", f"{path}{name} must be a Unix timestamp in seconds, as a decimal string")
+
+
+def _evm_address(body: dict[str, Any], name: str, path: str) -> str:
+    value = _member(body, name, path)
+    if not isinstance(value, str) or _ADDRESS.fullmatch(value) is None:
+        raise ApiError(
+            Code.INVALID_ADDRESS, f"{path}{name} is not an Ethereum address", details={"field": f"{path}{name}"}
+        )
+    return value.lower()
+
+
+def parse_authorization(body: dict[str, Any], path: str) -> Authorization:
+    """The authorization object of specification 2.3; `validBefore` may also be a JSON integer.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT.
+    """
+    nonce = _member(body, "nonce", path)
+    if not isinstance(nonce, str) or _BYTES32.fullmatch(nonce) is None:
+        raise invalid(f"{path}nonce", f"{path}nonce must be 32 bytes in hex")
+    return Authorization(
+        payer=_evm_address(body, "from", path),
+        pay_to=_evm_address(body, "to", path),
+        value=parse_uint256(_member(body, "value", path), f"{path}value"),
+        valid_after=_time(body, "validAfter", path),
+        valid_before=_time(body, "validBefore", path, number_too=True),
+        nonce=nonce.lower(),
+    )
+
+
+def parse_payload(body: dict[str, Any], path: str = "payload.") -> EvmPayload | SolanaPayload:
+    """`payload` of specification 2.3, of either family. Raises: as `parse_authorization`."""
+    if body.get("transaction") is not None:
+        return SolanaPayload(_text(body, "transaction", path))
+    signature = _member(body, "signature", path)
+    if not isinstance(signature, str) or _HEX.fullmatch(signature) is None:
+        raise invalid(f"{path}signature", f"{path}signature must be bytes in hex")
+    authorization = parse_authorization(_object(body, "authorization", path), f"{path}authorization.")
+    return EvmPayload(authorization, bytes.fromhex(signature[2:]))
+
+
+def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
+    """A payment payload (specification 2.3).
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT; an unsupported version, scheme or
+    network is not an error here.
+    """
+    version = _member(body, "x402Version", path)
+    if type(version) is not int:
+        raise invalid(f"{path}x402Version", f"{path}x402Version must be an integer")
+    return Payment(
+        x402_version=version,
+        scheme=_text(body, "scheme", path),
+        network=_text(body, "network", path),
+        payload=parse_payload(_object(body, "payload", path), f"{path}payload."),
+    )
+
+
+def decode_payment_header(header: bytes) -> Payment:
+    """The payment in an `X-Payment` value: standard padded base64 of UTF-8 JSON.
+
+    Raises: PAYMENT_INVALID (type payment) for everything unreadable, with what was wrong in `details`.
+    """
+    if len(header) > PAYMENT_HEADER_SIZE_BYTES:
+        raise _unreadable("the header is too long")
+    try:
+        text = header.decode("ascii")
+        # The decoder of some Pythons takes padding after a whole group, so the length is judged here.
+        if len(text) % 4 or _BASE64.fullmatch(text) is None:
+            raise _unreadable("the header is not standard base64")
+        body = parse_json(base64.b64decode(text, validate=True))
+    except (ValueError, binascii.Error):
+        raise _unreadable("the header is not base64 of a JSON object") from None
+    if not isinstance(body, dict):
+        raise _unreadable("the header is not base64 of a JSON object")
+    try:
+        return parse_payment(body)
+    except ApiError as error:
+        raise payment_error(
+            Code.PAYMENT_INVALID, error.message, details={"reason": "invalid_payload", **(error.details or {})}
+        ) from None
+
+
+def _unreadable(message: str) -> ApiError:
+    return payment_error(Code.PAYMENT_INVALID, message, details={"reason": "invalid_payload", "field": "X-Payment"})
+
+
+def payment_body(payment: Payment) -> dict[str, Any]:
+    """The canonical JSON object of a payment: what the gateway sends to a facilitator, and what is stored."""
+    if isinstance(payment.payload, SolanaPayload):
+        payload: dict[str, Any] = {"transaction": payment.payload.transaction}
+    else:
+        authorization = payment.payload.authorization
+        payload = {
+            "signature": "0x" + payment.payload.signature.hex(),
+            "authorization": {
+                "from": authorization.payer,
+                "to": authorization.pay_to,
+                "value": str(authorization.value),
+                "validAfter": str(authorization.valid_after),
+                "validBefore": str(authorization.valid_before),
+                "nonce": authorization.nonce,
+            },
+        }
+    return {
+        "x402Version": payment.x402_version,
+        "scheme": payment.scheme,
+        "network": payment.network,
+        "payload": payload,
+    }
+
+
+def encode_payment_header(payment: Payment) -> str:
+    """The `X-Payment` value of a payment."""
+    return encode_header(payment_body(payment))
+
+
+def encode_header(body: dict[str, Any]) -> str:
+    """Standard base64 of compact JSON, as all x402 headers are."""
+    return base64.b64encode(json.dumps(body, separators=(",", ":")).encode()).decode()
+
+
+def parse_requirements(body: dict[str, Any], path: str = "paymentRequirements.") -> Requirements:
+    """PaymentRequirements as a resource server sends them; only what a settlement needs is required.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
+    """
+    extra = body.get("extra")
+    if extra is not None and not isinstance(extra, dict):
+        raise invalid(f"{path}extra", f"{path}extra must be an object")
+    timeout = body.get("maxTimeoutSeconds", 60)
+    if type(timeout) is not int or timeout < 0:
+        raise invalid(f"{path}maxTimeoutSeconds", f"{path}maxTimeoutSeconds must be a whole number of seconds")
+    return Requirements(
+        scheme=_text(body, "scheme", path),
+        network=_text(body, "network", path),
+        amount=parse_uint256(_member(body, "maxAmountRequired", path), f"{path}maxAmountRequired"),
+        asset=_lowered(_text(body, "asset", path)),
+        pay_to=_lowered(_text(body, "payTo", path)),
+        resource=_optional_text(body, "resource", path),
+        description=_optional_text(body, "description", path),
+        mime_type=_optional_text(body, "mimeType", path),
+        max_timeout_seconds=timeout,
+        extra=extra or {},
+    )
+
+
+def _lowered(address: str) -> str:
+    return address.lower() if address.startswith(("0x", "0X")) else address
+
+
+def _optional_text(body: dict[str, Any], name: str, path: str) -> str:
+    return "" if body.get(name) is None else _text(body, name, path)
+
+
+def requirements_body(requirements: Requirements) -> dict[str, Any]:
+    """PaymentRequirements as `accepts` holds them: no nulls, amounts as strings (every official client reads it)."""
+    return {
+        "scheme": requirements.scheme,
+        "network": requirements.network,
+        "maxAmountRequired": str(requirements.amount),
+        "resource": requirements.resource,
+        "description": requirements.description,
+        "mimeType": requirements.mime_type,
+        "payTo": requirements.pay_to,
+        "maxTimeoutSeconds": requirements.max_timeout_seconds,
+        "asset": requirements.asset,
+        "extra": requirements.extra,
+    }

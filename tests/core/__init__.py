@@ -1,0 +1,1 @@
+"""The pure core: no fixture, no await; a file per module of `tollkeeper.core`."""

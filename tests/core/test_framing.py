@@ -1,0 +1,168 @@
+"""Which heads are taken beyond the parser's own strictness (security A-40, A-42)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.forwarding import Header
+from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, check_request_head, judge_response_head
+
+HOST: Header = (b"host", b"gw.example")
+
+
+def check(
+    headers: list[Header], *, method: bytes = b"GET", target: bytes = b"/a", version: str = "1.1", host: bool = True
+) -> None:
+    check_request_head(method, target, version, [HOST, *headers] if host else headers)
+
+
+def refusal_of(headers: list[Header], **parts: object) -> ApiError:
+    with pytest.raises(ApiError) as refusal:
+        check(headers, **parts)  # type: ignore[arg-type]  # a table of overrides
+    assert refusal.value.code is Code.INVALID_PARAMETER
+    return refusal.value
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"content-length", b"0")],
+        [(b"content-length", b"10 ")],
+        [(b"transfer-encoding", b"Chunked")],
+        [(b"x-payment", b"a"), (b"authorization", b"b"), (b"x-credit-token", b"c")],
+        [(b"cookie", b"a=1"), (b"cookie", b"b=2")],
+        [(b"accept", b"a"), (b"accept", b"b")],
+        [(b"x_custom_name", b"v")],
+        [(b"expect", b"100-continue")],
+    ],
+)
+def test_a_plain_head_is_taken(headers: list[Header]) -> None:
+    check(headers)
+
+
+@pytest.mark.parametrize("host", [b"a", b"a.b:80", b"[::1]", b"[2606::1]:443", b"192.0.2.1:1", b"a_b-c"])
+def test_a_host_is_taken(host: bytes) -> None:
+    check([(b"host", host)], host=False)
+
+
+@pytest.mark.parametrize("host", [b"", b" ", b"a b", b"a/b", b"a@b", b"a:b", b"a:", b"a:123456", b"a,b", b"[", b"[::1", b"a\\b", b"a?b", b"a#b", b"\xff", b"[]"])
+def test_a_host_of_another_form_is_refused(host: bytes) -> None:
+    refusal_of([(b"host", host)], host=False)
+
+
+def test_a_head_without_host_is_refused_in_either_version() -> None:
+    for version in ("1.0", "1.1"):
+        refusal_of([], host=False, version=version)
+
+
+@pytest.mark.parametrize(
+    "name",
+    b"host content-length content-type transfer-encoding expect x-payment x-payment-network x-payment-response payment-signature x-credit-token authorization".split(),
+)
+def test_a_header_that_decides_something_may_stand_once(name: bytes) -> None:
+    value = {b"content-length": b"1", b"transfer-encoding": b"chunked", b"host": b"h"}.get(name, b"v")
+    refusal_of([(name, value), (name, value)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    b"x_payment x-payment_network payment_signature x_credit-token x_credit_token content_length transfer_encoding x_forwarded_for proxy_authorization x_payer".split(),
+)
+def test_an_underscore_in_place_of_a_hyphen_is_refused_where_it_matters(name: bytes) -> None:
+    refusal_of([(name, b"1")])
+
+
+@pytest.mark.parametrize("value", [b"gzip, chunked", b"chunked, chunked", b"identity", b"xchunked", b"chunked;a=b", b""])
+def test_a_transfer_encoding_but_chunked_is_refused(value: bytes) -> None:
+    refusal_of([(b"transfer-encoding", value)])
+
+
+def test_chunks_are_refused_in_http_1_0() -> None:
+    refusal_of([(b"transfer-encoding", b"chunked")], version="1.0")
+
+
+@pytest.mark.parametrize("value", [b"", b"+1", b"-1", b"1,1", b"0x1", b"1 1", b"9" * 19, "١".encode()])
+def test_a_length_that_is_no_number_is_refused(value: bytes) -> None:
+    refusal_of([(b"content-length", value)])
+
+
+def test_two_kinds_of_length_are_refused() -> None:
+    refusal_of([(b"content-length", b"1"), (b"transfer-encoding", b"chunked")])
+    refusal_of([(b"transfer-encoding", b"chunked"), (b"content-length", b"1")])
+
+
+@pytest.mark.parametrize("method", [b"CONNECT", b"get", b"PRI", b"M-SEARCH", b"FOO", b""])
+def test_a_method_that_is_not_http_s_is_refused(method: bytes) -> None:
+    refusal_of([], method=method)
+
+
+@pytest.mark.parametrize("version", ["0.9", "1.2", "2.0", "3.0"])
+def test_another_version_is_refused(version: str) -> None:
+    refusal_of([], version=version)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"", b"*", b"a", b"http://gw.example/a", b"gw.example:80", b"/a b", b"/a#b", b"/a\\b", b"/\x00", b"/\x7f", b"/\xc3\xa9", b"/%", b"/%g1", b"/a?%1", b"/a\r\n"],
+)
+def test_a_target_that_is_not_a_plain_path_is_refused(target: bytes) -> None:
+    refusal_of([], target=target)
+
+
+@pytest.mark.parametrize("target", [b"/", b"//", b"/a/../b", b"/a;b?c=d[]{}|", b"/%41%2f", b"/?"])
+def test_a_path_is_taken_as_it_is(target: bytes) -> None:
+    check([], target=target)
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "version", "headers", "expected"),
+    [
+        ("GET", 200, "1.1", [(b"Content-Length", b"5 ")], ResponseFraming(BodyEnd.LENGTH, 5)),
+        ("GET", 200, "1.1", [(b"content-length", b"0")], ResponseFraming(BodyEnd.LENGTH, 0)),
+        ("GET", 200, "1.1", [(b"Transfer-Encoding", b" Chunked ")], ResponseFraming(BodyEnd.CHUNKED, None)),
+        ("GET", 200, "1.0", [], ResponseFraming(BodyEnd.CLOSE, None)),
+        ("GET", 599, "1.1", [(b"a", b"b")], ResponseFraming(BodyEnd.CLOSE, None)),
+        ("HEAD", 200, "1.1", [(b"content-length", b"5")], ResponseFraming(BodyEnd.NONE, 5)),
+        ("HEAD", 200, "1.1", [(b"transfer-encoding", b"chunked")], ResponseFraming(BodyEnd.NONE, None)),
+        ("GET", 204, "1.1", [(b"content-length", b"5")], ResponseFraming(BodyEnd.NONE, 5)),
+        ("GET", 304, "1.1", [(b"content-length", b"5")], ResponseFraming(BodyEnd.NONE, 5)),
+        ("GET", 100, "1.1", [], ResponseFraming(BodyEnd.NONE, None)),
+        ("GET", 103, "1.1", [(b"link", b"x"), (b"content-length", b"0")], ResponseFraming(BodyEnd.NONE, None)),
+    ],
+)
+def test_a_response_head_says_how_the_body_ends(
+    method: str, status: int, version: str, headers: list[Header], expected: ResponseFraming
+) -> None:
+    assert judge_response_head(method, status, version, headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "version", "headers"),
+    [
+        (200, "0.9", []),
+        (200, "2.0", []),
+        (0, "1.1", []),
+        (99, "1.1", []),
+        (600, "1.1", []),
+        (999, "1.1", []),
+        (101, "1.1", []),
+        (200, "1.1", [(b"content-length", b"1"), (b"transfer-encoding", b"chunked")]),
+        (200, "1.1", [(b"content_length", b"1"), (b"transfer-encoding", b"chunked")]),
+        (200, "1.1", [(b"content-length", b"1"), (b"content-length", b"2")]),
+        (200, "1.1", [(b"content-length", b"1"), (b"content-length", b"1")]),
+        (200, "1.1", [(b"content-length", b"1"), (b"content_length", b"2")]),
+        (200, "1.1", [(b"content-length", b"-1")]),
+        (200, "1.1", [(b"content-length", b"")]),
+        (200, "1.1", [(b"transfer-encoding", b"gzip, chunked")]),
+        (200, "1.1", [(b"transfer-encoding", b"gzip")]),
+        (200, "1.1", [(b"transfer-encoding", b"chunked"), (b"transfer-encoding", b"chunked")]),
+        (200, "1.0", [(b"transfer-encoding", b"chunked")]),
+        (103, "1.1", [(b"content-length", b"3")]),
+        (103, "1.1", [(b"transfer-encoding", b"chunked")]),
+    ],
+)
+def test_a_response_head_with_two_readings_is_refused(status: int, version: str, headers: list[Header]) -> None:
+    with pytest.raises(FramingError):
+        judge_response_head("GET", status, version, headers)

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.evm import (
+    SECP256K1_ORDER,
+    address_of_key,
+    checksum_address,
+    parse_address,
+    personal_message_digest,
+    sign_digest,
+)
+from tollkeeper.core.siwe import (
+    MESSAGE_LENGTH_MAX,
+    NONCE_SIZE_BYTES,
+    LoginMessage,
+    message_digest,
+    new_message,
+    recover_signer,
+)
+
+KEY = bytes(range(1, 33))
+WALLET = address_of_key(KEY)
+NONCE = bytes.fromhex("00112233445566778899aabbccddeeff")
+MESSAGE = new_message("http://127.0.0.1:8402", WALLET, 84532, NONCE, 1_750_000_000_007)
+TEXT = MESSAGE.text()
+
+# ABNF of EIP-4361, the parts that we send.
+EIP_4361 = re.compile(
+    r"(?P<domain>[^/?#\s]+) wants you to sign in with your Ethereum account:\n"
+    r"(?P<address>0x[0-9a-fA-F]{40})\n\n"
+    r"(?P<statement>[^\n]+)\n\n"
+    r"URI: (?P<uri>[a-z]+://[^\s]+)\n"
+    r"Version: 1\n"
+    r"Chain ID: (?P<chain_id>[0-9]+)\n"
+    r"Nonce: (?P<nonce>[a-zA-Z0-9]{8,})\n"
+    r"Issued At: (?P<issued>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)\n"
+    r"Expiration Time: (?P<expires>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"
+)
+
+
+def sign(text: str) -> str:
+    return "0x" + sign_digest(personal_message_digest(text.encode()), KEY).hex()
+
+
+def assert_refused(call: object, *arguments: str) -> None:
+    assert callable(call)
+    with pytest.raises(ApiError) as refusal:
+        call(*arguments)
+    assert (refusal.value.code, refusal.value.status) == (Code.INVALID_SIGNATURE, 401)
+
+
+def test_the_text_is_eip_4361_to_the_byte() -> None:
+    assert (
+        "127.0.0.1:8402 wants you to sign in with your Ethereum account:\n"
+        f"{checksum_address(WALLET)}\n"
+        "\n"
+        "Sign in to Tollkeeper. This costs nothing and sends no transaction.\n"
+        "\n"
+        "URI: http://127.0.0.1:8402\n"
+        "Version: 1\n"
+        "Chain ID: 84532\n"
+        "Nonce: 00112233445566778899aabbccddeeff\n"
+        "Issued At: 2025-06-15T15:06:40.007Z\n"
+        "Expiration Time: 2025-06-15T15:11:40.007Z"
+    ) == TEXT
+
+
+@given(
+    st.sampled_from(["https://gate.example", "http://localhost:1", "https://[::1]:8402", "https://a.example/sub"]),
+    st.binary(min_size=20, max_size=20),
+    st.integers(1, 2**53),
+    st.binary(min_size=NONCE_SIZE_BYTES, max_size=NONCE_SIZE_BYTES),
+    st.integers(0, 4_102_444_800_000),
+)
+def test_every_message_binds_what_it_was_made_of(
+    url: str, address: bytes, chain_id: int, nonce: bytes, now_ms: int
+) -> None:
+    message = new_message(url, f"0x{address.hex()}", chain_id, nonce, now_ms)
+    match = EIP_4361.fullmatch(message.text())
+    assert match is not None
+    assert match["domain"] == url.split("/")[2]
+    assert match["uri"] == url
+    assert parse_address(match["address"]) == f"0x{address.hex()}"
+    assert match["address"] == checksum_address(match["address"])
+    assert int(match["chain_id"]) == chain_id
+    assert bytes.fromhex(match["nonce"]) == nonce
+    assert message.expires_ms - message.issued_ms == 5 * 60 * 1000
+
+
+def test_the_signer_of_a_message_is_recovered() -> None:
+    assert recover_signer(TEXT, sign(TEXT)) == WALLET
+    assert recover_signer(TEXT, "0x" + sign(TEXT)[2:].upper()) == WALLET
+
+
+def test_a_message_has_one_digest_and_no_other_text_has_it() -> None:
+    digest = message_digest(TEXT)
+    assert (
+        message_digest(LoginMessage("http://127.0.0.1:8402", WALLET, 84532, NONCE.hex(), 1_750_000_000_007).text())
+        == digest
+    )
+    data = TEXT.encode()
+    for position in range(len(data)):
+        for other in (data[position] ^ 1, data[position] ^ 0x20):
+            mutated = data[:position] + bytes([other]) + data[position + 1 :]
+            assert message_digest(mutated.decode("utf-8", "replace")) != digest
+    for changed in (
+        TEXT + "\n",
+        " " + TEXT,
+        TEXT.replace("\n", "\r\n"),
+        TEXT.replace(checksum_address(WALLET), WALLET),
+    ):
+        assert message_digest(changed) != digest
+
+
+def test_a_changed_message_recovers_another_signer() -> None:
+    signature = sign(TEXT)
+    for line in range(len(TEXT.split("\n"))):
+        lines = TEXT.split("\n")
+        lines[line] += "x"
+        try:
+            assert recover_signer("\n".join(lines), signature) != WALLET
+        except ApiError as error:
+            assert error.code is Code.INVALID_SIGNATURE
+
+
+def _high_s(signature: str) -> str:
+    data = bytes.fromhex(signature[2:])
+    s = SECP256K1_ORDER - int.from_bytes(data[32:64], "big")
+    return "0x" + (data[:32] + s.to_bytes(32, "big") + bytes([55 - data[64]])).hex()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda signature: "",
+        lambda signature: signature[2:],
+        lambda signature: signature[:-2],
+        lambda signature: signature + "00",
+        lambda signature: signature[:-2] + "00",
+        lambda signature: signature[:-2] + "1d",
+        lambda signature: "0X" + signature[2:],
+        lambda signature: signature[:-1] + "g",
+        lambda signature: signature + "\n",
+        lambda signature: signature[:-1] + "\N{FULLWIDTH DIGIT ONE}",
+        lambda signature: "0x" + 64 * "00" + "1b",
+        lambda signature: "0x" + 64 * "ff" + "1b",
+        lambda signature: signature + 32 * "64" + "92" * 32,  # the mark of a counterfactual contract wallet
+        _high_s,
+    ],
+)
+def test_a_signature_that_no_wallet_makes_is_refused(spoil: object) -> None:
+    assert callable(spoil)
+    assert_refused(recover_signer, TEXT, spoil(sign(TEXT)))
+
+
+def test_a_text_that_cannot_be_ours_is_refused() -> None:
+    assert_refused(recover_signer, "\ud800", sign(TEXT))
+    assert_refused(message_digest, "\ud800")
+    assert_refused(message_digest, "x" * (MESSAGE_LENGTH_MAX + 1))
+    message_digest("x" * MESSAGE_LENGTH_MAX)
