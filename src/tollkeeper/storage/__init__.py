@@ -1,0 +1,38 @@
+"""Databases and the stores whose verbs run on them.
+
+`open_database` picks the engine by the URL. `database` says what an engine is, `queries` loads the named SQL,
+`migrations` the numbered schema, `sequences` hands out public ids; the stores (`auth`, `gateway`, `hub`) are units of
+work built from them and know no engine.
+"""
+
+from __future__ import annotations
+
+from tollkeeper.storage.database import (
+    ConstraintError,
+    Database,
+    Row,
+    Statement,
+    StatementError,
+    StorageError,
+    Unit,
+    Value,
+)
+from tollkeeper.storage.opening import database_version, open_database, pending
+from tollkeeper.storage.queries import Queries, Query, load_queries
+
+__all__ = [
+    "ConstraintError",
+    "Database",
+    "Queries",
+    "Query",
+    "Row",
+    "Statement",
+    "StatementError",
+    "StorageError",
+    "Unit",
+    "Value",
+    "database_version",
+    "load_queries",
+    "open_database",
+    "pending",
+]

@@ -1,0 +1,130 @@
+"""Users, login messages, sessions and refresh tokens as units of work (contract 6; security A-47, A-48, A-51, A-52).
+
+Each race is decided by one statement: a login message is deleted by the login that uses it, a refresh token is marked
+by the refresh that uses it. Tokens and messages are stored as hashes. The rules of texts and tokens are in `core`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.limits import ACCESS_TOKEN_LIFETIME_SECONDS, REFRESH_TOKEN_LIFETIME_SECONDS
+from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.sequences import next_id
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.database import Database, Row, Unit
+
+OUTSTANDING_MESSAGES_MAX: Final = 100_000
+
+_QUERIES: Final = load_queries("auth.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A wallet that has logged in. `wallet` is lower-case hex."""
+
+    id: int
+    wallet: str
+    created_ms: int
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A login in force. `wallet` is lower-case hex."""
+
+    user_id: int
+    wallet: str
+    session_id: str
+
+
+class Refreshed(Enum):
+    """What became of a refresh token that was presented."""
+
+    ROTATED = auto()
+    REUSED = auto()  # its family has been ended
+    REFUSED = auto()  # unknown, expired, or of a login that has ended
+
+
+def issue_message(digest: bytes, wallet: str, expires_ms: int, now_ms: int) -> Unit[None]:
+    """Remember a login message. Expired ones go, and the oldest above OUTSTANDING_MESSAGES_MAX with them."""
+    number = yield from next_id("login_messages")
+    yield _QUERIES.sweep_messages(now_ms=now_ms)
+    yield _QUERIES.evict_messages(last_number=number - OUTSTANDING_MESSAGES_MAX)
+    yield _QUERIES.add_message(digest=digest, number=number, wallet=wallet, expires_ms=expires_ms)
+
+
+def log_in(
+    message_digest: bytes, wallet: str, session_id: str, refresh_digest: bytes, now_ms: int
+) -> Unit[User | None]:
+    """Use up the message and begin a session of the wallet's user, who is made where there is none.
+
+    None where no such message is outstanding for that wallet.
+    """
+    if not (yield _QUERIES.take_message(digest=message_digest, wallet=wallet, now_ms=now_ms)):
+        return None
+    yield from _sweep(now_ms)
+    rows = yield _QUERIES.touch_user(wallet=wallet, now_ms=now_ms)
+    if not rows:
+        user_id = yield from next_id("users")
+        rows = yield _QUERIES.add_user(id=user_id, wallet=wallet, now_ms=now_ms)
+    user = _user(rows[0])
+    expires_ms = now_ms + REFRESH_TOKEN_LIFETIME_SECONDS * 1000
+    yield _QUERIES.add_session(id=session_id, user_id=user.id, now_ms=now_ms, expires_ms=expires_ms)
+    yield _QUERIES.add_refresh_token(digest=refresh_digest, session_id=session_id, expires_ms=expires_ms)
+    return user
+
+
+def rotate_refresh_token(digest: bytes, new_digest: bytes, now_ms: int) -> Unit[tuple[Refreshed, Session | None]]:
+    """Use up one refresh token and give its session another; the session is returned where it goes on.
+
+    A token that was used before ends its session, with everything that descends from that login.
+    """
+    yield from _sweep(now_ms)
+    used = yield _QUERIES.use_refresh_token(digest=digest, now_ms=now_ms)
+    if not used:
+        known = yield _QUERIES.read_used_refresh_token(digest=digest)
+        if not known:
+            return Refreshed.REFUSED, None
+        yield _QUERIES.end_session(id=known[0]["session_id"], now_ms=now_ms)
+        return Refreshed.REUSED, None
+    session_id = used[0]["session_id"]
+    expires_ms = now_ms + REFRESH_TOKEN_LIFETIME_SECONDS * 1000
+    if not (yield _QUERIES.extend_session(id=session_id, expires_ms=expires_ms)):
+        return Refreshed.REFUSED, None
+    yield _QUERIES.add_refresh_token(digest=new_digest, session_id=session_id, expires_ms=expires_ms)
+    rows = yield _QUERIES.read_session(id=session_id)
+    return Refreshed.ROTATED, _session(rows[0])
+
+
+def end_session(session_id: str, now_ms: int) -> Unit[None]:
+    """End a login; ending it again does nothing."""
+    yield _QUERIES.end_session(id=session_id, now_ms=now_ms)
+
+
+async def read_session(database: Database, session_id: str) -> Session | None:
+    """The login of that id while it is in force."""
+    rows = await database.read(_QUERIES.read_session(id=session_id))
+    return _session(rows[0]) if rows else None
+
+
+async def read_user(database: Database, user_id: int) -> User | None:
+    """The user of that id."""
+    rows = await database.read(_QUERIES.read_user(id=user_id))
+    return _user(rows[0]) if rows else None
+
+
+def _sweep(now_ms: int) -> Unit[None]:
+    yield _QUERIES.sweep_refresh_tokens(now_ms=now_ms)
+    yield _QUERIES.sweep_sessions(now_ms=now_ms - ACCESS_TOKEN_LIFETIME_SECONDS * 1000)
+
+
+def _session(row: Row) -> Session:
+    return Session(row["user_id"], row["wallet"], row["id"])
+
+
+def _user(row: Row) -> User:
+    return User(row["id"], row["wallet"], row["created_ms"], row["updated_ms"])

@@ -1,0 +1,72 @@
+"""What a store may ask of a database: units of work that are durable when they return (architecture 1, F13-F15).
+
+A unit is a generator that yields statements, is sent their rows and returns a result. It never awaits and knows no
+driver, so one engine drives it in its writing thread and another over a wire, and a test drives it with a list. What
+this module does not do: speak to any database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from tollkeeper.core.errors import ApiError, Code
+
+T = TypeVar("T")
+
+Value: TypeAlias = int | str | bytes | None
+Row: TypeAlias = Mapping[str, Any]  # the columns' types are the schema's; a store that reads a row names them
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SQL statement with `:name` parameters, and the values bound to them."""
+
+    sql: str
+    params: dict[str, Value] = field(default_factory=dict)
+
+
+Unit: TypeAlias = Generator[Statement, list[Row], T]
+
+
+class StorageError(ApiError):
+    """The database cannot answer: it is locked, full, broken, closing, or not ours to open. Rendered as 503.
+
+    After `Database.run` raised it the outcome of the unit is unknown, as after any lost answer: a commit that failed
+    may still turn out to be on the disk when the database is next opened. Whoever repeats the unit must make it safe to
+    repeat. The message of a running database is for every reader of the answer and names no path and no statement.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.UNAVAILABLE, message)
+
+
+class StatementError(Exception):
+    """A statement that no database would take: a fault of ours, so a 500. Its unit is rolled back, others are not."""
+
+
+class ConstraintError(StatementError):
+    """A statement that broke a constraint of the schema. Its unit is rolled back, others are not."""
+
+
+class Database(Protocol):
+    """One open database. Safe to share between tasks; bound to no event loop."""
+
+    async def read(self, statement: Statement) -> list[Row]:
+        """The rows of one query, from one consistent state that holds every unit answered before the call.
+
+        Raises: StorageError; StatementError for SQL that is wrong or would write.
+        """
+
+    async def run(self, unit: Unit[T]) -> T:
+        """Drive `unit` in one transaction and return its result once that is durable.
+
+        An exception that leaves the unit undoes all that the unit did and is raised here, likewise once everything
+        that it can have seen is durable. Cancelling the caller does not stop a unit that was handed over.
+
+        Raises: StorageError; StatementError; whatever the unit raises.
+        """
+
+    async def close(self) -> None:
+        """Refuse new work, finish the accepted work, close. Calling it again does nothing."""

@@ -1,0 +1,43 @@
+"""Which engine a database URL means; opening it, telling its version, telling what its schema lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.migrations import Migration, load_migrations, missing_migrations
+from tollkeeper.storage.sqlite_file import applied_migrations, open_sqlite
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.sqlite import SqliteDatabase
+
+_SQLITE: Final = "sqlite:///"
+
+
+def open_database(url: str, *, migrate: bool = True) -> SqliteDatabase:
+    """Open the database at `url`: `sqlite:///relative`, `sqlite:////absolute`, or a bare path.
+
+    Blocks (a start, not a request). With `migrate` it brings the schema up to date, else it refuses one that is not.
+    Raises: StorageError, with nothing changed, for a database that is locked, damaged, newer, foreign or unwritable.
+    """
+    return open_sqlite(sqlite_path(url), load_migrations(), migrate=migrate)
+
+
+def database_version(url: str) -> int:
+    """The number of the last applied migration, 0 where there is none. Changes nothing. Raises: StorageError."""
+    applied = applied_migrations(sqlite_path(url))
+    return applied[-1].version if applied else 0
+
+
+def pending(url: str) -> tuple[Migration, ...]:
+    """The migrations that opening would apply. Changes nothing. Raises: StorageError."""
+    return missing_migrations(load_migrations(), applied_migrations(sqlite_path(url)))
+
+
+def sqlite_path(url: str) -> Path:
+    """The file that a URL names. Raises: StorageError for another engine or no path."""
+    path = url.removeprefix(_SQLITE)
+    if "://" in path or not path or "\0" in path:
+        raise StorageError(f"not a database URL: write sqlite:///{{path}}, not {url.rpartition('@')[2]!r}")
+    return Path(path)

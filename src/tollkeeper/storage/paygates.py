@@ -1,0 +1,220 @@
+"""The gateway's store of PayGates: create, read, update, claim, delete, counters (contract 3).
+
+Payment addresses are sealed here on the way in and opened on the way out; a row that does not open is an error, never
+another address. Purchases and credits are in `storage.purchases`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.paygates import Counters, FormerPrice, NewPayGate, PayGate, random_slug
+from tollkeeper.core.limits import SLUG_LENGTH
+from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
+from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.sequences import next_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.storage.database import Database, Row, Unit
+
+_Q = load_queries("gateway.sql")
+
+
+class PayGates:
+    """PayGates in one database. `random_bytes` makes slugs and the nonces of sealing."""
+
+    def __init__(self, database: Database, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
+        self._database = database
+        self._ring = ring
+        self._random = random_bytes
+
+    async def create(
+        self, new: NewPayGate, owner_wallet: str | None, management_hash: bytes | None, now_ms: int
+    ) -> PayGate:
+        """Stores a new gate under a slug of its own. Raises: CONFLICT when the owner's slug was ever taken."""
+        return await self._database.run(self._create(new, owner_wallet, management_hash, now_ms))
+
+    def _create(
+        self, new: NewPayGate, owner_wallet: str | None, management_hash: bytes | None, now_ms: int
+    ) -> Unit[PayGate]:
+        gate_id = yield from next_id("paygates")
+        while True:
+            slug = new.slug or self._slug()
+            gate = PayGate(
+                id=gate_id,
+                slug=slug,
+                version=1,
+                owner_wallet=owner_wallet,
+                created_ms=now_ms,
+                updated_ms=now_ms,
+                **new.fields,
+            )
+            columns = self._columns(gate)
+            for name in ("version", "former_price_micro", "former_credits", "former_until_ms"):
+                del columns[name]
+            rows = yield _Q.insert_paygate(
+                **columns, slug=slug, owner_wallet=owner_wallet, management_hash=management_hash, now_ms=now_ms
+            )
+            if rows:
+                break
+            if new.slug is not None:
+                raise ApiError(Code.CONFLICT, "the slug is taken", details={"field": "slug"})
+        yield self._version(gate)
+        yield _Q.insert_counters(gate_id=gate_id)
+        return gate
+
+    def _slug(self) -> str:
+        slug = ""
+        while len(slug) < SLUG_LENGTH:
+            slug += random_slug(self._random(SLUG_LENGTH))
+        return slug[:SLUG_LENGTH]
+
+    async def by_slug(self, slug: str) -> PayGate | None:
+        """The gate with this slug, unless it is deleted."""
+        rows = await self._database.read(_Q.paygate_by_slug(slug=slug))
+        return self._gate(rows[0]) if rows else None
+
+    async def by_id(self, gate_id: int) -> tuple[PayGate, bytes | None] | None:
+        """The gate with this id and the hash of its management token, unless it is deleted."""
+        rows = await self._database.read(_Q.paygate_by_id(id=gate_id))
+        return (self._gate(rows[0]), rows[0]["management_hash"]) if rows else None
+
+    async def page(self, owner_wallet: str | None, limit: int, offset: int) -> tuple[list[PayGate], int]:
+        """An owner's gates, newest first, and how many there are; without an owner the ownerless ones."""
+        if owner_wallet is None:
+            rows = await self._database.read(_Q.ownerless_paygates(limit=limit, offset=offset))
+            total = await self._database.read(_Q.count_ownerless_paygates())
+        else:
+            rows = await self._database.read(
+                _Q.paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset)
+            )
+            total = await self._database.read(_Q.count_paygates_of_owner(owner_wallet=owner_wallet))
+        return [self._gate(row) for row in rows], total[0]["total"]
+
+    async def update(self, gate_id: int, change: Callable[[PayGate], PayGate]) -> PayGate:
+        """Applies a pure change to the gate as it stands, in one transaction; what `change` raises changes nothing.
+
+        Raises: NOT_FOUND.
+        """
+        return await self._database.run(self._update(gate_id, change))
+
+    def _update(self, gate_id: int, change: Callable[[PayGate], PayGate]) -> Unit[PayGate]:
+        rows = yield _Q.paygate_by_id(id=gate_id)
+        if not rows:
+            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        before = self._gate(rows[0])
+        gate = change(before)
+        changed = yield _Q.update_paygate(
+            **self._columns(gate), from_version=before.version, now_ms=gate.updated_ms
+        )
+        if not changed:
+            raise ApiError(Code.CONFLICT, "the PayGate was changed at the same moment; try again")
+        yield self._version(gate)
+        return gate
+
+    async def claim(self, gate_id: int, owner_wallet: str, now_ms: int) -> PayGate:
+        """Gives an ownerless gate to a wallet. Raises: NOT_FOUND, CONFLICT when it has an owner by now."""
+        return await self._database.run(self._claim(gate_id, owner_wallet, now_ms))
+
+    def _claim(self, gate_id: int, owner_wallet: str, now_ms: int) -> Unit[PayGate]:
+        changed = yield _Q.claim_paygate(id=gate_id, owner_wallet=owner_wallet, now_ms=now_ms)
+        rows = yield _Q.paygate_by_id(id=gate_id)
+        if not rows:
+            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        if not changed:
+            raise ApiError(Code.CONFLICT, "the PayGate has an owner")
+        gate = self._gate(rows[0])
+        yield self._version(gate)
+        return gate
+
+    async def delete(self, gate_id: int, now_ms: int) -> int:
+        """Deletes a gate softly and voids its bought credits; returns how many those were. Raises: NOT_FOUND."""
+        return await self._database.run(self._delete(gate_id, now_ms))
+
+    def _delete(self, gate_id: int, now_ms: int) -> Unit[int]:
+        deleted = yield _Q.delete_paygate(id=gate_id, now_ms=now_ms)
+        if not deleted:
+            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        rows = yield _Q.outstanding_credits(gate_id=gate_id)
+        yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms)
+        outstanding: int = rows[0]["outstanding"]
+        return outstanding
+
+    async def counters(self, gate_id: int) -> Counters:
+        """What the gate has done, as far as it has been written."""
+        rows = await self._database.read(_Q.counters_of_gate(gate_id=gate_id))
+        return Counters(**dict(rows[0])) if rows else Counters()
+
+    async def count(self, traffic: dict[int, tuple[int, int, int]]) -> None:
+        """Adds (challenges, calls, failures) per gate id, in one transaction."""
+        await self._database.run(self._count(traffic))
+
+    def _count(self, traffic: dict[int, tuple[int, int, int]]) -> Unit[None]:
+        for gate_id, (challenges, calls, failures) in traffic.items():
+            yield _Q.count_traffic(gate_id=gate_id, challenges=challenges, calls=calls, failures=failures)
+
+    def _version(self, gate: PayGate) -> Any:  # noqa: ANN401 - a Statement
+        where = place("paygate_versions", f"{gate.id}.{gate.version}", "pay_to")
+        return _Q.insert_version(
+            gate_id=gate.id,
+            version=gate.version,
+            price_micro=gate.price_micro,
+            credits=gate.credits,
+            network=gate.network,
+            pay_to=seal(self._ring, gate.payment_address.encode(), where, self._random(NONCE_SIZE_BYTES)),
+            now_ms=gate.updated_ms,
+        )
+
+    def _columns(self, gate: PayGate) -> dict[str, Any]:
+        where = place("paygates", gate.id, "payment_address")
+        return {
+            "id": gate.id,
+            "version": gate.version,
+            "target_url": gate.target_url,
+            "price_micro": gate.price_micro,
+            "credits": gate.credits,
+            "methods": ",".join(gate.methods),
+            "title": gate.title,
+            "description": gate.description,
+            "assume_valid": int(gate.assume_valid),
+            "require_auth": int(gate.require_auth),
+            "network": gate.network,
+            "payment_address": seal(
+                self._ring, gate.payment_address.encode(), where, self._random(NONCE_SIZE_BYTES)
+            ),
+            "mime_type": gate.mime_type,
+            "is_enabled": int(gate.is_enabled),
+            "former_price_micro": gate.former.price_micro if gate.former else None,
+            "former_credits": gate.former.credits if gate.former else None,
+            "former_until_ms": gate.former.until_ms if gate.former else None,
+        }
+
+    def _gate(self, row: Row) -> PayGate:
+        former = None
+        if row["former_until_ms"] is not None:
+            former = FormerPrice(row["former_price_micro"], row["former_credits"], row["former_until_ms"])
+        where = place("paygates", row["id"], "payment_address")
+        return PayGate(
+            id=row["id"],
+            slug=row["slug"],
+            version=row["version"],
+            target_url=row["target_url"],
+            price_micro=row["price_micro"],
+            credits=row["credits"],
+            methods=tuple(row["methods"].split(",")),
+            title=row["title"],
+            description=row["description"],
+            assume_valid=bool(row["assume_valid"]),
+            require_auth=bool(row["require_auth"]),
+            network=row["network"],
+            payment_address=unseal(self._ring, row["payment_address"], where).decode(),
+            mime_type=row["mime_type"],
+            is_enabled=bool(row["is_enabled"]),
+            owner_wallet=row["owner_wallet"],
+            created_ms=row["created_ms"],
+            updated_ms=row["updated_ms"],
+            former=former,
+        )

@@ -1,0 +1,172 @@
+-- PayGates ------------------------------------------------------------------------------------------------------
+
+-- name: insert_paygate
+INSERT INTO paygates (
+    id, slug, version, owner_wallet, management_hash, target_url, price_micro, credits, methods, title, description,
+    assume_valid, require_auth, network, payment_address, mime_type, is_enabled, created_ms, updated_ms
+) VALUES (
+    :id, :slug, 1, :owner_wallet, :management_hash, :target_url, :price_micro, :credits, :methods, :title,
+    :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :now_ms, :now_ms
+)
+ON CONFLICT (slug) DO NOTHING
+RETURNING id;
+
+-- name: insert_version
+INSERT INTO paygate_versions (gate_id, version, price_micro, credits, network, pay_to, created_ms)
+VALUES (:gate_id, :version, :price_micro, :credits, :network, :pay_to, :now_ms);
+
+-- name: insert_counters
+INSERT INTO paygate_counters (gate_id, challenges, purchases, calls, failures, revenue_micro)
+VALUES (:gate_id, 0, 0, 0, 0, 0);
+
+-- name: paygate_by_slug
+SELECT * FROM paygates WHERE slug = :slug AND deleted_ms IS NULL;
+
+-- name: paygate_by_id
+SELECT * FROM paygates WHERE id = :id AND deleted_ms IS NULL;
+
+-- name: paygates_of_owner
+SELECT * FROM paygates WHERE owner_wallet = :owner_wallet AND deleted_ms IS NULL
+ORDER BY id DESC LIMIT :limit OFFSET :offset;
+
+-- name: count_paygates_of_owner
+SELECT count(*) AS total FROM paygates WHERE owner_wallet = :owner_wallet AND deleted_ms IS NULL;
+
+-- name: ownerless_paygates
+SELECT * FROM paygates WHERE owner_wallet IS NULL AND management_hash IS NULL AND deleted_ms IS NULL
+ORDER BY id DESC LIMIT :limit OFFSET :offset;
+
+-- name: count_ownerless_paygates
+SELECT count(*) AS total FROM paygates
+WHERE owner_wallet IS NULL AND management_hash IS NULL AND deleted_ms IS NULL;
+
+-- name: update_paygate
+UPDATE paygates SET
+    version = :version, target_url = :target_url, price_micro = :price_micro, credits = :credits, methods = :methods,
+    title = :title, description = :description, assume_valid = :assume_valid, require_auth = :require_auth,
+    network = :network, payment_address = :payment_address, mime_type = :mime_type, is_enabled = :is_enabled,
+    former_price_micro = :former_price_micro, former_credits = :former_credits, former_until_ms = :former_until_ms,
+    updated_ms = :now_ms
+WHERE id = :id AND version = :from_version AND deleted_ms IS NULL
+RETURNING id;
+
+-- name: claim_paygate
+UPDATE paygates SET owner_wallet = :owner_wallet, management_hash = NULL, version = version + 1, updated_ms = :now_ms
+WHERE id = :id AND owner_wallet IS NULL AND deleted_ms IS NULL
+RETURNING version;
+
+-- name: delete_paygate
+UPDATE paygates SET deleted_ms = :now_ms, updated_ms = :now_ms, version = version + 1
+WHERE id = :id AND deleted_ms IS NULL
+RETURNING id;
+
+-- name: outstanding_credits
+SELECT coalesce(sum(remaining), 0) AS outstanding FROM purchases WHERE gate_id = :gate_id AND state = 'LIVE';
+
+-- name: void_purchases_of_gate
+UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms
+WHERE gate_id = :gate_id AND state = 'LIVE';
+
+-- name: counters_of_gate
+SELECT challenges, purchases, calls, failures, revenue_micro FROM paygate_counters WHERE gate_id = :gate_id;
+
+-- name: count_purchase
+UPDATE paygate_counters SET purchases = purchases + 1, revenue_micro = revenue_micro + :revenue_micro
+WHERE gate_id = :gate_id;
+
+-- name: count_traffic
+UPDATE paygate_counters
+SET challenges = challenges + :challenges, calls = calls + :calls, failures = failures + :failures
+WHERE gate_id = :gate_id;
+
+-- Purchases -----------------------------------------------------------------------------------------------------
+
+-- name: gate_standing
+SELECT version, is_enabled, deleted_ms FROM paygates WHERE id = :gate_id;
+
+-- name: purchase_by_payment
+SELECT * FROM purchases WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce;
+
+-- name: purchase_by_id
+SELECT * FROM purchases WHERE id = :id;
+
+-- name: claim_payment
+INSERT INTO purchases (
+    id, network, asset, payer, nonce, gate_id, gate_version, price_micro, credits, pay_to, value_micro, header_hash,
+    assume_valid, state, attempt, request, claimed_ms, attempt_ms, updated_ms
+) VALUES (
+    :id, :network, :asset, :payer, :nonce, :gate_id, :gate_version, :price_micro, :credits, :pay_to, :value_micro,
+    :header_hash, :assume_valid, 'CLAIMED', 1, :request, :now_ms, :now_ms, :now_ms
+)
+ON CONFLICT (network, asset, payer, nonce) DO NOTHING
+RETURNING id;
+
+-- name: claim_again
+UPDATE purchases SET
+    state = 'CLAIMED', attempt = attempt + 1, gate_version = :gate_version, price_micro = :price_micro,
+    credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
+    transaction_hash = NULL, request = :request, attempt_ms = :now_ms, updated_ms = :now_ms
+WHERE id = :id AND state = 'FAILED' AND attempt = :attempt AND attempt < :attempts_max
+RETURNING attempt;
+
+-- name: grant_credits
+UPDATE purchases SET
+    state = 'LIVE', granted = credits, remaining = credits, transaction_hash = :transaction_hash,
+    confirmed = :confirmed, request = NULL, granted_ms = :now_ms, updated_ms = :now_ms
+WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
+RETURNING granted, gate_id, value_micro;
+
+-- name: fail_purchase
+UPDATE purchases SET
+    state = 'FAILED', failure = :failure, transaction_hash = :transaction_hash, request = NULL, updated_ms = :now_ms
+WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
+RETURNING id;
+
+-- name: park_purchase
+UPDATE purchases SET state = 'PARKED', failure = :failure, updated_ms = :now_ms
+WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
+RETURNING id;
+
+-- name: confirm_purchase
+UPDATE purchases SET confirmed = 1, updated_ms = :now_ms WHERE id = :id AND confirmed = 0 RETURNING id;
+
+-- name: void_purchase
+UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, updated_ms = :now_ms
+WHERE id = :id AND state = 'LIVE'
+RETURNING remaining;
+
+-- name: spend_credit
+UPDATE purchases SET remaining = remaining - 1, token_used = :token_used, updated_ms = :now_ms
+WHERE id = :id AND state = 'LIVE' AND remaining > 0
+RETURNING remaining, granted;
+
+-- name: insert_entry
+INSERT INTO credit_entries (cause, reason, purchase_id, delta, created_ms)
+VALUES (:cause, :reason, :purchase_id, :delta, :now_ms);
+
+-- name: insert_call
+INSERT INTO calls (id, purchase_id, gate_id, state, created_ms)
+VALUES (:id, :purchase_id, :gate_id, 'DISPATCHED', :now_ms);
+
+-- name: end_call
+UPDATE calls SET state = 'DONE', status = :status, ended_ms = :now_ms WHERE id = :id AND state = 'DISPATCHED';
+
+-- name: interrupt_calls
+UPDATE calls SET state = 'INTERRUPTED', ended_ms = :now_ms WHERE state = 'DISPATCHED' RETURNING id;
+
+-- name: claims_in_flight
+SELECT * FROM purchases WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
+
+-- name: unconfirmed_purchases
+SELECT * FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' ORDER BY granted_ms LIMIT :limit;
+
+-- name: exposure
+SELECT count(*) AS purchases, coalesce(sum(price_micro), 0) AS value_micro FROM purchases
+WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND (payer = :payer OR gate_id = :gate_id);
+
+-- name: purchases_of_payer
+SELECT p.*, g.slug AS slug FROM purchases p JOIN paygates g ON g.id = p.gate_id
+WHERE p.payer = :payer AND p.state = 'LIVE' ORDER BY p.granted_ms LIMIT :limit;
+
+-- name: slug_of_gate
+SELECT slug FROM paygates WHERE id = :id;

@@ -1,0 +1,200 @@
+"""The embedded engine: SQLite with one writing connection, group commit and full durability (F13-F15).
+
+One thread owns the only connection that writes. Whatever units arrived while it was committing become its next
+transaction, each in a savepoint of its own: one sync, then all are answered, refusals too, because a refusal may rest
+on what an earlier unit of the batch wrote. A second thread reads the last committed state. Once a write or a sync has
+failed nothing is written any more until the database is opened again: after a failed sync nobody knows what the disk
+holds. Opening and migrating are in `sqlite_file`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tollkeeper.storage.batching import BatchThread, Outcome
+from tollkeeper.storage.database import ConstraintError, Row, Statement, StatementError, StorageError, Unit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_BUSY_TIMEOUT_SECONDS: Final = 5.0
+_CACHED_STATEMENTS: Final = 512
+_WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
+
+# A failed statement is its unit's own affair where SQLite blames the statement; every other code blames the storage.
+_STATEMENT_CODES: Final = frozenset(
+    {
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_TOOBIG,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_MISUSE,
+        sqlite3.SQLITE_RANGE,
+    }
+)
+_PASSING_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """The connection that writes. Raises: StorageError, sqlite3.Error."""
+    connection = _connect(path)
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        connection.close()
+        raise StorageError(f"{path}: this file system cannot hold a write-ahead log (journal mode is {mode})")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_SIZE_BYTES}")
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write, nor move the log into the file. Raises: sqlite3.Error."""
+    connection = _connect(path)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path,
+        timeout=_BUSY_TIMEOUT_SECONDS,
+        isolation_level=None,  # transactions begin and end where this module says so
+        check_same_thread=False,  # opened by one thread, then used by one other only
+        cached_statements=_CACHED_STATEMENTS,
+    )
+
+
+class SqliteDatabase:
+    """An open, migrated SQLite file whose lock is held. Carries out `Database`."""
+
+    def __init__(self, writer: sqlite3.Connection, reader: sqlite3.Connection, lock: int) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._lock = lock
+        self._failure: str | None = None
+        self.commits = 0
+        self.units = 0
+        self._writing: BatchThread[Unit[Any]] = BatchThread("tollkeeper-writer", self._commit, self._close_writer)
+        self._reading: BatchThread[Statement] = BatchThread("tollkeeper-reader", self._read_all, reader.close)
+
+    async def read(self, statement: Statement) -> list[Row]:
+        """See `Database.read`."""
+        rows: list[Row] = await self._reading.submit(statement)
+        return rows
+
+    async def run(self, unit: Unit[T]) -> T:
+        """See `Database.run`."""
+        result: T = await self._writing.submit(unit)
+        return result
+
+    async def close(self) -> None:
+        """See `Database.close`."""
+        await self._reading.close()  # first, so that the writer is the last to close and folds the log into the file
+        await self._writing.close()
+
+    def _close_writer(self) -> None:
+        try:
+            self._writer.close()
+        finally:
+            os.close(self._lock)
+
+    def _commit(self, units: list[Unit[Any]]) -> list[Outcome]:
+        """Run the units as one transaction. Raises: StorageError, which is then the answer to every one of them."""
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            outcomes = [self._drive(unit) for unit in units]
+            self._writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._give_up(error) from error
+        self.commits += 1
+        self.units += len(units)
+        return outcomes
+
+    def _drive(self, unit: Unit[Any]) -> Outcome:
+        """One unit in its savepoint. Raises: sqlite3.Error where the storage failed."""
+        self._writer.execute("SAVEPOINT unit")
+        try:
+            outcome = Outcome(self._play(unit))
+        except sqlite3.Error:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a unit's own exception is its caller's
+            self._writer.execute("ROLLBACK TO unit")
+            outcome = Outcome(error=error)
+        self._writer.execute("RELEASE unit")
+        return outcome
+
+    def _play(self, unit: Unit[Any]) -> Any:  # noqa: ANN401 - the unit's own result
+        try:
+            statement = next(unit)
+            while True:
+                statement = unit.send(_rows(self._writer, statement))
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            unit.close()
+
+    def _read_all(self, statements: list[Statement]) -> list[Outcome]:
+        return [self._read(statement) for statement in statements]
+
+    def _read(self, statement: Statement) -> Outcome:
+        try:
+            return Outcome(_rows(self._reader, statement))
+        except sqlite3.Error as error:
+            if _primary_code(error) == sqlite3.SQLITE_READONLY:
+                return Outcome(error=StatementError(f"read may not write: {_shown(statement)}"))
+            logger.exception("the database could not be read")
+            return Outcome(error=StorageError("the database cannot be read at the moment"))
+        except Exception as error:  # noqa: BLE001 - it is this reader's own
+            return Outcome(error=error)
+
+    def _give_up(self, error: sqlite3.Error) -> StorageError:
+        """Undo the transaction and, unless the cause passes by itself, write nothing any more."""
+        with suppress(sqlite3.Error):
+            self._writer.execute("ROLLBACK")
+        if _primary_code(error) in _PASSING_CODES:
+            logger.warning("another program holds the database: %s", error)
+            return StorageError("the database is held by another program")
+        logger.error("the database failed and takes no writes until it is opened again: %s", error)
+        self._failure = "the database takes no writes until the operator has restarted it"
+        return StorageError(self._failure)
+
+
+def _rows(connection: sqlite3.Connection, statement: Statement) -> list[Row]:
+    """Execute and fetch all. Raises: StatementError; sqlite3.Error where the storage failed."""
+    try:
+        cursor = connection.execute(statement.sql, statement.params)
+        found = cursor.fetchall()
+    except sqlite3.Error as error:
+        code = _primary_code(error)
+        if code == sqlite3.SQLITE_CONSTRAINT:
+            raise ConstraintError(f"{error}: {_shown(statement)}") from error
+        if code in _STATEMENT_CODES or code is None:
+            raise StatementError(f"{error}: {_shown(statement)}") from error
+        raise
+    if not found:
+        return []
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    """SQLite's primary result code; None where the Python module, not SQLite, refused."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _shown(statement: Statement) -> str:
+    """The SQL on one line for a message: never the bound values, which may be secrets."""
+    return " ".join(statement.sql.split())[:200]
