@@ -1,0 +1,229 @@
+"""The gateway as an ASGI application: one router decides what is a PayGate's call and what is not (security A-18).
+
+The first path segment, as it was sent, is a slug or it is not. A slug goes to `access`; everything else goes to the
+management routes, which answer what they do not know with 404. Nothing else matches paths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from litestar import Litestar, Request, Response, get
+
+from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
+from tollkeeper.auth import Auth, auth_routes
+from tollkeeper.core.challenge import Profile
+from tollkeeper.core.configuration import AnonymousPaygates
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.paygates import RESERVED_SLUGS, is_slug
+from tollkeeper.edge.addresses import Resolver
+from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.gateway.access import Access
+from tollkeeper.gateway.buying import Buying, ExposureCap
+from tollkeeper.gateway.completer import Completer
+from tollkeeper.gateway.credits import credit_routes
+from tollkeeper.gateway.delivery import Delivery
+from tollkeeper.gateway.gates import Gates
+from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Supported
+from tollkeeper.gateway.ownership import Ownership
+from tollkeeper.gateway.paygates import Management, paygate_routes
+from tollkeeper.gateway.traffic import Traffic
+from tollkeeper.storage.paygates import PayGates
+from tollkeeper.storage.purchases import Purchases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from litestar.types import ASGIApp, Receive, Scope, Send
+
+    from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.storage.database import Database
+
+_LOG = structlog.get_logger("tollkeeper.gateway")
+BODY_LIMIT_BYTES = 100 * 1024 * 1024
+REFRESH_SECONDS = 30.0
+RETRY_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """The gateway's settings. `public_url` is without a slash at its end; `token_keys` make credit tokens, the first
+    one now, the others before."""
+
+    public_url: str
+    default_network: str
+    default_payment_address: str | None
+    anonymous: AnonymousPaygates
+    allow_private_targets: bool
+    key_ring: KeyRing = field(repr=False)
+    token_keys: Sequence[bytes] = field(repr=False)
+    profile: Profile = Profile.SUPERSET
+    exposure_cap: ExposureCap = ExposureCap()
+    body_limit_bytes: int = BODY_LIMIT_BYTES
+
+
+class Gateway:
+    """The gateway's parts, and their life: `start` before the first request, `aclose` after the last."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        database: Database,
+        auth: Auth,
+        hub: HubClient,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self.config = config
+        self.auth = auth
+        self._hub = hub
+        self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
+        self._database = database
+        self.paygates = PayGates(database, config.key_ring, random_bytes)
+        self.purchases = Purchases(database, config.key_ring, random_bytes)
+        self.resolver = Resolver(allow_private=config.allow_private_targets)
+        self._forwarder = Forwarder(self.resolver)
+        self.traffic = Traffic(self.paygates, self.purchases, clock_ms)
+        self.gates = Gates(
+            self.paygates, self.assets, config.public_url, allow_private_targets=config.allow_private_targets
+        )
+        self.buying = Buying(
+            self.purchases,
+            hub,
+            self.supported,
+            cap=config.exposure_cap,
+            clock_ms=clock_ms,
+            new_id=lambda: "pur_" + new_request_id(),
+            gateway_url=config.public_url,
+        )
+        self.access = Access(
+            self.gates,
+            self.purchases,
+            self.buying,
+            Delivery(self._forwarder, self.traffic, config.public_url),
+            self.traffic,
+            auth,
+            self.assets,
+            config.token_keys,
+            profile=config.profile,
+            body_limit_bytes=config.body_limit_bytes,
+            gateway_url=config.public_url,
+        )
+        self.management = Management(
+            self.paygates,
+            self.gates,
+            Ownership(auth, config.anonymous),
+            self.resolver,
+            self.traffic,
+            self.supported,
+            random_bytes,
+            default_network=config.default_network,
+            default_payment_address=config.default_payment_address,
+        )
+        self._completer = Completer(self.purchases, self.buying, hub, self.supported, clock_ms)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def supported(self) -> Supported:
+        """What the facilitator said last."""
+        return self._supported
+
+    def assets(self) -> Mapping[str, EvmAsset]:
+        """The networks that can be paid on now."""
+        return self._supported.assets
+
+    async def start(self) -> None:
+        """Marks calls that a dead process left open, learns the facilitator's networks, starts the background work."""
+        interrupted = await self.purchases.interrupt_calls(clock_ms())
+        if interrupted:
+            _LOG.warning("calls_interrupted", count=interrupted)
+        await self._refresh()
+        self._tasks = [
+            asyncio.create_task(self._keep_fresh()),
+            asyncio.create_task(self._completer.run()),
+            asyncio.create_task(self.traffic.run()),
+        ]
+
+    async def _refresh(self) -> None:
+        try:
+            supported = await self._hub.supported()
+        except HubUnreachableError as error:
+            _LOG.warning("hub_unreachable", error=str(error))
+            return
+        if supported != self._supported:
+            self._supported = supported
+            _LOG.info("networks", enabled=sorted(supported.assets), confirms=supported.confirms)
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS if self._supported.assets else RETRY_SECONDS)
+            try:
+                await self._refresh()
+            except Exception:
+                _LOG.exception("refresh_failed")
+
+    async def is_ready(self) -> dict[str, bool]:
+        """What readiness asks for: the database answers, the facilitator answers."""
+        try:
+            await self.paygates.by_slug("")
+            database = True
+        except ApiError:
+            database = False
+        return {"database": database, "hub": await self._hub.is_ready()}
+
+    async def aclose(self) -> None:
+        """Finishes settlements under way, writes what was counted, lets go of everything but the database."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        await self.buying.aclose()
+        await self.traffic.flush()
+        self._forwarder.close()
+        await self._hub.close()
+
+
+def create_app(gateway: Gateway) -> ASGIApp:
+    """The ASGI application."""
+
+    @get("/healthz", summary="Is the process alive?")
+    async def healthz() -> Response[bytes]:
+        """Contract 2."""
+        return ok({"status": "ok"})
+
+    @get("/readyz", summary="Can the gateway do its work?")
+    async def readyz(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Contract 2: database and hub."""
+        del request
+        checks = await gateway.is_ready()
+        ready = all(checks.values())
+        return ok({"status": "ready" if ready else "not ready", "checks": checks}, status=200 if ready else 503)
+
+    management = Litestar(
+        route_handlers=[
+            healthz,
+            readyz,
+            *auth_routes(gateway.auth),
+            *paygate_routes(gateway.management),
+            *credit_routes(gateway.purchases, gateway.access, gateway.auth, gateway.config.token_keys),
+        ],
+        exception_handlers={Exception: refused},
+        openapi_config=None,
+        logging_config=None,
+    )
+
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            slug, _, below = scope["raw_path"][1:].decode("latin-1").partition("/")
+            if is_slug(slug) and slug.lower() not in RESERVED_SLUGS:
+                if below or scope["raw_path"].endswith(b"/"):
+                    raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
+                await gateway.access.answer(scope, receive, send, slug)
+                return
+        await management(scope, receive, send)
+
+    return Shell(route)

@@ -1,0 +1,329 @@
+"""Turning a payment into a purchase, exactly once: verify, claim, settle, grant (contract 4.2 to 4.4).
+
+The work belongs to the payment and not to the request: a buyer who goes away while it settles finds the credits when
+the same payment is presented again. Concurrent requests with one payment share one attempt; across processes the claim
+row decides. What a crash or a lost answer leaves behind is finished by `completer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.core.purchases import Claim, Spend, attempts_exhausted, header_hash, terms_for
+from tollkeeper.core.usdc import format_usdc
+from tollkeeper.core.verification import code_of_reason, require, time_checks
+from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
+from tollkeeper.gateway.hub_client import Settlement
+from tollkeeper.storage.purchases import SpendResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, SettleRequest, Supported, Verdict
+    from tollkeeper.storage.purchases import Purchase, Purchases, SpendRequest
+
+PENDING_RETRY_SECONDS: Final = 2
+_LOG = structlog.get_logger("tollkeeper.gateway.buying")
+
+
+@dataclass(frozen=True, slots=True)
+class ExposureCap:
+    """How much may be granted on trust (`assumeValid: true`) and not yet confirmed, per payer or gate."""
+
+    purchases: int = 20
+    value_micro: int = 20_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Buyer:
+    """One request that waits for a purchase. `wants` is False once it gave up; `taken` once its credit is being spent,
+    from when on it must stay for the answer; `claimed` is the purchase whose claim it wrote, the one whose credit token
+    it may be told."""
+
+    wish: SpendRequest
+    wants: bool = True
+    taken: bool = False
+    claimed: str | None = None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One payment being bought at one gate version, and who waits for it."""
+
+    task: asyncio.Task[SpendResult]
+    buyer: Buyer
+    purchase: Purchase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """A payment whose form and signature were checked, as it came with one request."""
+
+    payment: Payment
+    key: PaymentKey
+    header: bytes = field(repr=False)
+
+    @property
+    def payload(self) -> EvmPayload:
+        """The EVM payload; form checks let nothing else through."""
+        assert isinstance(self.payment.payload, EvmPayload)  # noqa: S101
+        return self.payment.payload
+
+
+class Buying:
+    """Buys with payments. One per process; `aclose` waits for what is under way."""
+
+    def __init__(
+        self,
+        purchases: Purchases,
+        hub: HubClient,
+        supported: Callable[[], Supported],
+        *,
+        cap: ExposureCap,
+        clock_ms: Callable[[], int],
+        new_id: Callable[[], str],
+        gateway_url: str,
+    ) -> None:
+        self._purchases = purchases
+        self._hub = hub
+        self._supported = supported
+        self._cap = cap
+        self._clock_ms = clock_ms
+        self._new_id = new_id
+        self._gateway_url = gateway_url
+        self._attempts: dict[tuple[PaymentKey, int, int], _Attempt] = {}
+        self._decided = asyncio.Condition()
+
+    def is_under_way(self, purchase_id: str) -> bool:
+        """Is an attempt of this process settling this purchase?"""
+        return any(attempt.purchase and attempt.purchase.id == purchase_id for attempt in self._attempts.values())
+
+    async def buy(self, opened: OpenGate, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
+        """Buys with the payment, or waits for the attempt that already does.
+
+        The result is this request's own spend; None means that something was decided and the caller should ask for a
+        credit again. Raises: the refusal; SETTLEMENT_PENDING when `deadline` (loop time) passes first.
+        """
+        gate = opened.gate
+        slot = (presented.key, gate.id, gate.version)
+        attempt = self._attempts.get(slot)
+        if attempt is None:
+            task = asyncio.create_task(self._attempt(slot, opened, presented, buyer))
+            attempt = self._attempts[slot] = _Attempt(task, buyer)
+            task.add_done_callback(lambda done: self._finished(slot, done))
+        mine = attempt.buyer is buyer
+        try:
+            async with asyncio.timeout_at(deadline):
+                result = await asyncio.shield(attempt.task)
+        except TimeoutError:
+            if not buyer.taken:
+                buyer.wants = False
+                raise pending(attempt.purchase, self._gateway_url) from None
+            result = await asyncio.shield(attempt.task)
+        except asyncio.CancelledError:
+            buyer.wants = buyer.taken
+            raise
+        return result if mine and result.outcome is Spend.SPENT else None
+
+    def _finished(self, slot: tuple[PaymentKey, int, int], task: asyncio.Task[SpendResult]) -> None:
+        self._attempts.pop(slot, None)
+        if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
+            _LOG.error("purchase_broke_off", fault=repr(fault))
+
+    async def wait_decided(self, purchase: Purchase, deadline: float) -> None:
+        """Returns once the purchase is no longer CLAIMED. Raises: SETTLEMENT_PENDING when `deadline` passes first."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    current = await self._purchases.by_id(purchase.id)
+                    if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
+                        return
+                    async with self._decided:
+                        # Woken by this process's own decisions; the time-out is for those of another process.
+                        try:
+                            await asyncio.wait_for(self._decided.wait(), 1)
+                        except TimeoutError:
+                            continue
+        except TimeoutError:
+            raise pending(purchase, self._gateway_url) from None
+
+    async def _attempt(
+        self, slot: tuple[PaymentKey, int, int], opened: OpenGate, presented: Presented, buyer: Buyer
+    ) -> SpendResult:
+        now_ms = self._clock_ms()
+        terms = terms_for(opened.gate, presented.payload, now_ms)
+        require(time_checks(presented.payload, now_ms // 1000))
+        requirements = settle_requirements(opened, terms.price_micro)
+        verdict = await self._hub.verify(presented.payment, requirements)
+        if not verdict.is_valid:
+            raise await self._invalid(verdict, presented.key)
+        trusted = opened.gate.assume_valid and await self._may_trust(presented, opened.gate.id)
+        if not trusted and not self._supported().confirms:
+            raise ApiError(
+                Code.UNAVAILABLE,
+                "the payment hub cannot confirm on chain; set assumeValid, or a hub that advertises confirm",
+            )
+
+        def request_of(purchase_id: str, attempt: int) -> bytes:
+            return self._request(opened, presented, requirements, purchase_id, attempt, trusted).to_bytes()
+
+        claim = await self._purchases.claim(
+            presented.key,
+            terms,
+            purchase_id=self._new_id(),
+            value_micro=presented.payload.authorization.value,
+            header=header_hash(presented.header),
+            assume_valid=trusted,
+            request_of=request_of,
+            now_ms=now_ms,
+        )
+        if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
+            raise attempts_exhausted()
+        if claim.outcome is not Claim.WON or claim.purchase is None:
+            return _ASK_AGAIN
+        self._attempts[slot].purchase = claim.purchase
+        buyer.claimed = claim.purchase.id
+        request = self._request(opened, presented, requirements, claim.purchase.id, claim.purchase.attempt, trusted)
+        return await self._settle(claim.purchase, request, buyer)
+
+    def _request(
+        self,
+        opened: OpenGate,
+        presented: Presented,
+        requirements: Requirements,
+        purchase_id: str,
+        attempt: int,
+        trusted: bool,  # noqa: FBT001 - private
+    ) -> SettleRequest:
+        gate = opened.gate
+        purchase_data = {
+            "gateway": self._gateway_url,
+            "paygateId": gate.id,
+            "slug": gate.slug,
+            "title": gate.title,
+            "price": format_usdc(requirements.amount),
+            "credits": gate.credits,
+            "purchaseId": purchase_id,
+        }
+        return self._hub.settle_request(
+            presented.payment,
+            requirements,
+            key=f"{purchase_id}.{attempt}",
+            confirm=not trusted,
+            purchase_data=purchase_data,
+        )
+
+    async def _settle(self, purchase: Purchase, request: SettleRequest, buyer: Buyer | None) -> SpendResult:
+        answer = await self._hub.settle(request)
+        return await self.conclude(purchase, answer, buyer)
+
+    async def conclude(self, purchase: Purchase, answer: SettleAnswer, buyer: Buyer | None) -> SpendResult:
+        """Writes what a settle answer decided. Raises: the refusal, or SETTLEMENT_PENDING."""
+        now_ms = self._clock_ms()
+        if answer.outcome is Settlement.SUCCESS:
+            wish = None
+            if buyer is not None and buyer.wants:
+                buyer.taken = True
+                wish = buyer.wish
+            result = await self._purchases.grant(
+                purchase,
+                answer.transaction,
+                confirmed=not purchase.assume_valid,
+                wish=wish,
+                now_ms=now_ms,
+            )
+            await self._announce()
+            return result
+        if answer.outcome is Settlement.PENDING:
+            raise pending(purchase, self._gateway_url, answer.transaction)
+        await self._purchases.fail(purchase, answer.reason, answer.transaction or None, now_ms)
+        await self._announce()
+        _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
+        raise not_settled(answer)
+
+    async def _announce(self) -> None:
+        async with self._decided:
+            self._decided.notify_all()
+
+    async def _may_trust(self, presented: Presented, gate_id: int) -> bool:
+        """Beyond the cap a trusting gate waits for the chain like any other: nobody is refused for it."""
+        exposure = await self._purchases.exposure(presented.key.payer, gate_id)
+        value_micro = exposure.value_micro + presented.payload.authorization.value
+        return exposure.purchases < self._cap.purchases and value_micro <= self._cap.value_micro
+
+    async def _invalid(self, verdict: Verdict, key: PaymentKey) -> ApiError:
+        code = code_of_reason(verdict.reason)
+        details: dict[str, Any] = {"reason": verdict.reason or "invalid_payment", **(verdict.checks or {})}
+        if code is Code.NONCE_ALREADY_USED:
+            transaction = verdict.transaction or await self._transaction_of(key)
+            if transaction:
+                details["transaction"] = transaction
+        return payment_error(code, "the payment hub refused the payment", details=details)
+
+    async def _transaction_of(self, key: PaymentKey) -> str | None:
+        try:
+            status = await self._hub.payment_status(key)
+        except Exception:  # noqa: BLE001 - only a detail of a refusal that stands anyway
+            return None
+        return status[1] if status else None
+
+    async def aclose(self) -> None:
+        """Waits until no settlement is under way, so that an accepted payment is not left to the completer."""
+        while self._attempts:
+            await asyncio.wait([attempt.task for attempt in self._attempts.values()])
+
+
+# Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.
+_ASK_AGAIN: Final = SpendResult(Spend.STALE)
+
+
+def settle_requirements(opened: OpenGate, price_micro: int) -> Requirements:
+    """The requirements that a payment at this gate is verified and settled against."""
+    shown = opened.challenge.requirements
+    return Requirements(
+        scheme=shown.scheme,
+        network=shown.network,
+        amount=price_micro,
+        asset=shown.asset,
+        pay_to=shown.pay_to,
+        resource=shown.resource,
+        description=shown.description,
+        mime_type=shown.mime_type,
+        max_timeout_seconds=shown.max_timeout_seconds,
+        extra=shown.extra,
+    )
+
+
+def not_settled(answer: SettleAnswer) -> ApiError:
+    """The refusal of a payment that was clearly not settled."""
+    details = {"reason": answer.reason}
+    if answer.transaction:
+        details["transaction"] = answer.transaction
+    return payment_error(code_of_reason(answer.reason), "the payment was not settled", details=details)
+
+
+def pending(purchase: Purchase | None, gateway_url: str, transaction: str = "") -> ApiError:
+    """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
+    details: dict[str, Any] = {"retry": "send the same payment again"}
+    if purchase is not None:
+        details["purchaseId"] = purchase.id
+        details["statusUrl"] = f"{gateway_url}/payments/{purchase.network}/{purchase.payer}/{purchase.nonce}"
+        details["transaction"] = transaction or purchase.transaction_hash or ""
+    return ApiError(
+        Code.SETTLEMENT_PENDING,
+        "the payment is being settled; send the same payment again, do not sign a new one",
+        details=details,
+        headers={"Retry-After": str(PENDING_RETRY_SECONDS)},
+    )
+
+
+def is_request_expired(purchase: Purchase, now_ms: int) -> bool:
+    """May our hub no longer start this attempt? Its signature has expired (contract 4.3), with a margin for clocks."""
+    return now_ms > purchase.attempt_ms + (SETTLE_REQUEST_LIFETIME_SECONDS + 5) * 1000

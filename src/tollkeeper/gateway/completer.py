@@ -1,0 +1,99 @@
+"""Finishes what a crash or a lost answer left of the gateway's claims, without the buyer (contract 4.3, 4.4).
+
+A claim is never forgotten and never guessed at: the very request that was first sent is sent again under its key, and
+our hub answers with that attempt's outcome or, once the request has expired, that it never was. At a facilitator that
+knows no keys a left-over claim is parked for the operator. Trusted purchases (`assumeValid`) are followed until final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.gateway.buying import is_request_expired
+from tollkeeper.gateway.hub_client import HubUnreachableError, SettleAnswer, Settlement, SettleRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.gateway.buying import Buying
+    from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.storage.purchases import Purchase, Purchases
+
+INTERVAL_SECONDS: Final = 2.0
+BATCH: Final = 100
+_LOG = structlog.get_logger("tollkeeper.gateway.completer")
+
+
+class Completer:
+    """One pass over the open claims every INTERVAL_SECONDS."""
+
+    def __init__(
+        self,
+        purchases: Purchases,
+        buying: Buying,
+        hub: HubClient,
+        supported: Callable[[], Supported],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._purchases = purchases
+        self._buying = buying
+        self._hub = hub
+        self._supported = supported
+        self._clock_ms = clock_ms
+
+    async def run(self) -> None:
+        """Runs until cancelled. A failed pass is logged and tried again."""
+        while True:
+            try:
+                await self.complete_once()
+            except (ApiError, HubUnreachableError) as error:
+                _LOG.warning("pass_failed", error=str(error))
+            except Exception:
+                _LOG.exception("pass_failed")
+            await asyncio.sleep(INTERVAL_SECONDS)
+
+    async def complete_once(self) -> None:
+        """One pass: every open claim of nobody's request, then every trusted purchase that is not final."""
+        for purchase, request in await self._purchases.in_flight(BATCH):
+            if not self._buying.is_under_way(purchase.id):
+                await self._finish(purchase, request)
+        for purchase in await self._purchases.unconfirmed(BATCH):
+            await self._follow(purchase)
+
+    async def _finish(self, purchase: Purchase, request: bytes) -> None:
+        if not self._supported().is_ours or not request:
+            _LOG.error("claim_parked", purchase_id=purchase.id, payer=purchase.payer, nonce=purchase.nonce)
+            await self._purchases.park(purchase, "outcome_unknown", self._clock_ms())
+            return
+        status = await self._hub.payment_status(_key(purchase))
+        if status is None:
+            if is_request_expired(purchase, self._clock_ms()):
+                answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
+            else:
+                return  # it may still be on its way to the hub; it expires soon
+        else:
+            # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours.
+            answer = await self._hub.settle(SettleRequest.from_bytes(request))
+        try:
+            await self._buying.conclude(purchase, answer, None)
+        except ApiError as decided:
+            _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)
+
+    async def _follow(self, purchase: Purchase) -> None:
+        status = await self._hub.payment_status(_key(purchase))
+        if status is None or status[0] == "pending":
+            return
+        if status[0] == "success":
+            await self._purchases.confirm(purchase, self._clock_ms())
+            return
+        _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=status[1])
+        await self._purchases.void(purchase, "settlement_failed", self._clock_ms())
+
+
+def _key(purchase: Purchase) -> PaymentKey:
+    return PaymentKey(purchase.network, purchase.asset, purchase.payer, purchase.nonce)

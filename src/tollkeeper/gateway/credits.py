@@ -1,0 +1,80 @@
+"""The buyer's free look at held credits: GET /api/v1/credits (contract 2, 4.3).
+
+Shown to whoever presents the payment, its credit token, or a bearer of the payer; only the last is told the token.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from litestar import Request, Response, get
+
+from tollkeeper.api import bearer_token, ok
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
+from tollkeeper.gateway.ownership import login_required
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.auth import Auth
+    from tollkeeper.gateway.access import Access
+    from tollkeeper.storage.purchases import Purchase, Purchases
+
+PURCHASES_MAX: Final = 1000
+
+
+def credit_routes(
+    purchases: Purchases, access: Access, auth: Auth, token_keys: Sequence[bytes]
+) -> list[HTTPRouteHandler]:
+    """The route handler."""
+
+    async def held(request: Request[Any, Any, Any]) -> list[dict[str, Any]]:
+        headers = request.headers
+        token = headers.get("x-credit-token")
+        if token is not None:
+            purchase_id = purchase_of_token(token_keys, token)
+            purchase = await purchases.by_id(purchase_id) if purchase_id else None
+            if purchase is None:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
+            return await _one(purchase)
+        header = headers.get("x-payment")
+        if header is not None:
+            key = access.read_payment([header.encode("latin-1")]).key
+            purchase = await purchases.by_payment(key)
+            return [] if purchase is None else await _one(purchase)
+        bearer = bearer_token(headers)
+        if bearer is None:
+            raise login_required()
+        session = await auth.authenticate(bearer)
+        mine = await purchases.of_payer(session.wallet, PURCHASES_MAX)
+        return [
+            {**_balance(purchase, slug), "creditToken": credit_token(token_keys[0], purchase.id)}
+            for purchase, slug in mine
+        ]
+
+    async def _one(purchase: Purchase) -> list[dict[str, Any]]:
+        if purchase.state is PurchaseState.FAILED:
+            return []
+        return [_balance(purchase, await purchases.slug_of(purchase.gate_id))]
+
+    @get("/api/v1/credits", summary="Credits that a payment, a token or a wallet holds")
+    async def credits_held(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Contract 2: free; spends nothing."""
+        return ok({"data": await held(request)}, headers={"Cache-Control": "no-store"})
+
+    return [credits_held]
+
+
+def _balance(purchase: Purchase, slug: str) -> dict[str, Any]:
+    remaining = purchase.remaining if purchase.state is PurchaseState.LIVE else 0
+    return {
+        "slug": slug,
+        "purchaseId": purchase.id,
+        "granted": purchase.granted,
+        "used": purchase.granted - purchase.remaining,
+        "remaining": remaining,
+        "expiresAt": None,
+    }

@@ -1,0 +1,102 @@
+"""PayGates as the data plane uses them: looked up by slug, kept by version, their 402 made once (architecture 2).
+
+The copy is only a copy: claim and spend check the version again where they commit, and say STALE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.api import API_VERSION
+from tollkeeper.core.addresses import TargetUrl, check_target_url
+from tollkeeper.core.challenge import Challenge, build_challenge
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.gateway.hub_client import unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tollkeeper.core.paygates import PayGate
+    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.storage.paygates import PayGates
+
+CACHED_GATES_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate:
+    """A gate ready to be called: its target taken apart, its challenge made."""
+
+    gate: PayGate
+    target: TargetUrl
+    asset: EvmAsset
+    challenge: Challenge
+    resource: str
+
+
+class Gates:
+    """The gates of this process. `assets` gives what the facilitator settles now; a changed asset remakes a gate."""
+
+    def __init__(
+        self,
+        store: PayGates,
+        assets: Callable[[], Mapping[str, EvmAsset]],
+        public_url: str,
+        *,
+        allow_private_targets: bool,
+    ) -> None:
+        self._store = store
+        self._assets = assets
+        self._public_url = public_url
+        self._allow_private = allow_private_targets
+        self._open: dict[str, OpenGate] = {}
+        self._changes = 0
+
+    def access_url(self, slug: str) -> str:
+        """The public URL of a gate."""
+        return f"{self._public_url}/{slug}"
+
+    async def by_slug(self, slug: str) -> OpenGate:
+        """The gate with this slug. Raises: NOT_FOUND, UNAVAILABLE while the facilitator's networks are unknown."""
+        kept = self._open.get(slug)
+        if kept is not None and self._assets().get(kept.gate.network) is kept.asset:
+            return kept
+        return await self.reload(slug)
+
+    async def reload(self, slug: str) -> OpenGate:
+        """The gate as the database has it now. Raises: as `by_slug`."""
+        self._open.pop(slug, None)
+        changes = self._changes
+        gate = await self._store.by_slug(slug)
+        if gate is None:
+            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        asset = self._assets().get(gate.network)
+        if asset is None:
+            raise unavailable()
+        resource = self.access_url(slug)
+        opened = OpenGate(
+            gate,
+            check_target_url(gate.target_url, self._allow_private),
+            asset,
+            build_challenge(gate, asset, resource, API_VERSION),
+            resource,
+        )
+        if len(self._open) >= CACHED_GATES_MAX:
+            self._open.clear()
+        if changes == self._changes:  # else what was read may be older than an update that was answered meanwhile
+            self._open[slug] = opened
+        return opened
+
+    async def current(self, opened: OpenGate) -> OpenGate:
+        """The gate as it is now, to forward by; of a gate deleted since the claim, the copy that was claimed at, so that
+        the call is still served once (contract 2)."""
+        try:
+            return await self.by_slug(opened.gate.slug)
+        except ApiError:
+            return opened
+
+    def forget(self, slug: str) -> None:
+        """Drops the copy, after an update or delete was committed and before it is answered."""
+        self._changes += 1
+        self._open.pop(slug, None)

@@ -1,0 +1,301 @@
+"""The gateway's way to its x402 facilitator: supported, verify, settle, status (contract 1, 4.3, 4.4, 5).
+
+The facilitator is our hub or any standard one. Its answers are judged here, strictly: only a literal `true` is a
+success, and whatever is neither a clear success nor a clear failure is an unknown outcome, never a refusal.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.networks import ALIASES, NETWORKS, Family
+from tollkeeper.core.strict_json import parse_json
+from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.wire import (
+    SCHEME,
+    X402_VERSION,
+    Payment,
+    PaymentKey,
+    Requirements,
+    payment_body,
+    requirements_body,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    # (method, path, headers, body) -> the headers that sign the request, good for SETTLE_REQUEST_LIFETIME_SECONDS
+    Signer = Callable[[str, str, Mapping[str, str], bytes], dict[str, str]]
+
+VERIFY_TIMEOUT_SECONDS: Final = 10.0
+# The hub waits up to 30 s for a receipt; a little longer lets its own answer arrive.
+SETTLE_TIMEOUT_SECONDS: Final = 35.0
+CONFIRM_EXTENSION: Final = "confirm"
+
+
+class HubUnreachableError(Exception):
+    """No answer came, so nothing is known about what the facilitator did."""
+
+
+class Transport(Protocol):
+    """One request to the facilitator, over HTTP or within the process."""
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
+    ) -> tuple[int, bytes]:
+        """Status and body. Raises: HubUnreachableError."""
+
+    async def close(self) -> None:
+        """Lets go of connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supported:
+    """What the facilitator settles: our names of networks to their assets. `confirms` tells `confirm: true` works;
+    `is_ours` that it knows claim keys and payment status."""
+
+    assets: Mapping[str, EvmAsset]
+    confirms: bool
+    is_ours: bool
+    signers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A facilitator's word on a payment; `transaction` names what used its authorization up, where it says so."""
+
+    is_valid: bool
+    reason: str | None
+    transaction: str | None
+    checks: dict[str, Any] | None
+
+
+class Settlement(Enum):
+    """What a settle answer means."""
+
+    SUCCESS = auto()
+    FAILED = auto()  # clearly not settled by this request
+    PENDING = auto()  # nobody knows yet; the claim stands
+    REFUSED = auto()  # the request was never taken up; nothing was sent
+
+
+@dataclass(frozen=True, slots=True)
+class SettleAnswer:
+    """A judged settle answer; `transaction` is a hash or empty."""
+
+    outcome: Settlement
+    transaction: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettleRequest:
+    """The exact bytes of one attempt to settle, as they are stored with the claim."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    def to_bytes(self) -> bytes:
+        """For storage."""
+        return json.dumps({"path": self.path, "headers": self.headers, "body": self.body.decode()}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SettleRequest:
+        """From storage. Raises: ValueError."""
+        stored = json.loads(data)
+        return cls(stored["path"], stored["headers"], stored["body"].encode())
+
+
+def _compact(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+_JSON_HEADERS: Final = {"content-type": "application/json"}
+
+
+class HubClient:
+    """One facilitator. `sign` is None towards one that is not ours."""
+
+    def __init__(self, transport: Transport, sign: Signer | None) -> None:
+        self._transport = transport
+        self._sign = sign
+
+    async def close(self) -> None:
+        """Lets go of the transport."""
+        await self._transport.close()
+
+    async def supported(self) -> Supported:
+        """What the facilitator settles. Raises: HubUnreachableError, also for an answer that cannot be read."""
+        status, data = await self._transport.request("GET", "/supported", {}, b"", VERIFY_TIMEOUT_SECONDS)
+        body = _object(data)
+        if status != 200 or not isinstance(body.get("kinds"), list):
+            msg = f"/supported answered {status} without kinds"
+            raise HubUnreachableError(msg)
+        assets: dict[str, EvmAsset] = {}
+        for kind in body["kinds"]:
+            asset = _evm_asset(kind)
+            if asset is not None:
+                assets.setdefault(asset.network.name, asset)
+        extensions = body.get("extensions")
+        signers = body.get("signers")
+        return Supported(
+            assets,
+            confirms=isinstance(extensions, list) and CONFIRM_EXTENSION in extensions,
+            is_ours=body.get("apiVersion") == "v1" and isinstance(extensions, list) and CONFIRM_EXTENSION in extensions,
+            signers=_signers(signers),
+        )
+
+    async def verify(self, payment: Payment, requirements: Requirements) -> Verdict:
+        """The facilitator's word. Raises: UNAVAILABLE when it gives none."""
+        body = _compact(
+            {
+                "x402Version": X402_VERSION,
+                "paymentPayload": payment_body(payment),
+                "paymentRequirements": requirements_body(requirements),
+            }
+        )
+        try:
+            status, data = await self._transport.request(
+                "POST", "/verify", _JSON_HEADERS, body, VERIFY_TIMEOUT_SECONDS
+            )
+            answer = _object(data)
+        except HubUnreachableError:
+            raise unavailable() from None
+        if status != 200 or type(answer.get("isValid")) is not bool:
+            raise unavailable()
+        reason = answer.get("invalidReason")
+        transaction = answer.get("transaction")
+        details = answer.get("details")
+        return Verdict(
+            answer["isValid"],
+            reason if isinstance(reason, str) else None,
+            transaction if isinstance(transaction, str) and transaction else None,
+            details if isinstance(details, dict) else None,
+        )
+
+    def settle_request(
+        self,
+        payment: Payment,
+        requirements: Requirements,
+        *,
+        key: str,
+        confirm: bool,
+        purchase_data: dict[str, Any],
+    ) -> SettleRequest:
+        """One attempt's request under its key `<claim id>.<attempt>`; pure but for the signer's clock and nonce."""
+        body: dict[str, Any] = {
+            "x402Version": X402_VERSION,
+            "paymentPayload": payment_body(payment),
+            "paymentRequirements": requirements_body(requirements),
+        }
+        headers = dict(_JSON_HEADERS)
+        if self._sign is not None:
+            body |= {"confirm": confirm, "purchaseData": purchase_data}
+            headers["idempotency-key"] = key
+            if not confirm:
+                headers["prefer"] = "wait=0"
+        data = _compact(body)
+        if self._sign is not None:
+            headers |= self._sign("POST", "/settle", headers, data)
+        return SettleRequest("/settle", headers, data)
+
+    async def settle(self, request: SettleRequest) -> SettleAnswer:
+        """Sends the attempt (again, with the same bytes) and judges the answer."""
+        try:
+            status, data = await self._transport.request(
+                "POST", request.path, request.headers, request.body, SETTLE_TIMEOUT_SECONDS
+            )
+            return _judge(status, _object(data))
+        except HubUnreachableError:
+            return SettleAnswer(Settlement.PENDING, "", "unreachable")
+
+    async def payment_status(self, key: PaymentKey) -> tuple[str, str] | None:
+        """Public status and transaction hash of a payment at our hub; None where it knows nothing of it.
+
+        Raises: HubUnreachableError.
+        """
+        path = "/payments/" + "/".join(quote(part, safe="") for part in (key.network, key.payer, key.nonce))
+        status, data = await self._transport.request("GET", path, {}, b"", VERIFY_TIMEOUT_SECONDS)
+        if status == 404:
+            return None
+        body = _object(data)
+        if status != 200 or not isinstance(body.get("status"), str):
+            msg = f"the payment's status answered {status}"
+            raise HubUnreachableError(msg)
+        return body["status"], body.get("transaction") or ""
+
+    async def is_ready(self) -> bool:
+        """Does the facilitator answer?"""
+        try:
+            await self.supported()
+        except HubUnreachableError:
+            return False
+        return True
+
+
+def unavailable() -> ApiError:
+    """503 for a facilitator that gives no answer; nothing was charged."""
+    return ApiError(
+        Code.UNAVAILABLE,
+        "the payment hub does not answer; nothing was charged, send the same payment again",
+        headers={"Retry-After": "2"},
+    )
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        body = parse_json(data)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        msg = "the facilitator's answer is not a JSON object"
+        raise HubUnreachableError(msg)
+    return body
+
+
+def _evm_asset(kind: object) -> EvmAsset | None:
+    if not isinstance(kind, dict) or kind.get("scheme") != SCHEME or kind.get("x402Version") != X402_VERSION:
+        return None
+    name = kind.get("network")
+    network = NETWORKS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
+    if network is None or network.family is not Family.EVM:
+        return None
+    extra = kind.get("extra") if isinstance(kind.get("extra"), dict) else {}
+    assets = kind.get("assets")
+    first = assets[0] if isinstance(assets, list) and assets and isinstance(assets[0], dict) else {}
+    address = first.get("address", network.usdc.address)
+    eip712_name, version = extra.get("name", network.usdc.eip712_name), extra.get("version", "2")
+    if not all(isinstance(text, str) for text in (address, eip712_name, version)):
+        return None
+    return EvmAsset(network, address.lower(), eip712_name, version)
+
+
+def _signers(signers: object) -> frozenset[str]:
+    if not isinstance(signers, dict):
+        return frozenset()
+    lists = [group for group in signers.values() if isinstance(group, list)]
+    return frozenset(item.lower() for group in lists for item in group if isinstance(item, str))
+
+
+def _judge(status: int, body: dict[str, Any]) -> SettleAnswer:
+    transaction = body.get("transaction")
+    transaction = transaction if isinstance(transaction, str) else ""
+    reason = body.get("errorReason")
+    reason = reason if isinstance(reason, str) else ""
+    if status == 200 and body.get("success") is True and transaction:
+        return SettleAnswer(Settlement.SUCCESS, transaction, "")
+    if status == 200 and body.get("success") is False and reason != "settlement_pending":
+        return SettleAnswer(Settlement.FAILED, transaction, reason or "settlement_failed")
+    if status in {400, 404, 413, 422}:
+        return SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
+    error = body.get("error")
+    details = error.get("details") if isinstance(error, dict) else None
+    if isinstance(details, dict) and isinstance(details.get("transaction"), str):
+        transaction = details["transaction"]
+    return SettleAnswer(Settlement.PENDING, transaction, "settlement_pending")

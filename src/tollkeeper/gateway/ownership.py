@@ -1,0 +1,95 @@
+"""Who may manage which PayGate (contract 3.2): owners by bearer, gates without an owner by setting or by their token."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.configuration import AnonymousPaygates
+from tollkeeper.core.errors import ApiError, Code
+
+if TYPE_CHECKING:
+    from tollkeeper.auth import Auth
+    from tollkeeper.core.paygates import PayGate
+
+_TOKEN_PREFIX: Final = "mt_"  # noqa: S105 - marks a management token, is none
+
+
+def new_management_token(random: bytes) -> str:
+    """The bearer of one ownerless gate, from 32 random bytes; shown once."""
+    return _TOKEN_PREFIX + base64.urlsafe_b64encode(random).rstrip(b"=").decode()
+
+
+def management_hash(token: str) -> bytes:
+    """What is stored of a management token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who manages: a logged-in wallet, the holder of a management token, or nobody in particular."""
+
+    wallet: str | None = None
+    token: str | None = None
+
+
+class Ownership:
+    """Judges management calls under one setting."""
+
+    def __init__(self, auth: Auth, anonymous: AnonymousPaygates) -> None:
+        self._auth = auth
+        self.anonymous = anonymous
+
+    async def caller(self, bearer: str | None) -> Caller:
+        """Who a bearer speaks for. Raises: INVALID_TOKEN for an access token that is not in force."""
+        if bearer is None:
+            return Caller()
+        if bearer.startswith(_TOKEN_PREFIX):
+            return Caller(token=bearer)
+        session = await self._auth.authenticate(bearer)
+        return Caller(wallet=session.wallet)
+
+    def require_known(self, caller: Caller) -> None:
+        """For what nobody in particular may do only under "manage". Raises: AUTH_REQUIRED."""
+        if caller == Caller() and self.anonymous is not AnonymousPaygates.MANAGE:
+            raise login_required()
+
+    def may_create(self, caller: Caller) -> None:
+        """Raises: AUTH_REQUIRED."""
+        if caller.wallet is None and self.anonymous is AnonymousPaygates.OFF:
+            raise login_required()
+
+    def may_manage(self, caller: Caller, gate: PayGate, token_hash: bytes | None) -> None:
+        """Raises: AUTH_REQUIRED without any bearer, FORBIDDEN with somebody else's."""
+        if gate.owner_wallet is not None:
+            if caller.wallet == gate.owner_wallet:
+                return
+        elif token_hash is not None:
+            if caller.token is not None and hmac.compare_digest(management_hash(caller.token), token_hash):
+                return
+        elif self.anonymous is AnonymousPaygates.MANAGE:
+            return
+        if caller == Caller():
+            raise login_required()
+        raise ApiError(Code.FORBIDDEN, "this PayGate is not yours")
+
+    def may_claim(self, caller: Caller, gate: PayGate, token_hash: bytes | None, token: str | None) -> str:
+        """The wallet that may take an ownerless gate over. Raises: AUTH_REQUIRED, CONFLICT, FORBIDDEN."""
+        if caller.wallet is None:
+            raise login_required()
+        if gate.owner_wallet is not None:
+            raise ApiError(Code.CONFLICT, "the PayGate has an owner")
+        if token_hash is None:
+            if self.anonymous is not AnonymousPaygates.MANAGE:
+                raise ApiError(Code.FORBIDDEN, "this PayGate cannot be claimed here")
+        elif token is None or not hmac.compare_digest(management_hash(token), token_hash):
+            raise ApiError(Code.FORBIDDEN, "managementToken is missing or is not this PayGate's")
+        return caller.wallet
+
+
+def login_required() -> ApiError:
+    """401 AUTH_REQUIRED."""
+    return ApiError(Code.AUTH_REQUIRED, "this route requires user authentication")

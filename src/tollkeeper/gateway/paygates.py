@@ -1,0 +1,221 @@
+"""Management of PayGates: create, list, read, update, claim, delete (specification 4.1; contract 2, 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from litestar import Request, Response, delete, get, post, put
+
+from tollkeeper.api import bearer_token, clock_ms, iso, json_body, ok, page_parameters, pagination, parse_json_object
+from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, parse_create, paygate_body, updated
+from tollkeeper.gateway.ownership import management_hash, new_management_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.edge.addresses import Resolver
+    from tollkeeper.gateway.gates import Gates
+    from tollkeeper.gateway.hub_client import Supported
+    from tollkeeper.gateway.ownership import Caller, Ownership
+    from tollkeeper.gateway.traffic import Traffic
+    from tollkeeper.storage.paygates import PayGates
+
+    HttpRequest = Request[Any, Any, Any]
+
+_MANAGEMENT_TOKEN_BYTES = 32
+
+
+class Management:
+    """The verbs behind the routes."""
+
+    def __init__(
+        self,
+        store: PayGates,
+        gates: Gates,
+        ownership: Ownership,
+        resolver: Resolver,
+        traffic: Traffic,
+        supported: Callable[[], Supported],
+        random_bytes: Callable[[int], bytes],
+        *,
+        default_network: str,
+        default_payment_address: str | None,
+    ) -> None:
+        self._store = store
+        self._gates = gates
+        self._ownership = ownership
+        self._resolver = resolver
+        self._traffic = traffic
+        self._supported = supported
+        self._random = random_bytes
+        self._default_network = default_network
+        self._default_payment_address = default_payment_address
+
+    async def create(self, bearer: str | None, body: dict[str, Any]) -> dict[str, Any]:
+        """A new gate; without an owner its management token is in the answer, once."""
+        caller = await self._ownership.caller(bearer)
+        self._ownership.may_create(caller)
+        fallback = caller.wallet or self._default_payment_address
+        defaults = CreateDefaults(self._default_network, fallback, self._forbidden())
+        new = parse_create(body, defaults)
+        self._check_network(new.fields["network"])
+        self._check_trust(assume_valid=new.fields["assume_valid"])
+        await self._resolver.check_target(new.fields["target_url"])
+        token = None
+        if caller.wallet is None and not self._manages_freely:
+            token = new_management_token(self._random(_MANAGEMENT_TOKEN_BYTES))
+        hashed = None if token is None else management_hash(token)
+        gate = await self._store.create(new, caller.wallet, hashed, clock_ms())
+        answer = self._body(gate, Counters())
+        return answer if token is None else {**answer, "managementToken": token}
+
+    @property
+    def _manages_freely(self) -> bool:
+        return self._ownership.anonymous == "manage"
+
+    def _forbidden(self) -> frozenset[str]:
+        supported = self._supported()
+        return supported.signers | {asset.address for asset in supported.assets.values()}
+
+    def _check_network(self, network: str) -> None:
+        enabled = self._supported().assets
+        if network not in enabled:
+            raise ApiError(
+                Code.INVALID_NETWORK,
+                f"{network} is not enabled here",
+                details={"field": "network", "supported": sorted(enabled)},
+            )
+
+    def _check_trust(self, *, assume_valid: bool) -> None:
+        if not assume_valid and not self._supported().confirms:
+            raise invalid(
+                "assumeValid",
+                "the configured facilitator cannot confirm on chain: set assumeValid to true, or use a hub that "
+                "advertises confirm",
+            )
+
+    async def page(self, bearer: str | None, limit: int, offset: int) -> dict[str, Any]:
+        """The caller's gates, newest first."""
+        caller = await self._ownership.caller(bearer)
+        self._ownership.require_known(caller)
+        if caller.token is not None:
+            raise ApiError(Code.FORBIDDEN, "a management token is for its one PayGate; log in to list yours")
+        gates, total = await self._store.page(caller.wallet, limit, offset)
+        data = [self._body(gate, await self._counters(gate)) for gate in gates]
+        return {"data": data, "pagination": pagination(total, limit, offset)}
+
+    async def read(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
+        """One gate."""
+        gate, _ = await self._managed(bearer, gate_id)
+        return self._body(gate, await self._counters(gate))
+
+    async def update(self, bearer: str | None, gate_id: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Any subset of fields, all or nothing."""
+        gate, _ = await self._managed(bearer, gate_id)
+        forbidden, now_ms = self._forbidden(), clock_ms()
+        wanted = updated(gate, body, now_ms, forbidden)  # refuses before anything is asked of the network
+        self._check_network(wanted.network)
+        self._check_trust(assume_valid=wanted.assume_valid)
+        if "targetUrl" in body:
+            await self._resolver.check_target(wanted.target_url)
+        changed = await self._store.update(gate_id, lambda current: updated(current, body, now_ms, forbidden))
+        self._gates.forget(changed.slug)
+        return self._body(changed, await self._counters(changed))
+
+    async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> dict[str, Any]:
+        """Gives an ownerless gate to the caller's wallet."""
+        gate, token_hash = await self._found(gate_id)
+        caller = await self._ownership.caller(bearer)
+        wallet = self._ownership.may_claim(caller, gate, token_hash, token)
+        claimed = await self._store.claim(gate_id, wallet, clock_ms())
+        self._gates.forget(claimed.slug)
+        return self._body(claimed, await self._counters(claimed))
+
+    async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
+        """Ends a gate; its slug answers 404 from then on."""
+        gate, _ = await self._managed(bearer, gate_id)
+        outstanding = await self._store.delete(gate_id, clock_ms())
+        self._gates.forget(gate.slug)
+        return {"success": True, "message": "the PayGate is deleted", "outstandingCredits": outstanding}
+
+    async def _found(self, gate_id: int) -> tuple[PayGate, bytes | None]:
+        found = await self._store.by_id(gate_id)
+        if found is None:
+            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        return found
+
+    async def _managed(self, bearer: str | None, gate_id: int) -> tuple[PayGate, Caller]:
+        caller = await self._ownership.caller(bearer)
+        self._ownership.require_known(caller)
+        gate, token_hash = await self._found(gate_id)
+        self._ownership.may_manage(caller, gate, token_hash)
+        return gate, caller
+
+    async def _counters(self, gate: PayGate) -> Counters:
+        written = await self._store.counters(gate.id)
+        challenges, calls, failures = self._traffic.unwritten(gate.id)
+        return Counters(
+            written.challenges + challenges,
+            written.purchases,
+            written.calls + calls,
+            written.failures + failures,
+            written.revenue_micro,
+        )
+
+    def _body(self, gate: PayGate, counters: Counters) -> dict[str, Any]:
+        return paygate_body(gate, counters, self._gates.access_url(gate.slug), iso)
+
+
+def _gate_id(request: HttpRequest) -> int:
+    text = request.path_params["gate_id"]
+    if not (text.isascii() and text.isdigit() and len(text) <= 16):
+        raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+    return int(text)
+
+
+def paygate_routes(management: Management) -> list[HTTPRouteHandler]:
+    """The route handlers."""
+
+    @post("/api/v1/paygates", summary="Create a PayGate", status_code=201)
+    async def create(request: HttpRequest) -> Response[bytes]:
+        """Contract 3.1, 3.2."""
+        body = await json_body(request)
+        return ok(await management.create(bearer_token(request.headers), body), status=201)
+
+    @get("/api/v1/paygates", summary="List your PayGates")
+    async def page(request: HttpRequest) -> Response[bytes]:
+        """Contract 2: newest first."""
+        limit, offset = page_parameters(request.query_params)
+        return ok(await management.page(bearer_token(request.headers), limit, offset))
+
+    @get("/api/v1/paygates/{gate_id:str}", summary="Read a PayGate")
+    async def read(request: HttpRequest) -> Response[bytes]:
+        """Contract 2."""
+        return ok(await management.read(bearer_token(request.headers), _gate_id(request)))
+
+    @put("/api/v1/paygates/{gate_id:str}", summary="Update a PayGate")
+    async def update(request: HttpRequest) -> Response[bytes]:
+        """Contract 3.3: any subset, one transaction."""
+        gate_id = _gate_id(request)
+        body = await json_body(request)
+        return ok(await management.update(bearer_token(request.headers), gate_id, body))
+
+    @post("/api/v1/paygates/{gate_id:str}/claim", summary="Claim an ownerless PayGate", status_code=200)
+    async def claim(request: HttpRequest) -> Response[bytes]:
+        """Contract 3.2."""
+        gate_id = _gate_id(request)
+        data = await request.body()
+        token = parse_json_object(data).get("managementToken") if data else None
+        if token is not None and not isinstance(token, str):
+            raise invalid("managementToken", "managementToken must be a string")
+        return ok(await management.claim(bearer_token(request.headers), gate_id, token))
+
+    @delete("/api/v1/paygates/{gate_id:str}", summary="Delete a PayGate", status_code=200)
+    async def remove(request: HttpRequest) -> Response[bytes]:
+        """Contract 2: soft; the answer says how many bought credits it voids."""
+        return ok(await management.delete(bearer_token(request.headers), _gate_id(request)))
+
+    return [create, page, read, update, claim, remove]
