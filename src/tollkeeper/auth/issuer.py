@@ -1,0 +1,159 @@
+"""Logging in with a wallet and staying logged in (specification 4.2, 5; contract 6; security A-47 to A-52).
+
+One `Auth` is one issuer: its public URL, its signing keys, its database. Texts, signatures and tokens are judged in
+`core`, races in `storage.auth`; this module puts them in order. A session is looked up for each authenticated request,
+so that logout and a stolen refresh token take effect at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core import siwe, tokens
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.evm import checksum_address, parse_address
+from tollkeeper.storage import auth as store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.storage import Database
+
+logger = logging.getLogger(__name__)
+
+BASE_CHAIN_ID: Final = 8453
+_ID_SIZE_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPair:
+    """What a refresh gives."""
+
+    access_token: str
+    refresh_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a login gives."""
+
+    tokens: TokenPair
+    user: store.User
+
+
+class Auth:
+    """The issuer.
+
+    `keyring` is (kid, 32-byte Ed25519 seed), the signing key first; `public_url` is the one authority for domain, URI
+    and `iss`; `chain_id` is what the login message shows: a login is good for every network.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        keyring: Sequence[tuple[str, bytes]],
+        public_url: str,
+        now_ms: Callable[[], int],
+        random_bytes: Callable[[int], bytes],
+        *,
+        chain_id: int = BASE_CHAIN_ID,
+    ) -> None:
+        self._database = database
+        self._keys = tokens.SigningKeys(keyring)
+        self._public_url = public_url.rstrip("/")
+        self._now_ms = now_ms
+        self._random_bytes = random_bytes
+        self._chain_id = chain_id
+
+    async def message(self, wallet_address: str) -> str:
+        """The EIP-4361 text for a wallet to sign: once, within five minutes. Raises: INVALID_ADDRESS, UNAVAILABLE."""
+        wallet = parse_address(wallet_address, field="walletAddress")
+        now_ms = self._now_ms()
+        nonce = self._random_bytes(siwe.NONCE_SIZE_BYTES)
+        message = siwe.new_message(self._public_url, wallet, self._chain_id, nonce, now_ms)
+        text = message.text()
+        await self._database.run(store.issue_message(siwe.message_digest(text), wallet, message.expires_ms, now_ms))
+        return text
+
+    async def login(self, message: str, signature: str) -> Login:
+        """Begin a session for the wallet that signed a message issued by `message`.
+
+        Raises: INVALID_SIGNATURE, UNAVAILABLE.
+        """
+        digest = siwe.message_digest(message)
+        wallet = siwe.recover_signer(message, signature)
+        now_ms, session_id, refresh_token = self._now_ms(), self._new_id(), self._new_refresh_token()
+        user = await self._database.run(
+            store.log_in(digest, wallet, session_id, tokens.refresh_digest(refresh_token), now_ms)
+        )
+        if user is None:
+            raise siwe.refused_login()
+        session = store.Session(user.id, wallet, session_id)
+        return Login(TokenPair(self._access_token(session, now_ms), refresh_token), user)
+
+    async def refresh(self, refresh_token: str) -> TokenPair:
+        """A new pair for a refresh token's only use; a second use ends the login that it descends from.
+
+        Raises: INVALID_TOKEN, UNAVAILABLE.
+        """
+        now_ms, successor = self._now_ms(), self._new_refresh_token()
+        outcome, session = await self._database.run(
+            store.rotate_refresh_token(tokens.refresh_digest(refresh_token), tokens.refresh_digest(successor), now_ms)
+        )
+        if outcome is store.Refreshed.REUSED:
+            logger.warning("a refresh token was used twice: its login has been ended")
+        if session is None:
+            raise tokens.invalid_token()
+        return TokenPair(self._access_token(session, now_ms), successor)
+
+    async def authenticate(self, bearer: str | None) -> store.Session:
+        """The session that an access token speaks for. Raises: AUTH_REQUIRED, INVALID_TOKEN, UNAVAILABLE."""
+        if bearer is None:
+            raise ApiError(Code.AUTH_REQUIRED, "this route requires user authentication")
+        _, session = await self._in_force(bearer)
+        return session
+
+    async def user(self, session: store.Session) -> store.User:
+        """The user of a session. Raises: INVALID_TOKEN where there is none any more."""
+        user = await store.read_user(self._database, session.user_id)
+        if user is None:
+            raise tokens.invalid_token()
+        return user
+
+    async def logout(self, session: store.Session) -> None:
+        """End a login: its refresh token and its access tokens. Raises: UNAVAILABLE."""
+        await self._database.run(store.end_session(session.session_id, self._now_ms()))
+
+    async def introspect(self, token: str) -> dict[str, Any]:
+        """`active`, and `sub` (the wallet, EIP-55) and `exp` where it is true (RFC 7662). Raises: UNAVAILABLE."""
+        try:
+            claims, _ = await self._in_force(token)
+        except ApiError as error:
+            if error.code is not Code.INVALID_TOKEN:
+                raise
+            return {"active": False}
+        return {"active": True, "sub": claims.subject, "exp": claims.expires_at}
+
+    def jwks(self) -> dict[str, Any]:
+        """The public signing keys, for `/.well-known/jwks.json`."""
+        return self._keys.jwks()
+
+    async def _in_force(self, token: str) -> tuple[tokens.AccessClaims, store.Session]:
+        claims = tokens.read_access_token(token, self._keys.public_keys, issuer=self._public_url, now_ms=self._now_ms())
+        session = await store.read_session(self._database, claims.session_id)
+        if session is None or checksum_address(session.wallet) != claims.subject:
+            raise tokens.invalid_token()
+        return claims, session
+
+    def _access_token(self, session: store.Session, now_ms: int) -> str:
+        subject = checksum_address(session.wallet)
+        claims = tokens.new_claims(self._public_url, subject, session.session_id, self._new_id(), now_ms)
+        return tokens.sign_access_token(self._keys, claims)
+
+    def _new_id(self) -> str:
+        return self._random_bytes(_ID_SIZE_BYTES).hex()
+
+    def _new_refresh_token(self) -> str:
+        return tokens.format_refresh_token(self._random_bytes(tokens.REFRESH_SIZE_BYTES))

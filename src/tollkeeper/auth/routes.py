@@ -1,0 +1,111 @@
+"""The login endpoints (contract 2), the same at gateway and hub; mounted by listing `auth_routes(auth)`.
+
+`/introspect` asks for no credentials of its caller: it tells whoever holds an access token what that token says in
+plain (`sub`, `exp`) and whether its login has ended, and a token cannot be guessed. No answer with a token in it may be
+cached.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs
+
+from litestar import Request, Response, get, post
+
+from tollkeeper.api import bearer_token, iso, json_body, ok, read_body, string_field
+from tollkeeper.core.errors import missing
+from tollkeeper.core.evm import checksum_address
+
+if TYPE_CHECKING:
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.auth.issuer import Auth, TokenPair
+    from tollkeeper.storage.auth import User
+
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+_FORM: Final = "application/x-www-form-urlencoded"
+
+
+def auth_routes(auth: Auth) -> list[HTTPRouteHandler]:
+    """The route handlers of one issuer."""
+    return [*_login_routes(auth), *_session_routes(auth), *_verifier_routes(auth)]
+
+
+def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
+    @get("/api/v1/auth/message", summary="The message to sign for a login")
+    async def message(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Specification 4.2: EIP-4361 text for `walletAddress`."""
+        wallet_address = request.query_params.get("walletAddress")
+        if not wallet_address:
+            raise missing("walletAddress")
+        return ok({"message": await auth.message(wallet_address)}, headers=_NO_STORE)
+
+    @post("/api/v1/auth/login", summary="Log in with a signed message", status_code=200)
+    async def login(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Specification 4.2: `message` and `signature` for a pair of tokens."""
+        body = await json_body(request)
+        done = await auth.login(string_field(body, "message"), string_field(body, "signature"))
+        return ok({**_pair_body(done.tokens), "user": user_body(done.user)}, headers=_NO_STORE)
+
+    @post("/api/v1/auth/refresh", summary="A new pair of tokens", status_code=200)
+    async def refresh(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Specification 4.2: `refreshToken`, good for one use."""
+        pair = await auth.refresh(string_field(await json_body(request), "refreshToken"))
+        return ok(_pair_body(pair), headers=_NO_STORE)
+
+    return [message, login, refresh]
+
+
+def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:
+    @get("/api/v1/auth/me", summary="The current user")
+    async def me(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Contract 2: the user's fields at the top and again under `user`."""
+        session = await auth.authenticate(bearer_token(request.headers))
+        user = user_body(await auth.user(session))
+        return ok({**user, "user": user}, headers=_NO_STORE)
+
+    @post("/api/v1/auth/logout", summary="End this login", status_code=200)
+    async def logout(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Contract 2: ends the refresh family and the access tokens of this login."""
+        await auth.logout(await auth.authenticate(bearer_token(request.headers)))
+        return ok({"success": True, "message": "logged out"})
+
+    return [me, logout]
+
+
+def _verifier_routes(auth: Auth) -> list[HTTPRouteHandler]:
+    @post("/api/v1/auth/introspect", summary="Whether an access token is in force", status_code=200)
+    async def introspect(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """RFC 7662: `token`, as JSON or as a form."""
+        return ok(await auth.introspect(await _token_field(request)), headers=_NO_STORE)
+
+    @get("/.well-known/jwks.json", summary="The public keys of access tokens")
+    async def jwks() -> Response[bytes]:
+        """RFC 7517: every key that may have signed a token still in force."""
+        return ok(auth.jwks(), headers={"Cache-Control": "public, max-age=300"})
+
+    return [introspect, jwks]
+
+
+async def _token_field(request: Request[Any, Any, Any]) -> str:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        return string_field(await json_body(request), "token")
+    text = (await read_body(request.stream())).decode("utf-8", "replace")
+    values = parse_qs(text, max_num_fields=16).get("token", [])
+    if len(values) != 1:
+        raise missing("token")
+    return values[0]
+
+
+def user_body(user: User) -> dict[str, Any]:
+    """The `user` object of contract 2."""
+    return {
+        "id": user.id,
+        "walletAddress": checksum_address(user.wallet),
+        "createdAt": iso(user.created_ms),
+        "updatedAt": iso(user.updated_ms),
+    }
+
+
+def _pair_body(pair: TokenPair) -> dict[str, str]:
+    return {"accessToken": pair.access_token, "refreshToken": pair.refresh_token}

@@ -1,0 +1,1 @@
+"""Chain families behind three verbs: state, submit, wait."""

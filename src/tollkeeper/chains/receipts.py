@@ -1,0 +1,239 @@
+"""What the chain shows of a transaction of ours: its receipt, judged against the transfer that it should have made.
+
+A sighting counts only where the block that the receipt names is the canonical one at its number, and it is `deep` once
+that block has the configured number of confirmations (contract 5.2; security A-14, A-15). One watcher task per network
+asks for all awaited transactions in one batch, soon after they were sent and then ever more rarely. Nothing here decides
+what a settlement becomes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+_FIRST_POLL_SECONDS: Final = 0.002
+_LAST_POLL_SECONDS: Final = 0.5
+
+
+class Verdict(Enum):
+    """What a receipt says about the transfer that its transaction was to make."""
+
+    TRANSFERRED = auto()  # status 1, one matching Transfer and the AuthorizationUsed of this authorization
+    REVERTED = auto()  # status 0
+    MISMATCH = auto()  # status 1 without those events
+    ABSENT = auto()  # no canonical receipt: nothing is known
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A transaction of ours and the transfer in it. Addresses, nonce and hash are lower-case hex, value base units."""
+
+    transaction_hash: str
+    asset: str
+    payer: str
+    pay_to: str
+    value: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A verdict, whether it lies deep enough to stand, and in which block (None while absent)."""
+
+    verdict: Verdict
+    deep: bool = False
+    block_number: int | None = None
+
+
+NOTHING_SEEN: Final = Sighting(Verdict.ABSENT)
+
+
+def quantity(value: object) -> int:
+    """A JSON-RPC quantity. Raises: RpcUnavailable for anything else."""
+    if isinstance(value, str) and value.startswith("0x"):
+        try:
+            return int(value, 16)
+        except ValueError:
+            pass
+    msg = "the node answered with something that is no quantity"
+    raise RpcUnavailable(msg)
+
+
+def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
+    """What this receipt says about the transfer. Raises: RpcUnavailable where it is not that transaction's receipt."""
+    try:
+        if receipt["transactionHash"].lower() != expected.transaction_hash:
+            msg = "the node answered with another transaction's receipt"
+            raise RpcUnavailable(msg)
+        if quantity(receipt["status"]) != 1:
+            return Verdict.REVERTED
+        logs = [log for log in receipt["logs"] if log["address"].lower() == expected.asset]
+        transfers = sum(_is_transfer(log, expected) for log in logs)
+        used = any(_is_use(log, expected) for log in logs)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        msg = "the node's receipt cannot be read"
+        raise RpcUnavailable(msg) from error
+    return Verdict.TRANSFERRED if transfers == 1 and used else Verdict.MISMATCH
+
+
+def _topic(address: str) -> str:
+    return "0x" + "0" * 24 + address[2:]
+
+
+def _is_transfer(log: dict[str, Any], expected: Expected) -> bool:
+    topics = [topic.lower() for topic in log["topics"]]
+    named = [TRANSFER_TOPIC, _topic(expected.payer), _topic(expected.pay_to)]
+    return topics == named and int(log["data"], 16) == expected.value
+
+
+def _is_use(log: dict[str, Any], expected: Expected) -> bool:
+    topics = [topic.lower() for topic in log["topics"]]
+    return topics == [AUTHORIZATION_USED_TOPIC, _topic(expected.payer), expected.nonce]
+
+
+class ReceiptReader:
+    """Reads sightings of many transactions in two round trips."""
+
+    def __init__(self, ask: Callable[[Sequence[tuple[str, Sequence[Any]]]], Awaitable[list[Any]]], depth_blocks: int) -> None:
+        """`depth_blocks`: confirmations that make a sighting deep; 1 is the block itself."""
+        self._ask = ask
+        self._depth_blocks = depth_blocks
+
+    async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
+        """What the chain shows now, in the order asked. Raises: RpcUnavailable."""
+        receipts = await self._ask([("eth_getTransactionReceipt", [one.transaction_hash]) for one in wanted])
+        found: dict[int, tuple[Verdict, int, str]] = {}
+        for index, (one, receipt) in enumerate(zip(wanted, receipts, strict=True)):
+            if isinstance(receipt, dict):
+                # One unreadable receipt tells nothing about the others.
+                with suppress(RpcUnavailable):
+                    found[index] = judge_receipt(one, receipt), *_block_of(receipt)
+        if not found:
+            return [NOTHING_SEEN] * len(wanted)
+        numbers = sorted({number for _, number, _ in found.values()})
+        *blocks, head = await self._ask(
+            [("eth_getBlockByNumber", [hex(number), False]) for number in numbers] + [("eth_blockNumber", [])]
+        )
+        if isinstance(head, RpcError):
+            msg = "the node does not name its latest block"
+            raise RpcUnavailable(msg)
+        latest = quantity(head)
+        canonical = {number: _hash_of(block) for number, block in zip(numbers, blocks, strict=True)}
+        sightings = [NOTHING_SEEN] * len(wanted)
+        for index, (verdict, number, block_hash) in found.items():
+            if canonical[number] == block_hash:
+                sightings[index] = Sighting(verdict, latest - number + 1 >= self._depth_blocks, number)
+        return sightings
+
+
+def _block_of(receipt: dict[str, Any]) -> tuple[int, str]:
+    block_hash = receipt.get("blockHash")
+    if not isinstance(block_hash, str):  # null while some nodes still build the block
+        msg = "the receipt names no block"
+        raise RpcUnavailable(msg)
+    return quantity(receipt.get("blockNumber")), block_hash.lower()
+
+
+def _hash_of(block: object) -> str | None:
+    block_hash = block.get("hash") if isinstance(block, dict) else None
+    return block_hash.lower() if isinstance(block_hash, str) else None
+
+
+class _Waiter:
+    """One awaited transaction. `last` is the newest sighting, deep or not."""
+
+    __slots__ = ("done", "expected", "last", "next_poll", "pause")
+
+    def __init__(self, expected: Expected, done: asyncio.Future[None], now: float) -> None:
+        self.expected = expected
+        self.done = done
+        self.last = NOTHING_SEEN
+        self.pause = _FIRST_POLL_SECONDS
+        self.next_poll = now
+
+
+class ReceiptWatcher:
+    """The one task that asks for the receipts of everything awaited on a network. It ends when nothing is awaited."""
+
+    def __init__(self, reader: ReceiptReader) -> None:
+        self._reader = reader
+        self._waiters: list[_Waiter] = []
+        self._wake: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, expected: Expected, deadline: float) -> Sighting:
+        """The first deep sighting, or at `deadline` (event loop time) whatever was seen last."""
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(expected, loop.create_future(), loop.time())
+        self._waiters.append(waiter)
+        if self._task is None:
+            self._task = loop.create_task(self._watch())
+        elif self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await waiter.done
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        return waiter.last
+
+    async def close(self) -> None:
+        """Ends the task; those who wait get what was seen last, at their deadline."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        try:
+            while self._waiters:
+                due = await self._due()
+                if due:
+                    await self._poll(due)
+        finally:
+            self._task = None
+
+    async def _due(self) -> list[_Waiter]:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        due = [waiter for waiter in self._waiters if waiter.next_poll <= now]
+        if not due:
+            self._wake = loop.create_future()
+            timer = loop.call_at(min(waiter.next_poll for waiter in self._waiters), _set, self._wake)
+            await self._wake
+            timer.cancel()
+            self._wake = None
+        return due
+
+    async def _poll(self, due: list[_Waiter]) -> None:
+        sightings: list[Sighting | None]
+        try:
+            sightings = list(await self._reader.look([waiter.expected for waiter in due]))
+        except RpcUnavailable:
+            sightings = [None] * len(due)
+        now = asyncio.get_running_loop().time()
+        for waiter, sighting in zip(due, sightings, strict=True):
+            if sighting is not None:
+                waiter.last = sighting
+                if sighting.deep:
+                    if not waiter.done.done():
+                        waiter.done.set_result(None)
+                    if waiter in self._waiters:
+                        self._waiters.remove(waiter)
+            waiter.next_poll = now + waiter.pause
+            waiter.pause = min(waiter.pause * 2, _LAST_POLL_SECONDS)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

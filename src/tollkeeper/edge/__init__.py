@@ -1,0 +1,1 @@
+"""The data plane towards targets: address policy, connections, forwarding."""

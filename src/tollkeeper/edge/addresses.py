@@ -1,0 +1,115 @@
+"""Resolves a target's host and lets through only addresses that a target may be at (contract 3.4, security A-41).
+
+One refused address refuses the host. The caller connects to an address that was returned here, so that a name which
+changes between check and connect changes nothing. The judgement itself is `tollkeeper.core.addresses`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from tollkeeper.core.addresses import FIELD, TargetUrl, check_target_url, is_target_address, parse_address
+from tollkeeper.core.errors import ApiError, Code, invalid
+
+Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses as text; raises OSError
+
+CACHE_SECONDS: Final = 5.0
+LOOKUP_TIMEOUT_SECONDS: Final = 5.0
+CACHED_HOSTS_MAX: Final = 1024
+LOOKUP_THREADS: Final = 16
+
+
+@dataclass(slots=True)
+class Resolver:
+    """Resolves hosts under one policy, remembering an answer for a few seconds.
+
+    `allow_private` as in `core.addresses.is_target_address`; `lookup` and `clock` (seconds, monotonic) are for tests.
+    Lookups of one host at one time are one lookup.
+    """
+
+    allow_private: bool
+    lookup: Lookup | None = None
+    clock: Callable[[], float] = time.monotonic
+    _cache: dict[str, tuple[float, list[str]]] = field(default_factory=dict)
+    _running: dict[str, asyncio.Task[list[str]]] = field(default_factory=dict)
+    _threads: ThreadPoolExecutor | None = None
+
+    def cached(self, host: str) -> list[str] | None:
+        """The addresses of `host` if they were checked in the last seconds."""
+        entry = self._cache.get(host)
+        return entry[1] if entry is not None and self.clock() < entry[0] else None
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """Every address of `host`, each one allowed.
+
+        Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers.
+        """
+        known = self.cached(host)
+        if known is not None:
+            return known
+        task = self._running.get(host)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._look_up(host, port))
+            self._running[host] = task
+            task.add_done_callback(lambda done: self._finished(host, done))
+        # One waiter that gives up must not end the lookup of the others.
+        return await asyncio.shield(task)
+
+    async def check_target(self, url: str) -> TargetUrl:
+        """`url` taken apart and its host resolved, as on create and update. Raises INVALID_PARAMETER."""
+        target = check_target_url(url, self.allow_private)
+        try:
+            await self.resolve(target.host, target.port)
+        except ApiError as refusal:
+            raise invalid(FIELD, f"{FIELD}: {refusal.message}") from None
+        return target
+
+    def close(self) -> None:
+        """End the lookup threads."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _finished(self, host: str, task: asyncio.Task[list[str]]) -> None:
+        del self._running[host]
+        if not task.cancelled() and task.exception() is None:
+            if len(self._cache) >= CACHED_HOSTS_MAX:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache.pop(host, None)
+            self._cache[host] = (self.clock() + CACHE_SECONDS, task.result())
+
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        texts = [host] if parse_address(host) is not None else await self._ask(host, port)
+        for text in texts:
+            address = parse_address(text)
+            if address is None or not is_target_address(address, self.allow_private):
+                raise ApiError(Code.UPSTREAM_BLOCKED, "the target's address is not a public one")
+        if not texts:
+            raise _unresolved()
+        return texts
+
+    async def _ask(self, host: str, port: int) -> list[str]:
+        lookup = self.lookup or self._system_lookup
+        try:
+            return await asyncio.wait_for(lookup(host, port), LOOKUP_TIMEOUT_SECONDS)
+        except (OSError, UnicodeError):  # asyncio's TimeoutError is an OSError
+            raise _unresolved() from None
+
+    async def _system_lookup(self, host: str, port: int) -> list[str]:
+        # Threads of our own: a name server that does not answer would otherwise hold those that everybody shares.
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="resolve")
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(
+            self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        )
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _unresolved() -> ApiError:
+    return ApiError(Code.UPSTREAM_UNREACHABLE, "the target's host name cannot be resolved")

@@ -1,0 +1,160 @@
+"""Connections to targets: opened to a checked address, kept for reuse within bounds (contract 3.4, performance 1).
+
+A kept connection serves only exchanges with its own key, which names the address that was checked. Says nothing about
+requests or responses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.edge.target import TargetConnection, TargetKey
+
+# Below the 5 seconds after which widespread servers (uvicorn, Node) close: a POST on a connection that the target is
+# just closing cannot be sent again.
+IDLE_SECONDS: Final = 4
+IDLE_PER_TARGET: Final = 64
+IDLE_IN_ALL: Final = 512
+CONNECT_TIMEOUT_SECONDS: Final = 10.0  # shared by the addresses that are tried
+ADDRESSES_MAX: Final = 4
+
+
+def target_tls_context() -> ssl.SSLContext:
+    """The system's trust, verified names, HTTP/1.1 only."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class TargetPool:
+    """Idle connections by key, newest first out, oldest first evicted. For one event loop."""
+
+    def __init__(
+        self,
+        tls: ssl.SSLContext | None = None,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        idle_per_target: int = IDLE_PER_TARGET,
+        idle_in_all: int = IDLE_IN_ALL,
+    ) -> None:
+        self._tls = tls
+        self._idle_seconds = idle_seconds
+        self._idle_per_target = idle_per_target
+        self._idle_in_all = idle_in_all
+        self._by_key: dict[TargetKey, deque[TargetConnection]] = {}
+        self._expiry: dict[TargetConnection, float] = {}  # in the order of going idle
+        self._open: set[TargetConnection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def idle_count(self) -> int:
+        """How many connections wait for use."""
+        return len(self._expiry)
+
+    @property
+    def open_count(self) -> int:
+        """How many connections are open, in use or not."""
+        return len(self._open)
+
+    def take(self, key: TargetKey) -> TargetConnection | None:
+        """An idle connection for `key`, no longer in the pool, or None."""
+        waiting = self._by_key.get(key)
+        now = asyncio.get_running_loop().time()
+        while waiting:
+            connection = waiting[-1]
+            expires = self._expiry[connection]
+            self._remove(connection)
+            if not connection.is_closing() and now < expires:
+                return connection
+            connection.abort()
+        return None
+
+    async def open(self, scheme: str, addresses: Sequence[str], port: int, server_name: str) -> TargetConnection:
+        """A new connection to the first of `addresses` (checked by the caller) that answers.
+
+        Raises UPSTREAM_UNREACHABLE.
+        """
+        refusal = ApiError(Code.UPSTREAM_UNREACHABLE, "the target has no address")
+        tried = addresses[:ADDRESSES_MAX]
+        for address in tried:
+            key = TargetKey(scheme, address, port, server_name)
+            try:
+                return await asyncio.wait_for(self._connect(key), CONNECT_TIMEOUT_SECONDS / len(tried))
+            except ssl.SSLError:  # not a matter of the address
+                raise ApiError(Code.UPSTREAM_UNREACHABLE, "the target's TLS handshake failed") from None
+            except OSError:  # asyncio's TimeoutError is one
+                refusal = ApiError(Code.UPSTREAM_UNREACHABLE, "the target cannot be reached")
+        raise refusal
+
+    def close(self) -> None:
+        """Drop every connection; what is in flight fails."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self._open):
+            connection.drop()
+
+    async def _connect(self, key: TargetKey) -> TargetConnection:
+        loop = asyncio.get_running_loop()
+        secure = key.scheme == "https"
+        if secure and self._tls is None:
+            self._tls = target_tls_context()
+        transport, connection = await loop.create_connection(
+            lambda: TargetConnection(key, self._keep, self._forget),
+            key.address,
+            key.port,
+            ssl=self._tls if secure else None,
+            server_hostname=key.server_name if secure else None,
+        )
+        if self._closed or transport.is_closing():
+            connection.abort()
+            raise ConnectionResetError
+        self._open.add(connection)
+        return connection
+
+    def _keep(self, connection: TargetConnection) -> None:
+        """Take back a connection that can carry another exchange."""
+        promised = connection.keep_alive_seconds
+        seconds = self._idle_seconds if promised is None else min(self._idle_seconds, promised - 1)
+        if self._closed or seconds <= 0:
+            connection.abort()
+            return
+        waiting = self._by_key.setdefault(connection.key, deque())
+        if len(waiting) >= self._idle_per_target:
+            self._evict(waiting[0])
+        elif len(self._expiry) >= self._idle_in_all:
+            self._evict(next(iter(self._expiry)))
+        loop = asyncio.get_running_loop()
+        self._by_key.setdefault(connection.key, waiting).append(connection)
+        self._expiry[connection] = loop.time() + seconds
+        if self._sweep is None:
+            self._sweep = loop.call_later(1.0, self._expire)
+
+    def _forget(self, connection: TargetConnection) -> None:
+        self._open.discard(connection)
+        if connection in self._expiry:
+            self._remove(connection)
+
+    def _evict(self, connection: TargetConnection) -> None:
+        self._remove(connection)
+        connection.abort()
+
+    def _remove(self, connection: TargetConnection) -> None:
+        del self._expiry[connection]
+        waiting = self._by_key[connection.key]
+        waiting.remove(connection)
+        if not waiting:
+            del self._by_key[connection.key]
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in [idle for idle, expires in self._expiry.items() if expires <= now]:
+            self._evict(connection)
+        self._sweep = loop.call_later(1.0, self._expire) if self._expiry else None

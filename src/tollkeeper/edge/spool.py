@@ -1,0 +1,163 @@
+"""Holds a response's body until it is known to fit: a little in memory, the rest on disk (contract 4.7).
+
+Disk is touched by threads of its own only, so that a slow disk delays one response and not the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Final
+
+BATCH_SIZE_BYTES: Final = 256 * 1024
+THREADS: Final = 4
+
+
+class SpoolRoom:
+    """What all spools of a process share: threads, a folder, and a budget of memory (bytes, in use and in all)."""
+
+    def __init__(self, memory_bytes: int, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.memory_bytes = memory_bytes
+        self.in_use_bytes = 0
+        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="spool")
+
+    def close(self) -> None:
+        """End the threads once they have written what they hold."""
+        self.threads.shutdown(wait=False)
+
+
+class SpooledBody:
+    """A body on disk: iterate once, or close. The file has no name and is gone with the object."""
+
+    def __init__(self, file: IO[bytes], size_bytes: int, threads: ThreadPoolExecutor) -> None:
+        self.size_bytes = size_bytes
+        self._file = file
+        self._threads = threads
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        left = self.size_bytes
+        try:
+            while left:
+                data = await loop.run_in_executor(self._threads, self._file.read, min(left, BATCH_SIZE_BYTES))
+                if not data:
+                    raise OSError("a spooled body is shorter than it was written")
+                left -= len(data)
+                yield data
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the disk space back."""
+        self._file.close()
+
+
+class Spool:
+    """Takes one body. `pause` and `resume` hold and release the source while the disk is behind.
+
+    `on_fault` is called once, with the OSError, when the disk does not take it.
+    """
+
+    def __init__(
+        self,
+        room: SpoolRoom,
+        memory_bytes: int,
+        *,
+        pause: Callable[[], None],
+        resume: Callable[[], None],
+        on_fault: Callable[[OSError], None],
+    ) -> None:
+        self.size_bytes = 0
+        self._room = room
+        self._memory_bytes = memory_bytes
+        self._pause, self._resume, self._on_fault = pause, resume, on_fault
+        self._parts: list[bytes] = []
+        self._held_bytes = 0
+        self._file: IO[bytes] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def append(self, data: bytes) -> None:
+        """Take a part; the source is paused when it must wait for the disk."""
+        self.size_bytes += len(data)
+        self._parts.append(data)
+        self._hold(len(data))
+        room = self._room
+        is_crowded = room.in_use_bytes > room.memory_bytes
+        allowed = BATCH_SIZE_BYTES if self._file is not None or is_crowded else self._memory_bytes
+        if self._held_bytes > allowed:
+            self._pause()
+            if self._writing is None:
+                self._write()
+
+    async def finish(self) -> bytes | SpooledBody:
+        """The whole body; nothing may be appended any more. Raises OSError when the disk does not take it."""
+        await self._written_out()
+        if self._file is None:
+            body = b"".join(self._parts)
+            self._release()
+            return body
+        if self._parts:
+            self._write()
+            await self._written_out()
+        file = self._file
+        await asyncio.get_running_loop().run_in_executor(self._room.threads, file.seek, 0)
+        self._file = None
+        return SpooledBody(file, self.size_bytes, self._room.threads)
+
+    async def _written_out(self) -> None:
+        while self._writing is not None:
+            await self._writing
+
+    def close(self) -> None:
+        """Give memory and disk space back."""
+        self._closed = True
+        self._release()
+        if self._writing is None and self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._room.in_use_bytes += size_bytes
+
+    def _release(self) -> None:
+        self._parts = []
+        self._hold(-self._held_bytes)
+
+    def _write(self) -> None:
+        parts, self._parts = self._parts, []
+        size_bytes, self._held_bytes = self._held_bytes, 0
+        loop = asyncio.get_running_loop()
+        self._writing = done = loop.create_future()
+        job = loop.run_in_executor(self._room.threads, self._write_parts, parts)
+        job.add_done_callback(lambda written: self._written(written, size_bytes, done))
+
+    def _write_parts(self, parts: list[bytes]) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._room.folder)  # noqa: SIM115 - closed with the body
+        self._file.write(b"".join(parts))
+        self._file.flush()
+
+    def _written(self, job: asyncio.Future[None], size_bytes: int, done: asyncio.Future[None]) -> None:
+        self._room.in_use_bytes -= size_bytes
+        self._writing = None
+        fault = None if job.cancelled() else job.exception()
+        if self._closed:
+            self.close()
+        elif isinstance(fault, OSError):
+            self._on_fault(fault)
+        elif self._held_bytes > BATCH_SIZE_BYTES:
+            self._write()
+        else:
+            self._resume()
+        if not done.cancelled():
+            if fault is not None:
+                done.set_exception(fault)
+                done.exception()  # a spool that was closed has nobody to tell
+            else:
+                done.set_result(None)

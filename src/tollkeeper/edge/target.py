@@ -1,0 +1,318 @@
+"""One connection to a target: HTTP/1.1 on httptools, driven by callbacks (security A-42, performance 8).
+
+Carries one exchange at a time and says when it can carry the next. Never follows a redirect, never decompresses,
+never decides what a failure means for a call. Whatever goes wrong, in the target or in a callback, ends in
+`on_failure`: an exception that left a protocol callback would leave a caller waiting for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, cast
+
+import structlog
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from tollkeeper.core.errors import Code
+from tollkeeper.core.forwarding import Header
+from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
+
+# Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
+HEAD_SIZE_BYTES: Final = 64 * 1024
+INFORMATIONAL_MAX: Final = 10
+
+log = structlog.get_logger("tollkeeper.edge")
+
+
+class TargetKey(NamedTuple):
+    """What two exchanges must share to share a connection. `address` was checked; `server_name` is the URL's host."""
+
+    scheme: str
+    address: str
+    port: int
+    server_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFailure:
+    """Why an exchange failed. `untouched`: a reused connection ended before the target had said a byte."""
+
+    code: Code
+    message: str
+    untouched: bool = False
+
+
+class Exchange(Protocol):
+    """Who drives a connection. The last call is either `on_end` or `on_failure`, once."""
+
+    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
+        """The final response's head; header names in lower case."""
+
+    def on_body(self, data: bytes) -> None:
+        """A part of the body, as the target encoded it."""
+
+    def on_end(self) -> None:
+        """The response is complete."""
+
+    def on_failure(self, failure: TargetFailure) -> None:
+        """There will be no complete response."""
+
+    def pause_sending(self) -> None:
+        """The target takes no more of the request for now."""
+
+    def resume_sending(self) -> None:
+        """The target takes more of the request."""
+
+
+class TargetConnection(asyncio.Protocol):
+    """A connection to a target. `on_idle` is called when it is ready for another exchange, `on_lost` when it is gone."""
+
+    __slots__ = (
+        "_chatter",
+        "_complete",
+        "_exchange",
+        "_framing",
+        "_head_bytes",
+        "_headers",
+        "_heard",
+        "_informational",
+        "_method",
+        "_on_idle",
+        "_on_lost",
+        "_parser",
+        "_reading_paused",
+        "_request_sent",
+        "_reusable",
+        "_served",
+        "_transport",
+        "key",
+        "keep_alive_seconds",
+    )
+
+    def __init__(
+        self,
+        key: TargetKey,
+        on_idle: Callable[[TargetConnection], None],
+        on_lost: Callable[[TargetConnection], None],
+    ) -> None:
+        self.key = key
+        self.keep_alive_seconds: int | None = None  # what the target's Keep-Alive header promised
+        self._on_idle = on_idle
+        self._on_lost = on_lost
+        self._exchange: Exchange | None = None
+        self._parser: HttpResponseParser | None = None
+        self._transport: asyncio.Transport
+        self._served = 0
+        self._reading_paused = False
+        self._reset("")
+
+    def _reset(self, method: str) -> None:
+        self._method = method
+        self._headers: list[Header] = []
+        self._head_bytes = 0
+        self._chatter = 0
+        self._informational = 0
+        self._framing: ResponseFraming | None = None
+        self._complete = False
+        self._request_sent = False
+        self._reusable = False
+        self._heard = False
+
+    # What a driver calls
+
+    def begin(self, exchange: Exchange, method: str) -> None:
+        """Start an exchange; the connection must be free. The request follows through `write`."""
+        if self._exchange is not None:
+            raise RuntimeError("the connection is carrying an exchange")
+        self._reset(method)
+        self._exchange = exchange
+        if self._parser is None:
+            self._parser = HttpResponseParser(self)
+
+    def carries(self, exchange: Exchange) -> bool:
+        """Whether `exchange` is still on this connection."""
+        return self._exchange is exchange
+
+    def is_closing(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the request; with framing, as it goes on the wire."""
+        self._transport.write(data)
+
+    def end_request(self) -> None:
+        """The request was written to its last byte."""
+        self._request_sent = True
+
+    def pause_reading(self) -> None:
+        """Take no more of the response for now."""
+        if not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more of the response."""
+        if self._reading_paused:
+            self._reading_paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Drop the connection at once and tell the exchange nothing more."""
+        self._exchange = None
+        self._transport.abort()
+
+    def drop(self) -> None:
+        """Drop the connection at once; an exchange on it fails."""
+        self._fail(Code.UPSTREAM_UNREACHABLE, "the gateway closed its connections to targets")
+
+    # What the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > HEAD_SIZE_BYTES:
+            raise FramingError("the head or the trailers are too long")
+        if self._framing is None:  # else a trailer: dropped
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        exchange, parser = self._exchange, self._parser
+        if exchange is None or parser is None:
+            return
+        if self._complete:
+            return
+        status = parser.get_status_code()
+        framing = judge_response_head(self._method, status, parser.get_http_version(), self._headers)
+        if status < 200:
+            self._informational += 1
+            if self._informational > INFORMATIONAL_MAX:
+                raise FramingError("too many informational responses")
+            self._headers = []
+            return
+        self._framing = framing
+        self._head_bytes = 0
+        self._reusable = parser.should_keep_alive() and framing.end is not BodyEnd.CLOSE
+        self.keep_alive_seconds = _keep_alive_seconds(self._headers)
+        if self._method == "HEAD":
+            # The parser waits for the body that Content-Length announces; it is thrown away with that wait.
+            self._complete = True
+            self._parser = None
+        exchange.on_head(status, self._headers, framing)
+
+    def on_body(self, data: bytes) -> None:
+        self._chatter = 0
+        if self._complete:
+            self._reusable = False
+        elif self._exchange is not None:
+            self._exchange.on_body(data)
+
+    def on_message_complete(self) -> None:
+        if self._framing is not None:
+            self._complete = True
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._reusable = False
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        exchange, parser = self._exchange, self._parser
+        if exchange is None or parser is None:
+            self._transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
+            return
+        self._heard = True
+        self._chatter += len(data)
+        try:
+            parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._reusable = False
+            cause = error.__context__  # what a callback of ours raised
+            if cause is not None and not isinstance(cause, FramingError):
+                self._broken(cause)
+            elif not self._complete:  # else it is what follows the response that cannot be read
+                self._fail(Code.UPSTREAM_INVALID, f"the target's response is not valid HTTP: {cause or error}")
+        if self._complete:
+            self._finish()
+        elif self._chatter > HEAD_SIZE_BYTES:
+            self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
+
+    def eof_received(self) -> None:
+        if self._framing is not None and self._framing.end is BodyEnd.CLOSE:
+            self._finish()
+        else:
+            self._end_early()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_lost(self)
+        if exc is None and self._framing is not None and self._framing.end is BodyEnd.CLOSE:
+            self._finish()
+        else:
+            self._end_early()
+
+    def pause_writing(self) -> None:
+        if self._exchange is not None:
+            self._guard(self._exchange.pause_sending)
+
+    def resume_writing(self) -> None:
+        if self._exchange is not None:
+            self._guard(self._exchange.resume_sending)
+
+    # How an exchange ends
+
+    def _finish(self) -> None:
+        """The response is complete: hand the connection on if nothing of this exchange can follow on it."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return
+        self._served += 1
+        transport = self._transport
+        is_sent = self._request_sent and transport.get_write_buffer_size() == 0
+        if self._reusable and is_sent and not transport.is_closing():
+            self.resume_reading()
+            self._guard(lambda: self._on_idle(self))
+        else:
+            transport.abort()
+        self._guard(exchange.on_end, exchange)
+
+    def _end_early(self) -> None:
+        if self._heard:
+            self._fail(Code.UPSTREAM_INVALID, "the target closed the connection before its response was complete")
+        else:
+            self._fail(Code.UPSTREAM_UNREACHABLE, "the target closed the connection without a response")
+
+    def _fail(self, code: Code, message: str) -> None:
+        exchange, self._exchange = self._exchange, None
+        self._transport.abort()
+        if exchange is not None:
+            failure = TargetFailure(code, message, untouched=self._served > 0 and not self._heard)
+            self._guard(lambda: exchange.on_failure(failure))
+
+    def _guard(self, call: Callable[[], None], failing: Exchange | None = None) -> None:
+        """Call out; a fault there is logged and fails the exchange, and the transport never sees it."""
+        try:
+            call()
+        except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
+            if failing is not None and self._exchange is None:
+                self._exchange = failing
+            self._broken(fault)
+
+    def _broken(self, fault: BaseException) -> None:
+        log.error("target_callback_failed", exc_info=fault, server_name=self.key.server_name)
+        self._fail(Code.INTERNAL_ERROR, "the exchange with the target failed")
+
+
+def _keep_alive_seconds(headers: list[Header]) -> int | None:
+    for name, value in headers:
+        if name == b"keep-alive":
+            for part in value.split(b","):
+                option, _, number = part.strip().partition(b"=")
+                if option.lower() == b"timeout" and number.isdigit() and len(number) < 6:
+                    return int(number)
+    return None

@@ -1,0 +1,151 @@
+"""Finishes what no request is carrying forward: after a crash, a lost answer, a slow chain (security F1-F5, F9).
+
+At start and then every interval it takes the unfinished rows that nobody has touched lately: sends the stored bytes
+again, looks for receipts in one batch per network, and records what is proven. It also opens the networks whose node did
+not answer yet, and keeps each signer's nonces moving: a stored transaction that the chain still lacks is sent again,
+whatever became of its row, because everything signed later waits behind it. One completer per process; two do no harm,
+because each transition is taken once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.chains.evm import Submission
+from tollkeeper.chains.receipts import Sighting, Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.transactions import State
+from tollkeeper.hub.pipeline import expected_transfer
+from tollkeeper.storage import StorageError
+from tollkeeper.storage.hub import Settlement, list_unfinished, raw_from_nonce, raw_of_settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tollkeeper.hub.settlement import Account, Settlements
+    from tollkeeper.storage.database import Database
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+_PAGE_ROWS: Final = 500
+_RESENT_MAX: Final = 16
+
+
+class Completer:
+    """The background task. `start` it once, `close` it before the database."""
+
+    def __init__(
+        self,
+        database: Database,
+        settlements: Settlements,
+        accounts: Mapping[str, Account],
+        clock_ms: Callable[[], int],
+        interval_seconds: float,
+    ) -> None:
+        self._database = database
+        self._settlements = settlements
+        self._accounts = accounts
+        self._clock_ms = clock_ms
+        self._interval_seconds = interval_seconds
+        self._task: asyncio.Task[None] | None = None
+        self._mined_nonces: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Begins, with a first pass at once."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Ends; a transition in flight is committed or not, as after a crash."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        idle_ms = 0
+        while True:
+            try:
+                await self.complete(self._clock_ms() - idle_ms)
+            except (StorageError, RpcUnavailable) as error:
+                _LOG.warning("completer_waits", reason=str(error))
+            except Exception:  # one bad row or a fault of ours must not end the only task that finishes payments
+                _LOG.exception("completer_failed")
+            idle_ms = int(self._interval_seconds * 1000)
+            await asyncio.sleep(self._interval_seconds)
+
+    async def complete(self, before_ms: int) -> None:
+        """One pass over everything unfinished and untouched since `before_ms`. Raises: StorageError."""
+        for account in self._accounts.values():
+            await self._open(account)
+        rows = await list_unfinished(self._database, before_ms, _PAGE_ROWS)
+        for name, account in self._accounts.items():
+            mine = [row for row in rows if row.key.network == name and not self._settlements.is_active(row.id)]
+            if account.chain.asset is None:
+                continue
+            try:
+                await self._complete_network(account, mine)
+                await self._move_nonces(account)
+            except RpcUnavailable as error:
+                _LOG.warning("network_waits", network=name, unfinished=len(mine), reason=str(error))
+
+    async def _open(self, account: Account) -> None:
+        """Enables a network whose node did not answer at the start."""
+        chain = account.chain
+        if chain.asset is not None or chain.is_refused:
+            return
+        with suppress(RpcUnavailable):
+            await open_account(account, self._settlements)
+
+    async def _complete_network(self, account: Account, rows: list[Settlement]) -> None:
+        chain = account.chain
+        signed = []
+        for row in rows:
+            if row.state is State.CLAIMED:  # never signed: nobody is charged for a call given up long ago
+                await self._settlements.pipeline.give_up(row)
+            else:
+                signed.append(row)
+        if not signed:
+            return
+        sightings = await chain.look([expected_transfer(row) for row in signed])
+        for row, sighting in zip(signed, sightings, strict=True):
+            try:
+                await self._complete_row(account, row, sighting)
+            except (RpcUnavailable, StorageError):
+                raise
+            except Exception:  # a poison row: the others go on
+                _LOG.exception("settlement_parked", settlement=row.id)
+
+    async def _complete_row(self, account: Account, row: Settlement, sighting: Sighting) -> None:
+        chain, pipeline = account.chain, self._settlements.pipeline
+        submission = Submission.UNCLEAR
+        if sighting.verdict is Verdict.ABSENT:
+            raw = await raw_of_settlement(self._database, row)
+            if raw is not None:
+                submission = await chain.submit(raw.raw, raw.hash)
+        advance = await pipeline.record(chain, row, submission, sighting)
+        if sighting.verdict is Verdict.ABSENT and advance.settlement.state in {State.SIGNED, State.BROADCAST}:
+            await pipeline.expire(chain, advance.settlement)
+
+    async def _move_nonces(self, account: Account) -> None:
+        """Sends again what the chain lacks while a signer's mined count stands still."""
+        chain, signer = account.chain, account.signer.address
+        mined = await chain.mined_nonce(signer)
+        stood_still = self._mined_nonces.get(chain.network.name) == mined
+        self._mined_nonces[chain.network.name] = mined
+        if not stood_still:
+            return
+        for raw in await raw_from_nonce(self._database, chain.network.name, signer, mined, _RESENT_MAX):
+            await chain.submit(raw.raw, raw.hash)
+
+
+async def open_account(account: Account, settlements: Settlements) -> None:
+    """Opens a network and its signer's lane. Raises: RpcUnavailable, StorageError."""
+    await account.chain.open()
+    if account.chain.asset is not None:
+        try:
+            await settlements.open_lane(account)
+        except RpcUnavailable:
+            account.chain.asset = None  # not usable before its nonces are known
+            raise

@@ -1,0 +1,145 @@
+"""Reading what `/verify` and `/settle` are asked (specification 4.4; contract 5.1, 5.2): syntax, never a judgement.
+
+What is missing or unreadable is a 400; an unsupported version, scheme, network or asset is not, because callers expect
+it as a reason. So is a payload of a scheme or network that we do not know: it is not even read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tollkeeper.api import parse_json_object
+from tollkeeper.core.errors import ApiError, Code, invalid, missing
+from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_WAIT_SECONDS
+from tollkeeper.core.wire import (
+    Payment,
+    Requirements,
+    parse_payment,
+    parse_requirements,
+    payment_body,
+    requirements_body,
+)
+
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+_WAIT: Final = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?\s*(?:$|[,;])", re.ASCII | re.IGNORECASE)
+
+Headers = dict[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A payment and the requirements that it is to meet."""
+
+    x402_version: int
+    payment: Payment
+    requirements: Requirements
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOptions:
+    """The rest of a settle request. `fingerprint` is of everything in its body, however it was spelled."""
+
+    confirm: bool
+    use_db_id: bool
+    wait_seconds: int
+    idempotency_key: str | None
+    fingerprint: str
+    purchase_data: dict[str, Any] | None
+
+
+def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:
+    value = body.get(name)
+    if value is None:
+        raise missing(name)
+    if not isinstance(value, dict):
+        raise invalid(name, f"{name} must be an object")
+    return value
+
+
+def parse_asked(body: dict[str, Any]) -> Asked:
+    """Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT."""
+    version = body.get("x402Version")
+    if version is None:
+        raise missing("x402Version")
+    if type(version) is not int:
+        raise invalid("x402Version", "x402Version must be an integer")
+    payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
+    return Asked(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
+
+
+def parse_body(data: bytes) -> dict[str, Any]:
+    """The JSON object of a request. Raises: INVALID_PARAMETER."""
+    return parse_json_object(data)
+
+
+def parse_settle_options(body: dict[str, Any], asked: Asked, headers: Headers) -> SettleOptions:
+    """Raises: INVALID_PARAMETER."""
+    confirm = _flag(body, "confirm")
+    use_db_id = _flag(body, "useDbId")
+    purchase_data = body.get("purchaseData")
+    if purchase_data is not None and not isinstance(purchase_data, dict):
+        raise invalid("purchaseData", "purchaseData must be an object")
+    fingerprint = canonical_hash(
+        {
+            "payment": payment_body(asked.payment),
+            "requirements": requirements_body(asked.requirements),
+            "confirm": confirm,
+            "useDbId": use_db_id,
+            "purchaseData": purchase_data,
+        }
+    )
+    return SettleOptions(
+        confirm=confirm,
+        use_db_id=use_db_id,
+        wait_seconds=_wait_seconds(headers, confirm=confirm),
+        idempotency_key=_idempotency_key(headers),
+        fingerprint=fingerprint,
+        purchase_data=purchase_data,
+    )
+
+
+def canonical_hash(value: dict[str, Any]) -> str:
+    """SHA-256 in hex of a JSON value, independent of the order of keys."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def canonical_json(value: dict[str, Any]) -> str:
+    """One text per JSON value: sorted keys, no spaces; a number that is not an integer as the text it was."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=lambda number: number.text)
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise invalid(name, f"{name} must be true or false")
+    return value
+
+
+def _idempotency_key(headers: Headers) -> str | None:
+    value = headers.get(b"idempotency-key")
+    if value is None:
+        return None
+    key = value.decode("latin-1")
+    if _KEY.fullmatch(key) is None:
+        raise invalid("Idempotency-Key", "Idempotency-Key must be 1 to 255 printable ASCII characters")
+    return key
+
+
+def _wait_seconds(headers: Headers, *, confirm: bool) -> int:
+    """How long to wait for the receipt (contract 5.2); `Prefer: wait=N` only shortens it (RFC 7240)."""
+    longest = SETTLE_WAIT_SECONDS if confirm else ACCEPT_WAIT_SECONDS
+    preferred = _WAIT.search(headers.get(b"prefer", b"").decode("latin-1"))
+    return min(longest, int(preferred[1])) if preferred else longest
+
+
+def conflict() -> ApiError:
+    """409: an idempotency key that came with another request before."""
+    return ApiError(
+        Code.CONFLICT, "this Idempotency-Key came with another request", details={"field": "Idempotency-Key"}
+    )

@@ -1,0 +1,390 @@
+"""Settling a payment once and handing its success out once (contract 5.2; security A-01, A-05, A-25, F1-F5).
+
+Of any number of callers with one payment, in any number of processes, the claim's commit picks the one that settles it;
+the others wait for the outcome and learn that it is a duplicate. The order for the one: simulate, then claim, nonce,
+signature and raw transaction in one commit, then send. Nothing is written for a payment that the chain would refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import structlog
+
+from tollkeeper.api import new_request_id
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.evm import Transaction, transfer_calldata
+from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
+from tollkeeper.core.transactions import Kind, Proof, State
+from tollkeeper.core.verification import Reason, chain_checks, time_checks
+from tollkeeper.core.wire import payment_body, requirements_body
+from tollkeeper.hub.pipeline import Pipeline
+from tollkeeper.hub.requests import canonical_hash, canonical_json, conflict
+from tollkeeper.storage.hub import (
+    Claim,
+    IdempotencyKey,
+    KeyTaken,
+    NewSettlement,
+    Settlement,
+    claim_and_sign,
+    find_key,
+    find_settlement,
+    hand_out,
+    open_lane,
+    read_settlement,
+    reclaim_and_sign,
+    record_answer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tollkeeper.chains.evm import EvmChain, Fees
+    from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
+    from tollkeeper.hub.requests import SettleOptions
+    from tollkeeper.hub.signer import Signer, SignerPolicy
+    from tollkeeper.storage.database import Database
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+_RETRY_AFTER_SECONDS: Final = 2
+_FIRST_LOOK_SECONDS: Final = 0.02
+_LAST_LOOK_SECONDS: Final = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The signer that settles on one network, with what it may sign there."""
+
+    chain: EvmChain
+    signer: Signer
+    policy: SignerPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A checked settle request: its payment's signature is good and it meets the requirements."""
+
+    account: Account
+    key: PaymentKey
+    payment: Payment
+    payload: EvmPayload
+    requirements: Requirements
+    options: SettleOptions
+    kind: Kind
+    purchase_data: dict[str, Any] | None
+    deadline: float  # event loop time
+    is_expired: bool  # the request itself came too late to start a settlement
+    requirements_hash: str
+
+    @property
+    def idempotency(self) -> IdempotencyKey | None:
+        """The caller's key with the request that it belongs to."""
+        key = self.options.idempotency_key
+        return None if key is None else IdempotencyKey(key, self.options.fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the caller is told: success, or why not. `transaction` is the hash of whatever transaction this is about."""
+
+    success: bool
+    transaction: str = ""
+    reason: str | None = None
+    settlement_id: str | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """As it is kept with an idempotency key."""
+        return {
+            "success": self.success,
+            "reason": self.reason,
+            "transaction": self.transaction,
+            "settlementId": self.settlement_id,
+        }
+
+
+def requirements_hash(requirements: Requirements) -> str:
+    """Are two callers' requirements the same? Compared by this."""
+    return canonical_hash(requirements_body(requirements))
+
+
+# What one request of this process learned, for those that wait for it: None is "look for yourself".
+Shared: TypeAlias = "Outcome | ApiError | None"
+
+
+class Settlements:
+    """Settles orders. One instance per process; other processes may share the database."""
+
+    def __init__(
+        self, database: Database, clock_ms: Callable[[], int], status_url: Callable[[PaymentKey], str]
+    ) -> None:
+        """`status_url` names where anybody can follow a payment."""
+        self._database = database
+        self._clock_ms = clock_ms
+        self._status_url = status_url
+        self.pipeline = Pipeline(database, clock_ms)
+        self._leading: dict[PaymentKey, asyncio.Future[Shared]] = {}
+        self._active: set[str] = set()
+
+    def is_active(self, settlement_id: str) -> bool:
+        """Is a request of this process carrying that row forward?"""
+        return settlement_id in self._active
+
+    async def open_lane(self, account: Account) -> None:
+        """Makes the signer's nonces start where chain and database agree. Raises: RpcUnavailable, StorageError."""
+        pending = await account.chain.pending_nonce(account.signer.address)
+        network = account.chain.network.name
+        next_nonce = await self._database.run(open_lane(network, account.signer.address, pending))
+        if next_nonce > pending:
+            _LOG.info("nonces_ahead_of_chain", network=network, next_nonce=next_nonce, chain_nonce=pending)
+
+    async def settle(self, order: Order) -> Outcome:
+        """The outcome for this caller.
+
+        Raises: SETTLEMENT_PENDING where nobody knows it in time; CONFLICT for a key of another request; UNAVAILABLE
+        where node or database cannot be asked (nothing was started).
+        """
+        while True:
+            leading = self._leading.get(order.key)
+            if leading is not None:
+                failed = await self._follow(order, leading)
+                if failed is not None:
+                    return await self._recorded_with_key(order, failed)
+            if order.idempotency is not None:
+                known = await self._known_key(order, order.idempotency)
+                if known is not None:
+                    return known
+            row = await find_settlement(self._database, order.key)
+            if row is not None and not row.may_be_claimed_again:
+                return await self._known_payment(order, row)
+            if order.key in self._leading:
+                continue
+            if order.is_expired:
+                raise ApiError(
+                    Code.INVALID_SIGNATURE,
+                    "this settle request has expired: nothing was started",
+                    details={"reason": "signature_expired"},
+                )
+            try:
+                return await self._lead(order, row)
+            except KeyTaken:
+                continue
+
+    async def _follow(self, order: Order, leading: asyncio.Future[Shared]) -> Outcome | None:
+        """Waits for the request of this process that settles the payment; its outcome where that is a failure.
+
+        Raises: SETTLEMENT_PENDING; UNAVAILABLE where that request could not start anything.
+        """
+        try:
+            async with asyncio.timeout_at(order.deadline):
+                shared = await asyncio.shield(leading)
+        except TimeoutError:
+            row = await find_settlement(self._database, order.key)
+            raise self._pending(order.key, "" if row is None else row.transaction_hash) from None
+        if isinstance(shared, ApiError):
+            raise shared
+        return None if shared is None or shared.success else shared
+
+    async def _known_key(self, order: Order, key: IdempotencyKey) -> Outcome | None:
+        """What a key that was seen before shows; None for a new one. Raises: CONFLICT, SETTLEMENT_PENDING."""
+        known = await find_key(self._database, key.key)
+        if known is None:
+            return None
+        if known.fingerprint != key.fingerprint:
+            raise conflict()
+        row = None if known.settlement_id is None else await read_settlement(self._database, known.settlement_id)
+        if known.answer is None and row is not None and row.attempt == known.attempt:
+            row = await self._outcome_of(order, row)
+            if row.state is not State.FAILED:
+                return Outcome(True, row.transaction_hash, None, row.id)
+            return _failed(row)
+        answer = known.answer or {}
+        return Outcome(
+            bool(answer.get("success")),
+            answer.get("transaction") or "",
+            answer.get("reason"),
+            known.settlement_id or answer.get("settlementId"),
+        )
+
+    async def _known_payment(self, order: Order, row: Settlement) -> Outcome:
+        """The answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING."""
+        if row.handed_out_ms is None:
+            row = await self._outcome_of(order, row)
+        if row.state is State.FAILED:
+            return await self._recorded_with_key(order, _failed(row))
+        if row.handed_out_ms is None and row.requirements_hash == order.requirements_hash:
+            given = await self._database.run(hand_out(row, order.idempotency, self._clock_ms()))
+            if given:
+                return Outcome(True, row.transaction_hash, None, row.id)
+        duplicate = Outcome(False, row.transaction_hash, Reason.DUPLICATE.value, row.id)
+        return await self._recorded_with_key(order, duplicate)
+
+    async def _outcome_of(self, order: Order, row: Settlement) -> Settlement:
+        """Waits until the row shows an outcome that this caller may be told. Raises: SETTLEMENT_PENDING."""
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_LOOK_SECONDS
+        while not _has_outcome(row, confirm=order.options.confirm):
+            if loop.time() >= order.deadline:
+                raise self._pending(row.key, row.transaction_hash)
+            await asyncio.sleep(min(pause, max(0.0, order.deadline - loop.time())))
+            pause = min(2 * pause, _LAST_LOOK_SECONDS)
+            row = await read_settlement(self._database, row.id) or row
+        return row
+
+    async def _lead(self, order: Order, row: Settlement | None) -> Outcome:
+        """Settles the payment for all callers of this process; they see the outcome through `_leading`."""
+        done: asyncio.Future[Shared] = asyncio.get_running_loop().create_future()
+        self._leading[order.key] = done
+        shared: Shared = None
+        try:
+            shared = outcome = await self._attempt(order, row)
+        except ApiError as error:
+            if error.code is Code.UNAVAILABLE:
+                shared = error
+            raise
+        else:
+            return outcome
+        finally:
+            del self._leading[order.key]
+            done.set_result(shared)
+
+    async def _attempt(self, order: Order, known: Settlement | None) -> Outcome:
+        account = order.account
+        if order.payload.authorization.valid_before <= self._clock_ms() // 1000:
+            return await self._refused(order, Reason.VALID_BEFORE)
+        try:
+            reason, fees = await self._simulate(order)
+            if reason is not None:
+                return await self._refused(order, reason)
+            assert fees is not None  # noqa: S101 - a passed simulation comes with fees
+        except RpcUnavailable as error:
+            raise unavailable(str(error)) from error
+        claim = await self._database.run(self._claim(order, known, fees))
+        if not claim.won or claim.raw is None:
+            return await self._known_payment(order, claim.settlement)
+        self._active.add(claim.settlement.id)
+        try:
+            advance = await self.pipeline.advance(
+                account.chain, claim.settlement, claim.raw, order.deadline, for_caller=True
+            )
+        finally:
+            self._active.discard(claim.settlement.id)
+        row = advance.settlement
+        if advance.handed_out:
+            return Outcome(True, row.transaction_hash, None, row.id)
+        if row.state is State.FAILED:
+            return _failed(row)
+        if _has_outcome(row, confirm=order.options.confirm):  # another process moved it first
+            return await self._known_payment(order, row)
+        raise self._pending(row.key, row.transaction_hash)
+
+    async def _simulate(self, order: Order) -> tuple[Reason | None, Fees | None]:
+        """Would the chain take the payment now, and at which fees? Raises: RpcUnavailable."""
+        account, payload = order.account, order.payload
+        revert, block = await account.chain.simulate(payload, account.signer.address)
+        now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
+        for check in time_checks(payload, now_seconds):
+            if not check.ok:
+                return check.reason, None
+        if revert is not None:
+            facts, block = await account.chain.state(payload, account.signer.address)
+            for check in chain_checks(payload, facts):
+                if not check.ok:
+                    return check.reason, None
+        fees = await account.chain.fees(account.signer.address, block.base_fee_wei)
+        if fees.signer_balance < fees.max_fee_per_gas * account.chain.config.gas_limit:
+            _LOG.error("signer_without_gas", network=account.chain.network.name, signer=account.signer.address)
+            msg = "the hub's account has no gas money on this network"
+            raise RpcUnavailable(msg)
+        return None, fees
+
+    async def _refused(self, order: Order, reason: Reason) -> Outcome:
+        """The answer to a payment that the chain would not take; no row is written for it."""
+        if reason is not Reason.NONCE_USED:
+            return await self._recorded_with_key(order, Outcome(False, "", reason.value))
+        row = await find_settlement(self._database, order.key)
+        if row is not None and not row.may_be_claimed_again:  # another process was faster, or this one just before
+            return await self._known_payment(order, row)
+        foreign = await order.account.chain.find_use(order.key.payer, order.key.nonce)
+        return await self._recorded_with_key(order, Outcome(False, foreign or "", reason.value))
+
+    def _claim(self, order: Order, known: Settlement | None, fees: Fees) -> Any:  # noqa: ANN401 - a unit
+        account = order.account
+        chain = account.chain
+        assert chain.network.chain_id is not None  # noqa: S101 - an EVM network has one
+        chain_id = chain.network.chain_id
+        calldata = transfer_calldata(order.payload.authorization, order.payload.signature)
+
+        def sign(nonce: int) -> tuple[bytes, str]:
+            transaction = Transaction(
+                chain_id=chain_id,
+                nonce=nonce,
+                max_priority_fee_per_gas=fees.max_priority_fee_per_gas,
+                max_fee_per_gas=fees.max_fee_per_gas,
+                gas=chain.config.gas_limit,
+                to=order.key.asset,
+                value=0,
+                data=calldata,
+            )
+            return account.signer.sign(transaction, account.policy)
+
+        new = NewSettlement(
+            id=new_request_id(),
+            key=order.key,
+            kind=order.kind,
+            pay_to=order.payload.authorization.pay_to,
+            value=order.payload.authorization.value,
+            payment=json.dumps(payment_body(order.payment), separators=(",", ":")),
+            requirements=canonical_json(requirements_body(order.requirements)),
+            requirements_hash=order.requirements_hash,
+            confirm=order.options.confirm,
+            purchase_data=None if order.purchase_data is None else canonical_json(order.purchase_data),
+            signer=account.signer.address,
+            now_ms=self._clock_ms(),
+        )
+        if known is None:
+            return claim_and_sign(new, order.idempotency, sign)
+        return reclaim_and_sign(known, new, order.idempotency, sign)
+
+    async def _recorded_with_key(self, order: Order, outcome: Outcome) -> Outcome:
+        """Keeps an answer with the caller's key, so that the key shows it again."""
+        if order.idempotency is not None:
+            await self._database.run(record_answer(order.idempotency, outcome.recorded(), self._clock_ms()))
+        return outcome
+
+    def _pending(self, key: PaymentKey, transaction_hash: str) -> ApiError:
+        return ApiError(
+            Code.SETTLEMENT_PENDING,
+            "the outcome of this settlement is not known yet: ask again with the same payment",
+            details={"transaction": transaction_hash, "statusUrl": self._status_url(key), "network": key.network},
+            headers={"Retry-After": str(_RETRY_AFTER_SECONDS)},
+        )
+
+
+def unavailable(reason: str) -> ApiError:
+    """503: the chain cannot be asked, and nothing was started."""
+    return ApiError(
+        Code.UNAVAILABLE,
+        f"the network cannot be used at the moment: {reason}",
+        headers={"Retry-After": str(_RETRY_AFTER_SECONDS)},
+    )
+
+
+def _has_outcome(row: Settlement, *, confirm: bool) -> bool:
+    """May a caller be told how this ended? Without `confirm`, a node's acceptance is enough."""
+    if row.state in {State.CONFIRMED, State.FAILED}:
+        return True
+    return not confirm and row.state in {State.BROADCAST, State.MINED}
+
+
+def _failed(row: Settlement) -> Outcome:
+    transaction = row.foreign_hash or row.transaction_hash
+    if row.proof is Proof.NEVER_SENT:
+        transaction = ""
+    return Outcome(False, transaction, row.error or Reason.TRANSACTION_FAILED.value, row.id)
+
+
+__all__ = ["SETTLE_WAIT_SECONDS", "Account", "Claim", "Order", "Outcome", "Settlements", "requirements_hash"]

@@ -1,0 +1,95 @@
+"""The hub's own account, which pays the gas, and the policy that bounds what it signs (security A-24, A-26).
+
+The key lives in one object that shows only its address and signs only what the policy allows: a transferWithAuthorization
+to an allowed token, without value, on one chain, under a gas and a fee cap. Nonces and sending are not its business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from tollkeeper.core.evm import (
+    SECP256K1_ORDER,
+    SELECTOR_TRANSFER,
+    SELECTOR_TRANSFER_BYTES,
+    Transaction,
+    address_of_key,
+    sign_transaction,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HEAD_SIZE_BYTES: Final = 4 + 6 * 32
+_SPLIT_SIZE_BYTES: Final = _HEAD_SIZE_BYTES + 3 * 32
+_SIGNATURE_OFFSET: Final = 7 * 32
+
+
+class PolicyError(ValueError):
+    """A transaction that this signer does not sign: a fault of the caller's code, never of a payment."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignerPolicy:
+    """What may be signed on one network. Fees are wei per gas."""
+
+    chain_id: int
+    assets: frozenset[str]
+    gas_max: int
+    max_fee_per_gas_max: int
+
+    def check(self, transaction: Transaction) -> None:
+        """Raises: PolicyError, naming the rule, for anything but a bounded transfer by authorization."""
+        rules = (
+            (transaction.chain_id == self.chain_id, "the chain id"),
+            (transaction.to in self.assets, "the receiving contract"),
+            (transaction.value == 0, "a value above zero"),
+            (0 < transaction.gas <= self.gas_max, "the gas limit"),
+            (0 <= transaction.max_fee_per_gas <= self.max_fee_per_gas_max, "the fee per gas"),
+            (0 <= transaction.max_priority_fee_per_gas <= transaction.max_fee_per_gas, "the tip"),
+            (_is_transfer(transaction.data), "the call"),
+        )
+        for is_kept, name in rules:
+            if not is_kept:
+                msg = f"the signer policy forbids {name} of this transaction"
+                raise PolicyError(msg)
+
+
+def _is_transfer(data: bytes) -> bool:
+    """Is this the calldata of one of transferWithAuthorization's two forms, and nothing else?"""
+    if data[:4] == SELECTOR_TRANSFER:
+        return len(data) == _SPLIT_SIZE_BYTES
+    if data[:4] != SELECTOR_TRANSFER_BYTES or len(data) < _HEAD_SIZE_BYTES + 64:
+        return False
+    offset = int.from_bytes(data[_HEAD_SIZE_BYTES : _HEAD_SIZE_BYTES + 32], "big")
+    size = int.from_bytes(data[_HEAD_SIZE_BYTES + 32 : _HEAD_SIZE_BYTES + 64], "big")
+    return offset == _SIGNATURE_OFFSET and len(data) == _HEAD_SIZE_BYTES + 64 + size + -size % 32
+
+
+class Signer:
+    """One account of the hub's. `address` is lower-case hex; the key cannot be read back, printed or pickled."""
+
+    __slots__ = ("_sign", "address")
+
+    def __init__(self, private_key: bytes) -> None:
+        """Takes 32 bytes. Raises: ValueError, which does not show them, where they are no key."""
+        if len(private_key) != 32 or not 0 < int.from_bytes(private_key, "big") < SECP256K1_ORDER:
+            msg = "a signing key is a number of 32 bytes below the order of secp256k1"
+            raise ValueError(msg)
+        self.address = address_of_key(private_key)
+        self._sign: Callable[[Transaction], tuple[bytes, str]] = lambda transaction: sign_transaction(
+            transaction, private_key
+        )
+
+    def sign(self, transaction: Transaction, policy: SignerPolicy) -> tuple[bytes, str]:
+        """The raw signed transaction and its hash. Raises: PolicyError."""
+        policy.check(transaction)
+        return self._sign(transaction)
+
+    def __repr__(self) -> str:
+        return f"Signer({self.address})"
+
+    def __reduce__(self) -> NoReturn:
+        msg = "a signer cannot be copied out of its process"
+        raise TypeError(msg)

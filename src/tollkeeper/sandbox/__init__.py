@@ -1,0 +1,1 @@
+"""Embedded chain, test token, test wallets, demo target and demo."""

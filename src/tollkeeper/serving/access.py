@@ -1,0 +1,86 @@
+"""In front of our applications: one log line per request, and two applications on one port (contract 1).
+
+A line names method, path, status, duration and request id; never a query, a header or an address. What this module does
+not do: answer anything itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, TypeAlias
+
+import structlog
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Any]]
+Send: TypeAlias = Callable[[Any], Awaitable[None]]
+# Any: uvicorn, Litestar and our own applications name one and the same protocol by types of their own.
+Application: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+
+_LOG = structlog.get_logger("tollkeeper.access")
+_PATH_LENGTH: Final = 200
+_QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/hub/healthz", "/hub/readyz"})
+
+
+class AccessLog:
+    """The outermost application: writes the line when the answer is complete or will never be."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """The ASGI entry."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter_ns()
+        status = 0
+        state = scope.setdefault("state", {})
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        path = scope["path"]
+        try:
+            await self._app(scope, receive, send_noting)
+        finally:
+            write = _LOG.debug if path in _QUIET_PATHS else _LOG.info
+            write(
+                "request",
+                method=scope["method"],
+                path=path[:_PATH_LENGTH],
+                status=status,
+                duration_ms=(time.perf_counter_ns() - started) // 1_000_000,
+                request_id=state.get("request_id", ""),
+            )
+
+
+class Mounted:
+    """`inner` under a path prefix, `outer` everywhere else; `inner` sees paths without the prefix."""
+
+    def __init__(self, outer: Application, prefix: str, inner: Application) -> None:
+        self._outer = outer
+        self._prefix = prefix
+        self._inner = inner
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """The ASGI entry."""
+        path = scope["path"] if scope["type"] == "http" else ""
+        if path != self._prefix and not path.startswith(self._prefix + "/"):
+            await self._outer(scope, receive, send)
+            return
+        inner_path = path[len(self._prefix) :] or "/"
+        # The encoded path is made anew: a prefix written as %68ub is the same prefix.
+        inner = {**scope, "path": inner_path, "raw_path": _encoded(scope.get("raw_path"), self._prefix, inner_path)}
+        await self._inner(inner, receive, send)
+
+
+def _encoded(raw_path: bytes | None, prefix: str, inner_path: str) -> bytes:
+    raw_prefix = prefix.encode()
+    if raw_path is not None and raw_path.startswith(raw_prefix):
+        return raw_path[len(raw_prefix) :] or b"/"
+    return inner_path.encode("utf-8", "surrogateescape")

@@ -1,0 +1,160 @@
+"""One HTTP listener inside the running event loop, and a process that serves until it is told to stop (security F21).
+
+Stopping closes the listener at once, lets every accepted request finish within a time, and only then returns, so that
+the caller closes databases last. A second signal ends the waiting. What this module does not do: know what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import structlog
+import uvicorn
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from types import TracebackType
+
+    from tollkeeper.serving.access import Application
+
+T = TypeVar("T")
+
+_LOG = structlog.get_logger("tollkeeper.serving")
+_BACKLOG: Final = 2048
+_KEEP_ALIVE_SECONDS: Final = 75
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class ListenError(Exception):
+    """The address cannot be listened on; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener is."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The origin by which this machine reaches it."""
+        host = self.host
+        with contextlib.suppress(ValueError):
+            address = ip_address(host)
+            if address.is_unspecified:
+                host = "127.0.0.1" if address.version == 4 else "::1"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes any free one. Raises: ListenError."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        msg = f"{host}:{port} cannot be listened on ({error.strerror or error})"
+        raise ListenError(msg) from error
+
+
+class _Server(uvicorn.Server):
+    """uvicorn inside our event loop: the signals are this process's own, and somebody waits for its start."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+class HttpServer:
+    """`async with HttpServer(app, listen(host, port)):` serves `app` until the block ends, then drains."""
+
+    def __init__(self, app: Application, listening: socket.socket, *, drain_seconds: int = 600) -> None:
+        host, port = listening.getsockname()[:2]
+        self.address = Address(host, port)
+        self._listening = listening
+        self._server = _Server(
+            uvicorn.Config(
+                app=app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=drain_seconds,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The origin by which this machine reaches the listener."""
+        return self.address.url
+
+    async def __aenter__(self) -> Self:
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
+        await self._server.listening.wait()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop accepting and finish what was accepted; at once where the block was cancelled."""
+        if self._serving is None:
+            return
+        self._server.should_exit = True
+        if error is not None:
+            self._serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._serving
+
+
+async def until_signalled(serve: Callable[[asyncio.Event], Awaitable[T]]) -> T | None:
+    """The result of `serve(stop)`; a first SIGTERM or SIGINT sets `stop`, a second cancels it (the result is None)."""
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(serve(stop))
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            _LOG.warning("stopping_at_once")
+            task.cancel()
+        else:
+            _LOG.info("stopping")
+            stop.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a process's main coroutine on the fast event loop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)

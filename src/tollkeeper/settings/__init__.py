@@ -1,0 +1,36 @@
+"""Settings: the only reader of environment, configuration file and key files (contract 1, security A-26).
+
+`load_settings` gives the checked configuration of a process or, as SettingsError, everything that is wrong with it.
+What this package does not do: open a database or a connection.
+"""
+
+from __future__ import annotations
+
+from tollkeeper.settings.loading import DEFAULT_PORT, load_settings
+from tollkeeper.settings.model import (
+    ExposureCaps,
+    Finding,
+    GasCaps,
+    NetworkSettings,
+    Peers,
+    Role,
+    Settings,
+    SettingsError,
+)
+from tollkeeper.settings.sources import CONFIG_VARIABLE, FILE_NAME, find_config
+
+__all__ = [
+    "CONFIG_VARIABLE",
+    "DEFAULT_PORT",
+    "FILE_NAME",
+    "ExposureCaps",
+    "Finding",
+    "GasCaps",
+    "NetworkSettings",
+    "Peers",
+    "Role",
+    "Settings",
+    "SettingsError",
+    "find_config",
+    "load_settings",
+]

@@ -1,0 +1,173 @@
+"""Which settings there are, what each means and what it is when nobody sets it (contract 1, 3.2, 4.4, 5.2, 6)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core import configuration as text_of
+from tollkeeper.core.challenge import Profile
+from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
+from tollkeeper.core.evm import parse_address
+from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
+from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
+from tollkeeper.settings.model import ExposureCaps, GasCaps, NetworkSettings, Role, Settings, SettingsError
+from tollkeeper.settings.sources import Sources, find_config, network_setting, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tollkeeper.core.sealing import KeyRing
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = {Role.SERVE: 8402, Role.GATEWAY: 8402, Role.HUB: 8404}
+_DATABASE_NAME: Final = {Role.SERVE: "tollkeeper.db", Role.GATEWAY: "gateway.db", Role.HUB: "hub.db"}
+
+
+def load_settings(
+    role: Role,
+    config: Path | None = None,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings of a process. `environ` is the process's own unless given; `overrides` are a command's options.
+
+    Raises: SettingsError with everything that is wrong.
+    """
+    environ = os.environ if environ is None else environ
+    path = find_config(config, environ)
+    base = Path() if path is None else path.absolute().parent
+    sources = Sources(read_toml(path), environ, overrides or {}, base)
+    settings = _build(sources, role, path)
+    sources.report_unknown()
+    if sources.findings:
+        raise SettingsError(tuple(sources.findings))
+    return settings
+
+
+def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
+    take = sources.take
+    host = take("host", text_of.parse_host, DEFAULT_HOST)
+    port = take("port", text_of.whole_number(0, 65535), DEFAULT_PORT[role])
+    public_url = _public_url(sources, host, port)
+    trusted_proxies = sources.several("trusted_proxies", text_of.parse_peers)
+    anonymous = text_of.default_anonymous_paygates(public_url, behind_proxy=bool(trusted_proxies))
+    networks = _networks(sources, role)
+    encryption_keys, auth_keys, signer_keys = _keys(sources, role)
+    return Settings(
+        role=role,
+        config_path=path,
+        host=host,
+        port=port,
+        public_url=public_url,
+        hub_url=_hub_url(sources, role),
+        database_url=_database_url(sources, role),
+        networks=networks,
+        default_network=_default_network(sources, role, networks),
+        default_payment_address=sources.optional("default_payment_address", _address),
+        anonymous_paygates=take("anonymous_paygates", text_of.choice(AnonymousPaygates), anonymous),
+        allow_private_targets=take("allow_private_targets", text_of.parse_boolean, default=False),
+        challenge_profile=take("challenge_profile", text_of.choice(Profile), Profile.SUPERSET),
+        exposure=_exposure(sources),
+        trusted_proxies=trusted_proxies,
+        trusted_issuers=sources.several("trusted_issuers", text_of.parse_url),
+        cors_origins=sources.several("cors_origins", lambda text: text_of.parse_origin(text).text),
+        confirm_depth=take("confirm_depth", text_of.whole_number(1, 1000), 1),
+        gas=_gas(sources),
+        encryption_keys=encryption_keys,
+        auth_keys=auth_keys,
+        signer_keys=signer_keys,
+        log_level=take("log_level", text_of.choice(LogLevel), LogLevel.INFO),
+        log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
+        shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
+    )
+
+
+def _exposure(sources: Sources) -> ExposureCaps:
+    default = ExposureCaps()
+    return ExposureCaps(
+        sources.take("assume_valid_max_payments", text_of.whole_number(1, 10**6), default.payments),
+        sources.take("assume_valid_max_value", text_of.parse_usdc_micro, default.value_micro),
+    )
+
+
+def _gas(sources: Sources) -> GasCaps:
+    default = GasCaps()
+    return GasCaps(
+        sources.take("max_fee_per_gas_wei", text_of.whole_number(1, 10**15), default.max_fee_per_gas_wei),
+        sources.take("gas_limit", text_of.whole_number(50_000, 10_000_000), default.gas_limit),
+        sources.take("gas_budget_per_hour_wei", text_of.whole_number(1, 10**21), default.budget_per_hour_wei),
+    )
+
+
+def _keys(sources: Sources, role: Role) -> tuple[KeyRing | None, KeyRing | None, tuple[Secret[bytes], ...]]:
+    """The keys that encrypt what the gateway stores, that sign logins, and that sign settlements."""
+    encrypts = None if role is Role.HUB else "the gateway encrypts what it stores"
+    settles = None if role is Role.GATEWAY else "the hub signs settlements"
+    return (
+        sources.secret("encryption_keys", parse_key_ring, encrypts),
+        sources.secret("auth_keys", parse_key_ring, "logins are signed"),
+        sources.secret("signer_keys", parse_private_keys, settles) or (),
+    )
+
+
+def _public_url(sources: Sources, host: str, port: int) -> PublicUrl:
+    """Where the world reaches us; known without being told only where it is this machine alone."""
+    local = PublicUrl(f"http://{f'[{host}]' if ':' in host else host}:{port}", host)
+    if sources.text("public_url") is None and not local.is_loopback:
+        sources.report("public_url", "it is not set", "give the URL by which clients reach this process")
+    return sources.take("public_url", text_of.parse_origin, local)
+
+
+def _hub_url(sources: Sources, role: Role) -> str | None:
+    url = sources.optional("hub_url", text_of.parse_url)
+    if role is Role.GATEWAY and sources.text("hub_url") is None:
+        sources.report("hub_url", "it is not set", "give the URL of a Tollkeeper hub or another x402 facilitator")
+    return url if role is Role.GATEWAY else None
+
+
+def _database_url(sources: Sources, role: Role) -> str:
+    directory = sources.base / (sources.text("data_dir") or "data")
+    return sources.take("database_url", text_of.parse_database_url, f"sqlite:///{directory / _DATABASE_NAME[role]}")
+
+
+def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
+    """Every network with a node, and for a gateway alone every one that the file has a section for."""
+    networks: dict[str, NetworkSettings] = {}
+    for name, network in NETWORKS.items():
+        if network.family is not Family.EVM:
+            continue
+        node = network_setting("rpc_url", name)
+        urls = sources.several(node, text_of.parse_rpc_url)
+        asset = sources.take(network_setting("asset", name), _address, network.usdc.address)
+        settings = NetworkSettings(
+            network if asset == network.usdc.address else replace(network, usdc=Asset(asset)),
+            urls,
+            sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
+            sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
+        )
+        if urls or name in sources.sections:
+            networks[name] = settings
+        if not urls and name in sources.sections and role is not Role.GATEWAY:
+            sources.report(node, "it is not set", f"give the URL of a JSON-RPC node of {name}")
+    if not networks:
+        sources.report("networks", "no network is enabled", "set rpc_url in a section such as [networks.base-sepolia]")
+    return networks
+
+
+def _default_network(sources: Sources, role: Role, networks: Mapping[str, NetworkSettings]) -> Network | None:
+    network = sources.optional("default_network", text_of.parse_network)
+    if role is Role.HUB:
+        return network
+    if sources.text("default_network") is None:
+        sources.report("default_network", "it is not set", "name the network that new gates are paid on")
+    elif network is not None and network.name not in networks:
+        sources.report("default_network", f"{network.name} is not enabled", f"set rpc_url of [networks.{network.name}]")
+    return network
+
+
+def _address(text: str) -> str:
+    return parse_address(text, field="it")

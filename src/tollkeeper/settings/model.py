@@ -1,0 +1,106 @@
+"""What the settings of a process are, once they were found right (contract 1, 3.2, 4.4, 5.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tollkeeper.core.challenge import Profile
+    from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
+    from tollkeeper.core.keyring import Secret
+    from tollkeeper.core.networks import Network
+    from tollkeeper.core.sealing import KeyRing
+
+Peers: TypeAlias = IPv4Network | IPv6Network
+
+
+class Role(StrEnum):
+    """Which parts this process runs (contract 1)."""
+
+    SERVE = "serve"
+    GATEWAY = "gateway"
+    HUB = "hub"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: which setting, what about it, and what to do."""
+
+    name: str
+    problem: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.problem}" + (f": {self.remedy}" if self.remedy else "")
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used; `findings` are all the reasons."""
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        super().__init__("\n".join(str(finding) for finding in findings))
+        self.findings = findings
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """One enabled network. Name and version of its token are read from the chain unless set (contract 5.3)."""
+
+    network: Network
+    rpc_urls: tuple[str, ...] = field(repr=False, default=())
+    asset_name: str | None = None
+    asset_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GasCaps:
+    """What one settlement, and all settlements of an hour, may cost the hub (contract 5.2). Wei, and gas."""
+
+    max_fee_per_gas_wei: int = 50_000_000_000
+    gas_limit: int = 150_000
+    budget_per_hour_wei: int = 50_000_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExposureCaps:
+    """What a payer may owe a gate under `assumeValid` (contract 4.4): payments, and micro-units."""
+
+    payments: int = 5
+    value_micro: int = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The configuration of one process, checked."""
+
+    role: Role
+    config_path: Path | None
+    host: str
+    port: int
+    public_url: PublicUrl
+    hub_url: str | None
+    database_url: str
+    networks: Mapping[str, NetworkSettings]
+    default_network: Network | None
+    default_payment_address: str | None
+    anonymous_paygates: AnonymousPaygates
+    allow_private_targets: bool
+    challenge_profile: Profile
+    exposure: ExposureCaps
+    trusted_proxies: tuple[Peers, ...]
+    trusted_issuers: tuple[str, ...]
+    cors_origins: tuple[str, ...]
+    confirm_depth: int
+    gas: GasCaps
+    encryption_keys: KeyRing | None
+    auth_keys: KeyRing | None
+    signer_keys: tuple[Secret[bytes], ...]
+    log_level: LogLevel
+    log_format: LogFormat
+    shutdown_timeout_seconds: int

@@ -1,0 +1,84 @@
+"""The official clients that the interop tests run, each unmodified and in its own environment (see `setup`).
+
+A driver is a script beside this file, run by the interpreter of one environment; drivers/*.py say what goes in and out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any, Final
+
+HERE: Final = pathlib.Path(__file__).resolve().parent
+CACHE: Final = HERE.parent.parent / ".cache" / "interop"
+DRIVER_TIMEOUT_SECONDS: Final = 90
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Driver:
+    """A script of drivers/, the environment that it runs in, and what it is always asked besides."""
+
+    environment: str
+    script: str
+    always: tuple[tuple[str, str], ...] = ()
+
+    def run(self, request: Json) -> Json:
+        """The driver's answer. Raises CalledProcessError when the driver itself, not its client, breaks."""
+        directory = CACHE / self.environment
+        script = str(HERE / "drivers" / self.script)
+        if self.environment == "npm":
+            command = [os.environ.get("NODE", "node"), script]
+        else:
+            command = [str(directory / "bin" / "python"), script]
+        finished = subprocess.run(
+            command,
+            input=json.dumps({**request, **dict(self.always)}),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            cwd=directory,
+            timeout=DRIVER_TIMEOUT_SECONDS,
+        )
+        answer: Json = json.loads(finished.stdout)
+        return answer
+
+
+PAYING_CLIENTS: Final = {
+    "x402-1.0.0-httpx": Driver("x402-1.0.0", "pay_py_v1.py", (("mode", "httpx"),)),
+    "x402-1.0.0-requests": Driver("x402-1.0.0", "pay_py_v1.py", (("mode", "requests"),)),
+    "x402-2.25.0-httpx": Driver("x402-2.25.0", "pay_py_v2.py"),
+    "x402-fetch-1.2.0": Driver("npm", "pay_fetch.mjs"),
+    "@x402/fetch-2.27.0": Driver("npm", "pay_fetch_v2.mjs"),
+}
+
+FACILITATOR_CLIENTS: Final = {
+    "x402-1.0.0": Driver("x402-1.0.0", "facilitate_py_v1.py"),
+    "x402-2.25.0": Driver("x402-2.25.0", "facilitate_py_v2.py"),
+    "npm-x402-1.2.0": Driver("npm", "facilitate_v1.mjs"),
+    "@x402/core-2.27.0": Driver("npm", "facilitate_v2.mjs"),
+}
+
+WITHOUT_SUPPORTED: Final = "x402-1.0.0"  # its FacilitatorClient has no call for /supported
+
+
+def ask_facilitator(client: str, hub_url: str, calls: list[Json]) -> list[Json]:
+    """Each call's result in order: {"answer": what the client parsed} or {"error": {type, message}}."""
+    results: list[Json] = FACILITATOR_CLIENTS[client].run({"url": hub_url, "calls": calls})["results"]
+    return results
+
+
+def sign(client: str, requirements: Json, private_keys: list[str]) -> list[Json]:
+    """One v1 payment payload a key, made by the client's own signing code. No server is asked."""
+    calls = [{"operation": "sign", "privateKey": key, "requirements": requirements} for key in private_keys]
+    return [result["answer"] for result in ask_facilitator(client, "http://127.0.0.1:9", calls)]
+
+
+def build_environments() -> None:
+    """Build the environments that are missing or outdated; a moment when nothing is."""
+    subprocess.run([sys.executable, str(HERE / "setup")], check=True, env={**os.environ, "PYTHON": sys.executable})
