@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 from litestar import Request, Response
+from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
 
 from tollkeeper.core.errors import ApiError, Code, ErrorType, invalid, missing
@@ -65,8 +66,6 @@ def ok(body: Mapping[str, Any], *, status: int = 200, headers: dict[str, str] | 
     return Response(envelope(body), status_code=status, headers=headers, media_type="application/json")
 
 
-
-
 def bearer_token(headers: Mapping[str, str]) -> str | None:
     """The token of `Authorization: Bearer ...`; None without one or with another scheme."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -80,9 +79,7 @@ async def read_body(chunks: AsyncIterator[bytes], limit_bytes: int = JSON_BODY_S
     async for chunk in chunks:
         size_bytes += len(chunk)
         if size_bytes > limit_bytes:
-            raise ApiError(
-                Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes}
-            )
+            raise ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
         parts.append(chunk)
     return b"".join(parts)
 
@@ -171,6 +168,11 @@ def _from_litestar(error: HTTPException) -> ApiError:
     return ApiError(Code.INVALID_PARAMETER, error.detail or "the request cannot be read")
 
 
+def _check_head(scope: Scope) -> None:
+    if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > HEAD_MAX:
+        raise ApiError(Code.HEADERS_TOO_LARGE, "the request head is too large", details={"limitBytes": HEAD_MAX})
+
+
 async def send_answer(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """A whole JSON answer on bare ASGI, for the paths that are too hot for a framework."""
     length = (b"content-length", str(len(body)).encode())
@@ -206,7 +208,7 @@ class Shell:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, lifespan or (refused) websocket."""
-        if scope["type"] != "http":
+        if scope["type"] != ScopeType.HTTP:
             await self.app(scope, receive, send)
             return
         request_id = new_request_id()
@@ -222,8 +224,7 @@ class Shell:
             await send(message)
 
         try:
-            if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > HEAD_MAX:
-                raise ApiError(Code.HEADERS_TOO_LARGE, "the request head is too large", details={"limitBytes": HEAD_MAX})
+            _check_head(scope)
             await self.app(scope, receive, send_with_own)
         except ConnectionResetError:
             _LOG.info("client_gone", request_id=request_id, path=scope["path"])

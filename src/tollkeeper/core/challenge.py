@@ -122,8 +122,10 @@ def build_challenge(gate: PayGate, asset: EvmAsset, resource: str, api_version: 
 
 
 def exhausted_body(challenge: Challenge, detail: dict[str, Any], profile: Profile, timestamp: str) -> bytes:
-    """A 402 whose credits are used up: the body of an unpaid call with `errorDetail`, so that an official client can
-    pay again at once (contract 4.3). Shapes A and B stay to the letter."""
+    """A 402 whose credits are used up: the body of an unpaid call and `errorDetail` (contract 4.3).
+
+    `error` stays a string, so that an official client can pay again at once. Shapes A and B stay to the letter.
+    """
     body = challenge.body(profile, timestamp)
     if profile is not Profile.SUPERSET:
         return body

@@ -72,8 +72,10 @@ SELECTOR_VERSION: Final = selector(b"version()")
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """EIP-3009 TransferWithAuthorization. Addresses and nonce are lower-case hex, value in base units, times in
-    Unix seconds. The field names follow the field (payer, payTo); the wire calls them from and to."""
+    """EIP-3009 TransferWithAuthorization. Addresses and nonce are lower-case hex.
+
+    The value is in base units, times are Unix seconds. What is payer and pay_to here is from and to on the wire.
+    """
 
     payer: str
     pay_to: str

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from tollkeeper.core.addresses import TargetUrl
-from tollkeeper.core.errors import Code, ApiError, invalid
+from tollkeeper.core.errors import ApiError, Code, invalid
 
 Header = tuple[bytes, bytes]
 

@@ -22,8 +22,31 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 RESERVED_SLUGS: Final = frozenset(
-    "api hub app ops files docs openapi.json healthz readyz metrics assets favicon.ico robots.txt llms.txt mcp receipt "
-    ".well-known verify settle supported transfer payments discovery".split()
+    [
+        "api",
+        "hub",
+        "app",
+        "ops",
+        "files",
+        "docs",
+        "openapi.json",
+        "healthz",
+        "readyz",
+        "metrics",
+        "assets",
+        "favicon.ico",
+        "robots.txt",
+        "llms.txt",
+        "mcp",
+        "receipt",
+        ".well-known",
+        "verify",
+        "settle",
+        "supported",
+        "transfer",
+        "payments",
+        "discovery",
+    ]
 )
 _SLUG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{2,63}", re.ASCII)
 _MIME_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}", re.ASCII)
@@ -205,9 +228,7 @@ def _parse_fields(body: dict[str, Any], also_known: Iterable[str] = ()) -> dict[
             raise invalid(name, f"{name} takes only {only!r} in this version")
     if body.get("creditsExpireAfter") is not None:
         raise invalid("creditsExpireAfter", "creditsExpireAfter is not available in this version")
-    return {
-        attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body
-    }
+    return {attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body}
 
 
 def check_payment_address(value: object, network: str, forbidden: frozenset[str]) -> str:
@@ -221,9 +242,7 @@ def check_payment_address(value: object, network: str, forbidden: frozenset[str]
         )
     address = parse_address(value, field="paymentAddress")
     if address == ZERO_ADDRESS or address in forbidden:
-        raise ApiError(
-            Code.INVALID_ADDRESS, "paymentAddress may not be paid", details={"field": "paymentAddress"}
-        )
+        raise ApiError(Code.INVALID_ADDRESS, "paymentAddress may not be paid", details={"field": "paymentAddress"})
     return address
 
 

@@ -141,7 +141,11 @@ def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmA
     asked = ALIASES.get(requirements.network, requirements.network)
     yield Check("requirements.network", asked == asset.network.name, Reason.NETWORK, asset.network.name, asked)
     yield Check(
-        "requirements.asset", requirements.asset == asset.address, Reason.REQUIREMENTS, asset.address, requirements.asset
+        "requirements.asset",
+        requirements.asset == asset.address,
+        Reason.REQUIREMENTS,
+        asset.address,
+        requirements.asset,
     )
     payload = payment.payload
     assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks came first
@@ -195,7 +199,9 @@ def signature_check(payload: EvmPayload, asset: EvmAsset) -> Check:
 def chain_checks(payload: EvmPayload, facts: ChainFacts) -> Iterator[Check]:
     """What the chain says, most telling fact first, so that a failed simulation is named by its cause."""
     yield Check("assetCode", facts.asset_has_code, Reason.ASSET_CODE, True, facts.asset_has_code)
-    yield Check("nonceUnused", not facts.nonce_used, Reason.NONCE_USED, "unused", "used" if facts.nonce_used else "unused")
+    yield Check(
+        "nonceUnused", not facts.nonce_used, Reason.NONCE_USED, "unused", "used" if facts.nonce_used else "unused"
+    )
     value = payload.authorization.value
     yield Check("balance", facts.balance >= value, Reason.FUNDS, str(value), str(facts.balance))
     yield Check("simulation", facts.revert is None, Reason.SIMULATION, None, facts.revert)

@@ -68,8 +68,10 @@ class Payment:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """PaymentRequirements of version 1. `amount` is `maxAmountRequired` in base units; addresses are as sent but
-    lower-cased on EVM; `network` is the sender's spelling."""
+    """PaymentRequirements of version 1. `amount` is `maxAmountRequired` in base units.
+
+    Addresses are as sent but lower-cased on EVM; `network` is the sender's spelling.
+    """
 
     scheme: str
     network: str

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tollkeeper.api import bearer_token, clock_ms, error_envelope, header_pairs, iso, send_answer
@@ -28,7 +29,7 @@ from tollkeeper.storage.purchases import SpendRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from litestar.types import Receive, Scope, Send
+    from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.auth import Auth
     from tollkeeper.core.verification import EvmAsset
@@ -45,42 +46,28 @@ class ExhaustedError(Exception):
     """The payment's credits are used up here: answered as if unpaid, so that a client may pay again."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Access:
-    """Answers calls of PayGates."""
+    """Answers calls of PayGates. `verified` keeps headers that passed, bounded."""
 
-    def __init__(
-        self,
-        gates: Gates,
-        purchases: Purchases,
-        buying: Buying,
-        delivery: Delivery,
-        traffic: Traffic,
-        auth: Auth,
-        assets: Callable[[], Mapping[str, EvmAsset]],
-        token_keys: Sequence[bytes],
-        *,
-        profile: Profile,
-        body_limit_bytes: int,
-        gateway_url: str,
-    ) -> None:
-        self._gates = gates
-        self._purchases = purchases
-        self._buying = buying
-        self._delivery = delivery
-        self._traffic = traffic
-        self._auth = auth
-        self._assets = assets
-        self._token_keys = token_keys
-        self._profile = profile
-        self._body_limit_bytes = body_limit_bytes
-        self._gateway_url = gateway_url
-        self._verified: OrderedDict[bytes, Presented] = OrderedDict()
+    gates: Gates
+    purchases: Purchases
+    buying: Buying
+    delivery: Delivery
+    traffic: Traffic
+    auth: Auth
+    assets: Callable[[], Mapping[str, EvmAsset]]
+    token_keys: Sequence[bytes]
+    profile: Profile
+    body_limit_bytes: int
+    gateway_url: str
+    verified: OrderedDict[bytes, Presented] = field(default_factory=OrderedDict)
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send, slug: str) -> None:
+    async def answer(self, scope: HTTPScope, receive: Receive, send: Send, slug: str) -> None:
         """Answers one request at a slug. Raises: ApiError for what is refused before a payment is looked at."""
         call = Call.of(scope)
         deadline = asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
-        opened = await self._gates.by_slug(slug)
+        opened = await self.gates.by_slug(slug)
         if call.is_preflight:
             await preflight(send, opened.gate, call)
             return
@@ -88,14 +75,14 @@ class Access:
             raise ApiError(
                 Code.METHOD_NOT_ALLOWED, "this PayGate does not take this method", headers={"Allow": opened.gate.allow}
             )
-        call.check_size(self._body_limit_bytes)
+        call.check_size(self.body_limit_bytes)
         if opened.gate.require_auth:
-            await self._auth.authenticate(bearer_token(call.header))
+            await self.auth.authenticate(bearer_token(call.header))
         if not call.payment and not call.credit_token:
             await self._challenge(send, opened, call)
             return
         buyer: Buyer | None = None
-        async with call.reading(receive, self._body_limit_bytes) as inbox:
+        async with call.reading(receive, self.body_limit_bytes) as inbox:
             try:
                 if call.credit_token:
                     opened, result = await self._spend_by_token(opened, call, deadline)
@@ -113,25 +100,27 @@ class Access:
             purchase = _spent(result)
             receipts = receipt_headers(purchase)
             if buyer is not None and buyer.claimed == purchase.id:
-                receipts.append((b"x-credit-token", credit_token(self._token_keys[0], purchase.id).encode()))
-            await self._delivery.deliver(send, opened, call, inbox, purchase, receipts)
+                receipts.append((b"x-credit-token", credit_token(self.token_keys[0], purchase.id).encode()))
+            await self.delivery.deliver(send, opened, call, inbox, purchase, receipts)
 
     def _wish(self, opened: OpenGate, call: Call, presented: Presented | None) -> SpendRequest:
         header = None if presented is None else header_hash(presented.header)
         return SpendRequest(opened.gate.id, opened.gate.version, header, call.request_id)
 
     def read_payment(self, headers: Sequence[bytes]) -> Presented:
-        """Decodes the payment header and checks form and signature; only a byte-identical header that passed before
-        skips it. Raises: the refusal."""
+        """Decodes the payment header and checks form and signature.
+
+        Only a byte-identical header that passed before skips it. Raises: the refusal.
+        """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
         header = headers[0]
-        known = self._verified.get(header)
+        known = self.verified.get(header)
         if known is not None:
-            self._verified.move_to_end(header)
+            self.verified.move_to_end(header)
             return known
         payment = decode_payment_header(header)
-        assets = self._assets()
+        assets = self.assets()
         require(form_checks(payment, assets))
         payload = payment.payload
         assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
@@ -140,9 +129,9 @@ class Access:
         if not check.ok:
             raise refusal(check)
         presented = Presented(payment, payment_key(asset, payload), header)
-        self._verified[header] = presented
-        if len(self._verified) > VERIFIED_HEADERS_MAX:
-            self._verified.popitem(last=False)
+        self.verified[header] = presented
+        if len(self.verified) > VERIFIED_HEADERS_MAX:
+            self.verified.popitem(last=False)
         return presented
 
     async def _spend_or_buy(
@@ -151,22 +140,20 @@ class Access:
         """Spends a held credit of this payment or buys with it. Raises: the refusal, ExhaustedError."""
         while True:
             buyer.wish = self._wish(opened, call, presented)
-            result = await self._purchases.spend(presented.key, buyer.wish, clock_ms())
+            result = await self.purchases.spend(presented.key, buyer.wish, clock_ms())
             if result.outcome is Spend.SPENT:
                 return opened, result
             if result.outcome is Spend.STALE:
-                opened = await self._gates.reload(opened.gate.slug)
+                opened = await self.gates.reload(opened.gate.slug)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
                 bought = await self._buy(opened, presented, buyer, deadline)
                 if bought is not None:
-                    return await self._gates.current(opened), bought
-                opened = await self._gates.reload(opened.gate.slug)
+                    return await self.gates.current(opened), bought
+                opened = await self.gates.reload(opened.gate.slug)
             else:
                 await self._settle_outcome(result, deadline)
 
-    async def _buy(
-        self, opened: OpenGate, presented: Presented, buyer: Buyer, deadline: float
-    ) -> SpendResult | None:
+    async def _buy(self, opened: OpenGate, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
         gate = opened.gate
         if not gate.is_enabled:
             raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
@@ -176,21 +163,19 @@ class Access:
                 "the payment is for another network",
                 details={"reason": "invalid_network", "expected": gate.network, "found": presented.key.network},
             )
-        return await self._buying.buy(opened, presented, buyer, deadline)
+        return await self.buying.buy(opened, presented, buyer, deadline)
 
-    async def _spend_by_token(
-        self, opened: OpenGate, call: Call, deadline: float
-    ) -> tuple[OpenGate, SpendResult]:
-        purchase_id = purchase_of_token(self._token_keys, call.credit_token)
+    async def _spend_by_token(self, opened: OpenGate, call: Call, deadline: float) -> tuple[OpenGate, SpendResult]:
+        purchase_id = purchase_of_token(self.token_keys, call.credit_token)
         while True:
             wish = self._wish(opened, call, None)
             if purchase_id is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            result = await self._purchases.spend_token(purchase_id, wish, clock_ms())
+            result = await self.purchases.spend_token(purchase_id, wish, clock_ms())
             if result.outcome is Spend.SPENT:
                 return opened, result
             if result.outcome is Spend.STALE:
-                opened = await self._gates.reload(opened.gate.slug)
+                opened = await self.gates.reload(opened.gate.slug)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
             else:
@@ -201,7 +186,7 @@ class Access:
         purchase = result.purchase
         assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
         if result.outcome is Spend.IN_FLIGHT:
-            await self._buying.wait_decided(purchase, deadline)
+            await self.buying.wait_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
             raise ExhaustedError
         elif result.outcome is Spend.WITHHELD:
@@ -211,33 +196,31 @@ class Access:
                 details={"purchaseId": purchase.id},
             )
         elif result.outcome is Spend.PARKED:
-            raise pending(purchase, self._gateway_url)
+            raise pending(purchase, self.gateway_url)
         else:
             _foreign(purchase)
 
     async def _challenge(self, send: Send, opened: OpenGate, call: Call) -> None:
         if not opened.gate.is_enabled:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
-        profile = profile_of(call.accept, self._profile)
-        self._traffic.challenged(opened.gate.id)
+        profile = profile_of(call.accept, self.profile)
+        self.traffic.challenged(opened.gate.id)
         await send_answer(send, 402, opened.challenge.body(profile, iso(clock_ms())), cors())
 
     async def _exhausted(self, send: Send, opened: OpenGate, call: Call) -> None:
         detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
-        profile = profile_of(call.accept, self._profile)
+        profile = profile_of(call.accept, self.profile)
         body = exhausted_body(opened.challenge, detail, profile, iso(clock_ms()))
-        self._traffic.challenged(opened.gate.id)
+        self.traffic.challenged(opened.gate.id)
         await send_answer(send, 402, body, cors())
 
-    async def _refuse(
-        self, send: Send, opened: OpenGate, call: Call, error: ApiError, buyer: Buyer | None
-    ) -> None:
+    async def _refuse(self, send: Send, opened: OpenGate, call: Call, error: ApiError, buyer: Buyer | None) -> None:
         """The refusal of contract 4.5: beside a refused payment stand the requirements, so that a client can tell."""
         error.at_gate()
         siblings = opened.challenge.siblings if error.status == 402 else None
         headers = [*header_pairs(error.headers), *cors()]
         if error.code is Code.SETTLEMENT_PENDING and buyer is not None and buyer.claimed is not None:
-            headers.append((b"x-credit-token", credit_token(self._token_keys[0], buyer.claimed).encode()))
+            headers.append((b"x-credit-token", credit_token(self.token_keys[0], buyer.claimed).encode()))
         await send_answer(send, error.status, error_envelope(error, call.request_id, siblings), headers)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from litestar import Litestar, Request, Response, get
+from litestar.enums import ScopeType
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
@@ -52,8 +53,10 @@ RETRY_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """The gateway's settings. `public_url` is without a slash at its end; `token_keys` make credit tokens, the first
-    one now, the others before."""
+    """The gateway's settings. `public_url` is without a slash at its end.
+
+    `token_keys` make credit tokens: the first one now, the others before.
+    """
 
     public_url: str
     default_network: str
@@ -63,7 +66,7 @@ class GatewayConfig:
     key_ring: KeyRing = field(repr=False)
     token_keys: Sequence[bytes] = field(repr=False)
     profile: Profile = Profile.SUPERSET
-    exposure_cap: ExposureCap = ExposureCap()
+    exposure_cap: ExposureCap = field(default_factory=ExposureCap)
     body_limit_bytes: int = BODY_LIMIT_BYTES
 
 
@@ -101,26 +104,26 @@ class Gateway:
             gateway_url=config.public_url,
         )
         self.access = Access(
-            self.gates,
-            self.purchases,
-            self.buying,
-            Delivery(self._forwarder, self.traffic, config.public_url),
-            self.traffic,
-            auth,
-            self.assets,
-            config.token_keys,
+            gates=self.gates,
+            purchases=self.purchases,
+            buying=self.buying,
+            delivery=Delivery(self._forwarder, self.traffic, config.public_url),
+            traffic=self.traffic,
+            auth=auth,
+            assets=self.assets,
+            token_keys=config.token_keys,
             profile=config.profile,
             body_limit_bytes=config.body_limit_bytes,
             gateway_url=config.public_url,
         )
         self.management = Management(
-            self.paygates,
-            self.gates,
-            Ownership(auth, config.anonymous),
-            self.resolver,
-            self.traffic,
-            self.supported,
-            random_bytes,
+            store=self.paygates,
+            gates=self.gates,
+            ownership=Ownership(auth, config.anonymous),
+            resolver=self.resolver,
+            traffic=self.traffic,
+            supported=self.supported,
+            random_bytes=random_bytes,
             default_network=config.default_network,
             default_payment_address=config.default_payment_address,
         )
@@ -162,7 +165,7 @@ class Gateway:
             await asyncio.sleep(REFRESH_SECONDS if self._supported.assets else RETRY_SECONDS)
             try:
                 await self._refresh()
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged; the next round tries again
                 _LOG.exception("refresh_failed")
 
     async def is_ready(self) -> dict[str, bool]:
@@ -217,7 +220,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
     )
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] == ScopeType.HTTP:
             slug, _, below = scope["raw_path"][1:].decode("latin-1").partition("/")
             if is_slug(slug) and slug.lower() not in RESERVED_SLUGS:
                 if below or scope["raw_path"].endswith(b"/"):

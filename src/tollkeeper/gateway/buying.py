@@ -43,9 +43,11 @@ class ExposureCap:
 
 @dataclass(slots=True, eq=False)
 class Buyer:
-    """One request that waits for a purchase. `wants` is False once it gave up; `taken` once its credit is being spent,
-    from when on it must stay for the answer; `claimed` is the purchase whose claim it wrote, the one whose credit token
-    it may be told."""
+    """One request that waits for a purchase. `wants` is False once it gave up.
+
+    `taken`: its credit is being spent, so it must stay for the answer. `claimed`: the purchase whose claim it
+    wrote, the one whose credit token it may be told.
+    """
 
     wish: SpendRequest
     wants: bool = True

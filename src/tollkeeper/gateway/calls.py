@@ -13,7 +13,7 @@ from tollkeeper.gateway.inbox import Inbox
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from litestar.types import Receive, Scope, Send
+    from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.storage.purchases import Purchase
@@ -42,7 +42,7 @@ class Call:
     request_id: str
 
     @classmethod
-    def of(cls, scope: Scope) -> Call:
+    def of(cls, scope: HTTPScope) -> Call:
         """The call in an ASGI scope."""
         headers = list(scope["headers"])
         header: dict[str, str] = {}
@@ -74,16 +74,12 @@ class Call:
     @property
     def is_preflight(self) -> bool:
         """Is a browser asking whether it may call? Answered by the gateway itself (contract 3.1)."""
-        return (
-            self.method == "OPTIONS" and "origin" in self.header and "access-control-request-method" in self.header
-        )
+        return self.method == "OPTIONS" and "origin" in self.header and "access-control-request-method" in self.header
 
     def check_size(self, limit_bytes: int) -> None:
         """Raises: PAYLOAD_TOO_LARGE for a body that says it is over the limit."""
         if self.content_length is not None and self.content_length > limit_bytes:
-            raise ApiError(
-                Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes}
-            )
+            raise ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
 
     @asynccontextmanager
     async def reading(self, receive: Receive, limit_bytes: int) -> AsyncIterator[Inbox]:

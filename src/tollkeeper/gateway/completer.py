@@ -53,7 +53,7 @@ class Completer:
                 await self.complete_once()
             except (ApiError, HubUnreachableError) as error:
                 _LOG.warning("pass_failed", error=str(error))
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged; the next pass tries again
                 _LOG.exception("pass_failed")
             await asyncio.sleep(INTERVAL_SECONDS)
 

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import structlog
 
 from tollkeeper.api import error_envelope, send_answer
-from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.errors import ApiError
+from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.forwarding import gateway_headers
 from tollkeeper.edge.forwarding import ForwardRequest, ForwardResponse
 from tollkeeper.gateway.calls import cors
@@ -57,9 +57,7 @@ class Delivery:
         finally:
             self._traffic.ended(opened.gate.id, call.request_id, status)
 
-    async def _forward(
-        self, opened: OpenGate, call: Call, inbox: Inbox, purchase: Purchase
-    ) -> ForwardResponse:
+    async def _forward(self, opened: OpenGate, call: Call, inbox: Inbox, purchase: Purchase) -> ForwardResponse:
         request = ForwardRequest(
             target=opened.target,
             method=call.method,

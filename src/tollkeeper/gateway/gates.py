@@ -89,8 +89,10 @@ class Gates:
         return opened
 
     async def current(self, opened: OpenGate) -> OpenGate:
-        """The gate as it is now, to forward by; of a gate deleted since the claim, the copy that was claimed at, so that
-        the call is still served once (contract 2)."""
+        """The gate as it is now, to forward by.
+
+        Of a gate deleted since the claim, the copy that was claimed at: the call is still served once (contract 2).
+        """
         try:
             return await self.by_slug(opened.gate.slug)
         except ApiError:

@@ -56,8 +56,10 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """What the facilitator settles: our names of networks to their assets. `confirms` tells `confirm: true` works;
-    `is_ours` that it knows claim keys and payment status."""
+    """What the facilitator settles: our names of networks to their assets.
+
+    `confirms`: `confirm: true` works. `is_ours`: it knows claim keys and payment status.
+    """
 
     assets: Mapping[str, EvmAsset]
     confirms: bool
@@ -161,9 +163,7 @@ class HubClient:
             }
         )
         try:
-            status, data = await self._transport.request(
-                "POST", "/verify", _JSON_HEADERS, body, VERIFY_TIMEOUT_SECONDS
-            )
+            status, data = await self._transport.request("POST", "/verify", _JSON_HEADERS, body, VERIFY_TIMEOUT_SECONDS)
             answer = _object(data)
         except HubUnreachableError:
             raise unavailable() from None
@@ -266,7 +266,8 @@ def _evm_asset(kind: object) -> EvmAsset | None:
     network = NETWORKS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
     if network is None or network.family is not Family.EVM:
         return None
-    extra = kind.get("extra") if isinstance(kind.get("extra"), dict) else {}
+    extra = kind.get("extra")
+    extra = extra if isinstance(extra, dict) else {}
     assets = kind.get("assets")
     first = assets[0] if isinstance(assets, list) and assets and isinstance(assets[0], dict) else {}
     address = first.get("address", network.usdc.address)

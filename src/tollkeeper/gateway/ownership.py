@@ -1,4 +1,4 @@
-"""Who may manage which PayGate (contract 3.2): owners by bearer, gates without an owner by setting or by their token."""
+"""Who may manage which PayGate (contract 3.2): owners by bearer, ownerless gates by setting or by their token."""
 
 from __future__ import annotations
 

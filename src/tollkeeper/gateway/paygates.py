@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response, delete, get, post, put
@@ -28,60 +29,48 @@ if TYPE_CHECKING:
 _MANAGEMENT_TOKEN_BYTES = 32
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Management:
     """The verbs behind the routes."""
 
-    def __init__(
-        self,
-        store: PayGates,
-        gates: Gates,
-        ownership: Ownership,
-        resolver: Resolver,
-        traffic: Traffic,
-        supported: Callable[[], Supported],
-        random_bytes: Callable[[int], bytes],
-        *,
-        default_network: str,
-        default_payment_address: str | None,
-    ) -> None:
-        self._store = store
-        self._gates = gates
-        self._ownership = ownership
-        self._resolver = resolver
-        self._traffic = traffic
-        self._supported = supported
-        self._random = random_bytes
-        self._default_network = default_network
-        self._default_payment_address = default_payment_address
+    store: PayGates
+    gates: Gates
+    ownership: Ownership
+    resolver: Resolver
+    traffic: Traffic
+    supported: Callable[[], Supported]
+    random_bytes: Callable[[int], bytes]
+    default_network: str
+    default_payment_address: str | None
 
     async def create(self, bearer: str | None, body: dict[str, Any]) -> dict[str, Any]:
         """A new gate; without an owner its management token is in the answer, once."""
-        caller = await self._ownership.caller(bearer)
-        self._ownership.may_create(caller)
-        fallback = caller.wallet or self._default_payment_address
-        defaults = CreateDefaults(self._default_network, fallback, self._forbidden())
+        caller = await self.ownership.caller(bearer)
+        self.ownership.may_create(caller)
+        fallback = caller.wallet or self.default_payment_address
+        defaults = CreateDefaults(self.default_network, fallback, self._forbidden())
         new = parse_create(body, defaults)
         self._check_network(new.fields["network"])
         self._check_trust(assume_valid=new.fields["assume_valid"])
-        await self._resolver.check_target(new.fields["target_url"])
+        await self.resolver.check_target(new.fields["target_url"])
         token = None
         if caller.wallet is None and not self._manages_freely:
-            token = new_management_token(self._random(_MANAGEMENT_TOKEN_BYTES))
+            token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
         hashed = None if token is None else management_hash(token)
-        gate = await self._store.create(new, caller.wallet, hashed, clock_ms())
+        gate = await self.store.create(new, caller.wallet, hashed, clock_ms())
         answer = self._body(gate, Counters())
         return answer if token is None else {**answer, "managementToken": token}
 
     @property
     def _manages_freely(self) -> bool:
-        return self._ownership.anonymous == "manage"
+        return self.ownership.anonymous == "manage"
 
     def _forbidden(self) -> frozenset[str]:
-        supported = self._supported()
+        supported = self.supported()
         return supported.signers | {asset.address for asset in supported.assets.values()}
 
     def _check_network(self, network: str) -> None:
-        enabled = self._supported().assets
+        enabled = self.supported().assets
         if network not in enabled:
             raise ApiError(
                 Code.INVALID_NETWORK,
@@ -90,7 +79,7 @@ class Management:
             )
 
     def _check_trust(self, *, assume_valid: bool) -> None:
-        if not assume_valid and not self._supported().confirms:
+        if not assume_valid and not self.supported().confirms:
             raise invalid(
                 "assumeValid",
                 "the configured facilitator cannot confirm on chain: set assumeValid to true, or use a hub that "
@@ -99,11 +88,11 @@ class Management:
 
     async def page(self, bearer: str | None, limit: int, offset: int) -> dict[str, Any]:
         """The caller's gates, newest first."""
-        caller = await self._ownership.caller(bearer)
-        self._ownership.require_known(caller)
+        caller = await self.ownership.caller(bearer)
+        self.ownership.require_known(caller)
         if caller.token is not None:
             raise ApiError(Code.FORBIDDEN, "a management token is for its one PayGate; log in to list yours")
-        gates, total = await self._store.page(caller.wallet, limit, offset)
+        gates, total = await self.store.page(caller.wallet, limit, offset)
         data = [self._body(gate, await self._counters(gate)) for gate in gates]
         return {"data": data, "pagination": pagination(total, limit, offset)}
 
@@ -120,43 +109,43 @@ class Management:
         self._check_network(wanted.network)
         self._check_trust(assume_valid=wanted.assume_valid)
         if "targetUrl" in body:
-            await self._resolver.check_target(wanted.target_url)
-        changed = await self._store.update(gate_id, lambda current: updated(current, body, now_ms, forbidden))
-        self._gates.forget(changed.slug)
+            await self.resolver.check_target(wanted.target_url)
+        changed = await self.store.update(gate_id, lambda current: updated(current, body, now_ms, forbidden))
+        self.gates.forget(changed.slug)
         return self._body(changed, await self._counters(changed))
 
     async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> dict[str, Any]:
         """Gives an ownerless gate to the caller's wallet."""
         gate, token_hash = await self._found(gate_id)
-        caller = await self._ownership.caller(bearer)
-        wallet = self._ownership.may_claim(caller, gate, token_hash, token)
-        claimed = await self._store.claim(gate_id, wallet, clock_ms())
-        self._gates.forget(claimed.slug)
+        caller = await self.ownership.caller(bearer)
+        wallet = self.ownership.may_claim(caller, gate, token_hash, token)
+        claimed = await self.store.claim(gate_id, wallet, clock_ms())
+        self.gates.forget(claimed.slug)
         return self._body(claimed, await self._counters(claimed))
 
     async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """Ends a gate; its slug answers 404 from then on."""
         gate, _ = await self._managed(bearer, gate_id)
-        outstanding = await self._store.delete(gate_id, clock_ms())
-        self._gates.forget(gate.slug)
+        outstanding = await self.store.delete(gate_id, clock_ms())
+        self.gates.forget(gate.slug)
         return {"success": True, "message": "the PayGate is deleted", "outstandingCredits": outstanding}
 
     async def _found(self, gate_id: int) -> tuple[PayGate, bytes | None]:
-        found = await self._store.by_id(gate_id)
+        found = await self.store.by_id(gate_id)
         if found is None:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
         return found
 
     async def _managed(self, bearer: str | None, gate_id: int) -> tuple[PayGate, Caller]:
-        caller = await self._ownership.caller(bearer)
-        self._ownership.require_known(caller)
+        caller = await self.ownership.caller(bearer)
+        self.ownership.require_known(caller)
         gate, token_hash = await self._found(gate_id)
-        self._ownership.may_manage(caller, gate, token_hash)
+        self.ownership.may_manage(caller, gate, token_hash)
         return gate, caller
 
     async def _counters(self, gate: PayGate) -> Counters:
-        written = await self._store.counters(gate.id)
-        challenges, calls, failures = self._traffic.unwritten(gate.id)
+        written = await self.store.counters(gate.id)
+        challenges, calls, failures = self.traffic.unwritten(gate.id)
         return Counters(
             written.challenges + challenges,
             written.purchases,
@@ -166,7 +155,7 @@ class Management:
         )
 
     def _body(self, gate: PayGate, counters: Counters) -> dict[str, Any]:
-        return paygate_body(gate, counters, self._gates.access_url(gate.slug), iso)
+        return paygate_body(gate, counters, self.gates.access_url(gate.slug), iso)
 
 
 def _gate_id(request: HttpRequest) -> int:

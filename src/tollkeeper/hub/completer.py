@@ -24,7 +24,7 @@ from tollkeeper.storage import StorageError
 from tollkeeper.storage.hub import Settlement, list_unfinished, raw_from_nonce, raw_of_settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.hub.settlement import Account, Settlements
     from tollkeeper.storage.database import Database
@@ -79,16 +79,23 @@ class Completer:
         """One pass over everything unfinished and untouched since `before_ms`. Raises: StorageError."""
         for account in self._accounts.values():
             await self._open(account)
-        rows = await list_unfinished(self._database, before_ms, _PAGE_ROWS)
-        for name, account in self._accounts.items():
-            mine = [row for row in rows if row.key.network == name and not self._settlements.is_active(row.id)]
-            if account.chain.asset is None:
-                continue
-            try:
-                await self._complete_network(account, mine)
-                await self._move_nonces(account)
-            except RpcUnavailable as error:
-                _LOG.warning("network_waits", network=name, unfinished=len(mine), reason=str(error))
+        after: Settlement | None = None
+        while page := await list_unfinished(self._database, before_ms, _PAGE_ROWS, after):
+            after = page[-1]
+            for name, account in self._accounts.items():
+                mine = [row for row in page if row.key.network == name and not self._settlements.is_active(row.id)]
+                await self._on_network(account, lambda account=account, mine=mine: self._complete_rows(account, mine))
+        for account in self._accounts.values():
+            await self._on_network(account, lambda account=account: self._move_nonces(account))
+
+    async def _on_network(self, account: Account, work: Callable[[], Awaitable[None]]) -> None:
+        """Does one network's work; a node that does not answer holds up no other network."""
+        if account.chain.asset is None:
+            return
+        try:
+            await work()
+        except RpcUnavailable as error:
+            _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
 
     async def _open(self, account: Account) -> None:
         """Enables a network whose node did not answer at the start."""
@@ -98,7 +105,7 @@ class Completer:
         with suppress(RpcUnavailable):
             await open_account(account, self._settlements)
 
-    async def _complete_network(self, account: Account, rows: list[Settlement]) -> None:
+    async def _complete_rows(self, account: Account, rows: list[Settlement]) -> None:
         chain = account.chain
         signed = []
         for row in rows:

@@ -43,6 +43,8 @@ class _Checkpoint:
     block_count: int
     mined: dict[str, tuple[Block, Receipt]]
     base_fee_per_gas: int
+    automine: bool
+    offset_seconds: int
 
 
 class EmbeddedChain:
@@ -180,14 +182,21 @@ class EmbeddedChain:
 
     def checkpoint(self) -> int:
         """Remember the chain as it is now. Returns the checkpoint's number, from 1."""
-        state = self.engine.checkpoint()
-        self._checkpoints.append(_Checkpoint(state, len(self._blocks), dict(self._mined), self.base_fee_per_gas))
+        self._checkpoints.append(
+            _Checkpoint(
+                self.engine.checkpoint(),
+                len(self._blocks),
+                dict(self._mined),
+                self.base_fee_per_gas,
+                self.automine,
+                self._offset_seconds,
+            )
+        )
         return len(self._checkpoints)
 
     def restore(self, number: int) -> bool:
-        """Go back to a checkpoint, which is used up with all later ones; what was pending is forgotten.
-
-        Returns whether there is such a checkpoint."""
+        """Go back to a checkpoint, its clock and settings included; it is used up with all later ones, and what was
+        pending is forgotten. Returns whether there is such a checkpoint."""
         if not 0 < number <= len(self._checkpoints):
             return False
         saved = self._checkpoints[number - 1]
@@ -198,6 +207,9 @@ class EmbeddedChain:
         del self._blocks[saved.block_count :]
         self._mined = saved.mined
         self.base_fee_per_gas = saved.base_fee_per_gas
+        self.automine = saved.automine
+        self._offset_seconds = saved.offset_seconds
+        self._next_timestamp_seconds = None
         self.pool = Pool()
         return True
 

@@ -6,7 +6,7 @@ What this package does not do: open a database or a connection.
 
 from __future__ import annotations
 
-from tollkeeper.settings.loading import DEFAULT_PORT, load_settings
+from tollkeeper.settings.loading import DEFAULT_PORT, inspect_settings, load_settings
 from tollkeeper.settings.model import (
     ExposureCaps,
     Finding,
@@ -32,5 +32,6 @@ __all__ = [
     "Settings",
     "SettingsError",
     "find_config",
+    "inspect_settings",
     "load_settings",
 ]

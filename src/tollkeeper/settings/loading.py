@@ -13,7 +13,7 @@ from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel
 from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
-from tollkeeper.settings.model import ExposureCaps, GasCaps, NetworkSettings, Role, Settings, SettingsError
+from tollkeeper.settings.model import ExposureCaps, Finding, GasCaps, NetworkSettings, Role, Settings, SettingsError
 from tollkeeper.settings.sources import Sources, find_config, network_setting, read_toml
 
 if TYPE_CHECKING:
@@ -37,15 +37,30 @@ def load_settings(
 
     Raises: SettingsError with everything that is wrong.
     """
+    settings, findings = inspect_settings(role, config, overrides=overrides, environ=environ)
+    if findings:
+        raise SettingsError(findings)
+    return settings
+
+
+def inspect_settings(
+    role: Role,
+    config: Path | None = None,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Settings, tuple[Finding, ...]]:
+    """The settings with defaults where something is wrong, and everything that is wrong: to be shown, not to be used.
+
+    Raises: SettingsError where the file cannot be read at all.
+    """
     environ = os.environ if environ is None else environ
     path = find_config(config, environ)
     base = Path() if path is None else path.absolute().parent
     sources = Sources(read_toml(path), environ, overrides or {}, base)
     settings = _build(sources, role, path)
     sources.report_unknown()
-    if sources.findings:
-        raise SettingsError(tuple(sources.findings))
-    return settings
+    return settings, tuple(sources.findings)
 
 
 def _build(sources: Sources, role: Role, path: Path | None) -> Settings:

@@ -283,9 +283,18 @@ async def find_key(database: Database, key: str) -> KnownKey | None:
     return KnownKey(row["fingerprint"], row["settlement_id"], row["attempt"], answer)
 
 
-async def list_unfinished(database: Database, before_ms: int, limit: int) -> list[Settlement]:
-    """Settlements that are neither confirmed nor failed and were not touched since, longest untouched first."""
-    return [_settlement(row) for row in await database.read(_QUERIES.list_unfinished(before_ms=before_ms, limit=limit))]
+async def list_unfinished(
+    database: Database, before_ms: int, limit: int, after: Settlement | None = None
+) -> list[Settlement]:
+    """Settlements that are neither confirmed nor failed and were not touched since, longest untouched first; the page
+    behind `after`, where there is one."""
+    statement = _QUERIES.list_unfinished(
+        before_ms=before_ms,
+        after_ms=after.updated_ms if after else -1,
+        after_id=after.id if after else "",
+        limit=limit,
+    )
+    return [_settlement(row) for row in await database.read(statement)]
 
 
 async def raw_of_settlement(database: Database, settlement: Settlement) -> RawTransaction | None:

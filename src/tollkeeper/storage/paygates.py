@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.paygates import Counters, FormerPrice, NewPayGate, PayGate, random_slug
 from tollkeeper.core.limits import SLUG_LENGTH
+from tollkeeper.core.paygates import Counters, FormerPrice, NewPayGate, PayGate, random_slug
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sequences import next_id
@@ -107,9 +107,7 @@ class PayGates:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
         before = self._gate(rows[0])
         gate = change(before)
-        changed = yield _Q.update_paygate(
-            **self._columns(gate), from_version=before.version, now_ms=gate.updated_ms
-        )
+        changed = yield _Q.update_paygate(**self._columns(gate), from_version=before.version, now_ms=gate.updated_ms)
         if not changed:
             raise ApiError(Code.CONFLICT, "the PayGate was changed at the same moment; try again")
         yield self._version(gate)
@@ -182,9 +180,7 @@ class PayGates:
             "assume_valid": int(gate.assume_valid),
             "require_auth": int(gate.require_auth),
             "network": gate.network,
-            "payment_address": seal(
-                self._ring, gate.payment_address.encode(), where, self._random(NONCE_SIZE_BYTES)
-            ),
+            "payment_address": seal(self._ring, gate.payment_address.encode(), where, self._random(NONCE_SIZE_BYTES)),
             "mime_type": gate.mime_type,
             "is_enabled": int(gate.is_enabled),
             "former_price_micro": gate.former.price_micro if gate.former else None,

@@ -113,6 +113,7 @@ _WITHOUT_CREDIT = {
     PurchaseState.PARKED: Spend.PARKED,
     PurchaseState.FAILED: Spend.FAILED,
     PurchaseState.VOID: Spend.EXHAUSTED,
+    PurchaseState.LIVE: Spend.EXHAUSTED,
 }
 
 
@@ -146,10 +147,8 @@ class Purchases:
         purchase = _purchase(rows[0])
         if purchase.gate_id != wish.gate_id:
             return SpendResult(Spend.FOREIGN, purchase)
-        if purchase.state is not PurchaseState.LIVE:
+        if purchase.state is not PurchaseState.LIVE or purchase.remaining == 0:
             return SpendResult(_WITHOUT_CREDIT[purchase.state], purchase)
-        if purchase.remaining == 0:
-            return SpendResult(Spend.EXHAUSTED, purchase)
         if wish.header is not None and (
             purchase.token_used or not hmac.compare_digest(wish.header, purchase.header_hash)
         ):
@@ -166,9 +165,7 @@ class Purchases:
             return SpendResult(Spend.EXHAUSTED, _purchase(row, remaining=0))
         yield _Q.insert_entry(cause=wish.call_id, reason="spend", purchase_id=row["id"], delta=-1, now_ms=now_ms)
         yield _Q.insert_call(id=wish.call_id, purchase_id=row["id"], gate_id=wish.gate_id, now_ms=now_ms)
-        return SpendResult(
-            Spend.SPENT, _purchase(row, remaining=spent[0]["remaining"], token_used=token_used)
-        )
+        return SpendResult(Spend.SPENT, _purchase(row, remaining=spent[0]["remaining"], token_used=token_used))
 
     async def claim(
         self,
@@ -250,30 +247,30 @@ class Purchases:
 
         A claim that was granted or failed meanwhile is left as it is (the outcome says so).
         """
-        return await self._database.run(self._grant(purchase.id, purchase.attempt, transaction_hash, confirmed, wish, now_ms))
+        unit = self._grant(purchase, transaction_hash, confirmed, wish, now_ms)
+        return await self._database.run(unit)
 
     def _grant(
         self,
-        purchase_id: str,
-        attempt: int,
+        purchase: Purchase,
         transaction_hash: str,
         confirmed: bool,  # noqa: FBT001 - private; its one caller names it
         wish: SpendRequest | None,
         now_ms: int,
     ) -> Unit[SpendResult]:
         granted = yield _Q.grant_credits(
-            id=purchase_id,
-            attempt=attempt,
+            id=purchase.id,
+            attempt=purchase.attempt,
             transaction_hash=transaction_hash,
             confirmed=int(confirmed),
             now_ms=now_ms,
         )
-        rows = yield _Q.purchase_by_id(id=purchase_id)
+        rows = yield _Q.purchase_by_id(id=purchase.id)
         if not granted:
             return SpendResult(Spend.STALE, _purchase(rows[0]))
         gate_id = granted[0]["gate_id"]
         yield _Q.insert_entry(
-            cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=granted[0]["granted"], now_ms=now_ms
+            cause=purchase.id, reason="grant", purchase_id=purchase.id, delta=granted[0]["granted"], now_ms=now_ms
         )
         yield _Q.count_purchase(gate_id=gate_id, revenue_micro=int(granted[0]["value_micro"]))
         result = SpendResult(Spend.STALE, _purchase(rows[0]))
@@ -282,12 +279,10 @@ class Purchases:
         standing = yield _Q.gate_standing(gate_id=gate_id)
         if standing[0]["deleted_ms"] is not None:
             # Claimed before the delete: this one call is served, the rest is void (contract 2).
-            yield _Q.void_purchase(id=purchase_id, failure="gate_deleted", now_ms=now_ms)
+            yield _Q.void_purchase(id=purchase.id, failure="gate_deleted", now_ms=now_ms)
         return result
 
-    async def fail(
-        self, purchase: Purchase, failure: str, transaction_hash: str | None, now_ms: int
-    ) -> bool:
+    async def fail(self, purchase: Purchase, failure: str, transaction_hash: str | None, now_ms: int) -> bool:
         """Records that this attempt is proved not settled; False when it was decided otherwise meanwhile."""
         statement = _Q.fail_purchase(
             id=purchase.id,

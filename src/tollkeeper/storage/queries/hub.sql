@@ -63,7 +63,8 @@ RETURNING *;
 -- name: list_unfinished
 SELECT * FROM settlements
 WHERE state NOT IN ('CONFIRMED', 'FAILED') AND updated_ms <= :before_ms
-ORDER BY updated_ms LIMIT :limit;
+    AND (updated_ms > :after_ms OR (updated_ms = :after_ms AND id > :after_id))
+ORDER BY updated_ms, id LIMIT :limit;
 
 -- name: raw_of_settlement
 SELECT raw, hash, signer, signer_nonce FROM raw_transactions

@@ -1,0 +1,133 @@
+"""`tollkeeper config check`: the effective configuration without its secrets, and what is wrong or unwise about it.
+
+Looks at settings, key files and the database's schema; changes nothing and reaches no network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tollkeeper.core.configuration import AnonymousPaygates
+from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.usdc import format_usdc
+from tollkeeper.settings import Finding, Role, inspect_settings
+from tollkeeper.storage import StorageError, pending
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.settings import NetworkSettings, Settings
+
+_NOT_SET = "(not set)"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found. `errors` keep a process from starting, `warnings` do not."""
+
+    values: tuple[tuple[str, str], ...]
+    errors: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+
+
+def check_configuration(role: Role, config: Path | None) -> Report:
+    """Everything there is to say about a configuration. Raises: SettingsError where its file cannot be read at all."""
+    settings, errors = inspect_settings(role, config)
+    database = _database_findings(settings)
+    return Report(tuple(describe(settings)), (*errors, *database), tuple(_warnings(settings)))
+
+
+def describe(settings: Settings) -> list[tuple[str, str]]:
+    """The effective settings by name. Of secrets it tells ids and public addresses, of node URLs the origin."""
+    signers = [checksum_address(address_of_key(key.reveal())) for key in settings.signer_keys]
+    values = [
+        ("config", _NOT_SET if settings.config_path is None else str(settings.config_path)),
+        ("host", settings.host),
+        ("port", str(settings.port)),
+        ("public_url", settings.public_url.text),
+        ("database_url", settings.database_url),
+    ]
+    if settings.role is Role.GATEWAY:
+        values.append(("hub_url", settings.hub_url or _NOT_SET))
+    for network in settings.networks.values():
+        values += _describe_network(network)
+    if settings.role is not Role.HUB:
+        values += [
+            ("default_network", _NOT_SET if settings.default_network is None else settings.default_network.name),
+            ("default_payment_address", _spelled(settings.default_payment_address)),
+            ("anonymous_paygates", settings.anonymous_paygates.value),
+            ("allow_private_targets", str(settings.allow_private_targets).lower()),
+            ("challenge_profile", settings.challenge_profile.value),
+            ("assume_valid_max_payments", str(settings.exposure.payments)),
+            ("assume_valid_max_value", format_usdc(settings.exposure.value_micro)),
+            ("encryption_keys", _ids(settings.encryption_keys)),
+        ]
+    if settings.role is not Role.GATEWAY:
+        values += [
+            ("confirm_depth", str(settings.confirm_depth)),
+            ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
+            ("gas_limit", str(settings.gas.gas_limit)),
+            ("gas_budget_per_hour_wei", str(settings.gas.budget_per_hour_wei)),
+            ("signer_keys", ", ".join(signers) or _NOT_SET),
+        ]
+    return [
+        *values,
+        ("auth_keys", _ids(settings.auth_keys)),
+        ("trusted_proxies", ", ".join(map(str, settings.trusted_proxies)) or "none"),
+        ("trusted_issuers", ", ".join(settings.trusted_issuers) or "none"),
+        ("cors_origins", ", ".join(settings.cors_origins) or "none"),
+        ("log_level", settings.log_level.value),
+        ("log_format", settings.log_format.value),
+        ("shutdown_timeout_seconds", str(settings.shutdown_timeout_seconds)),
+    ]
+
+
+def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:
+    section = f"networks.{network.network.name}"
+    values = [
+        (f"{section}.rpc_url", ", ".join(map(_origin, network.rpc_urls)) or _NOT_SET),
+        (f"{section}.asset", checksum_address(network.network.usdc.address)),
+    ]
+    named = (("asset_name", network.asset_name), ("asset_version", network.asset_version))
+    return values + [(f"{section}.{name}", value) for name, value in named if value is not None]
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    rest = "/..." if parts.path.strip("/") or parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}{rest}"
+
+
+def _spelled(address: str | None) -> str:
+    return _NOT_SET if address is None else checksum_address(address)
+
+
+def _ids(ring: KeyRing | None) -> str:
+    return _NOT_SET if ring is None else f"{', '.join(ring.keys)} (current: {ring.current})"
+
+
+def _database_findings(settings: Settings) -> list[Finding]:
+    try:
+        missing = pending(settings.database_url)
+    except StorageError as error:
+        return [Finding("database_url", error.message)]
+    del missing  # a start applies them
+    return []
+
+
+def _warnings(settings: Settings) -> list[Finding]:
+    public = not settings.public_url.is_loopback
+    warnings = []
+    if public and settings.public_url.text.startswith("http://"):
+        warnings.append(Finding("public_url", "it is not https", "payments and tokens would cross the network in clear"))
+    if public and settings.allow_private_targets:
+        warnings.append(Finding("allow_private_targets", "it is true", "gates can sell what only your network may see"))
+    if public and settings.anonymous_paygates is AnonymousPaygates.MANAGE:
+        warnings.append(Finding("anonymous_paygates", "it is manage", "anyone can change gates that have no owner"))
+    mixed = {network.network.is_test for network in settings.networks.values()}
+    if len(mixed) > 1:
+        warnings.append(Finding("networks", "play money and real money are both enabled", "run them apart"))
+    return warnings

@@ -1,0 +1,112 @@
+"""The login endpoints on a real socket, with wallets that sign."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import uvicorn
+from litestar import Litestar
+
+from tollkeeper.api import Shell, refused
+from tollkeeper.auth import Auth, auth_routes
+from tollkeeper.core.evm import address_of_key, checksum_address, personal_message_digest, sign_digest
+from tollkeeper.storage import Database
+
+PUBLIC_URL = "https://gate.example:8402"
+START_MS = 1_750_000_000_123
+KEYRING = [("key-1", bytes(range(32)))]
+
+
+@dataclass
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    now_ms: int = START_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def advance(self, seconds: float) -> None:
+        self.now_ms += round(seconds * 1000)
+
+
+@dataclass(frozen=True)
+class Wallet:
+    """A key of an externally owned account."""
+
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+    @property
+    def address(self) -> str:
+        return checksum_address(address_of_key(self.key))
+
+    def sign(self, message: str) -> str:
+        return "0x" + sign_digest(personal_message_digest(message.encode()), self.key).hex()
+
+
+def issuer(
+    database: Database,
+    clock: Callable[[], int],
+    *,
+    public_url: str = PUBLIC_URL,
+    keyring: list[tuple[str, bytes]] = KEYRING,
+) -> Auth:
+    """An issuer on `database` with a clock of the test's."""
+    return Auth(database, keyring, public_url, clock, os.urandom)
+
+
+@dataclass
+class Client:
+    """A client of one running server."""
+
+    http: aiohttp.ClientSession
+    base: str
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        **options: Any,  # noqa: ANN401 - aiohttp's
+    ) -> tuple[int, dict[str, Any]]:
+        """Status and JSON body of one call."""
+        async with self.http.request(method, self.base + path, **options) as response:
+            return response.status, await response.json()
+
+    async def login(self, wallet: Wallet) -> dict[str, Any]:
+        """The body of a whole login."""
+        _, body = await self.send("GET", "/api/v1/auth/message", params={"walletAddress": wallet.address})
+        proof = {"message": body["message"], "signature": wallet.sign(body["message"])}
+        status, body = await self.send("POST", "/api/v1/auth/login", json=proof)
+        assert status == 200, body
+        return body
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that carries an access token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+@asynccontextmanager
+async def serving(auth: Auth) -> AsyncIterator[Client]:
+    """Serve the login endpoints of `auth` on a free port of the loopback."""
+    app = Shell(Litestar(auth_routes(auth), exception_handlers={Exception: refused}))
+    # The protocol is named because asyncio turns Nagle's algorithm off for sockets that name it only.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(512)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+            yield Client(http, f"http://127.0.0.1:{listening.getsockname()[1]}")
+    finally:
+        server.should_exit = True
+        await running

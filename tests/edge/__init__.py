@@ -1,0 +1,1 @@
+"""The data plane on real sockets: hostile targets, hostile callers, raw bytes."""

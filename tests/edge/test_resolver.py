@@ -1,0 +1,184 @@
+"""A host is reached at addresses that were checked, whatever its name server says next (A-41)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from tests.edge.targets import forwarder, serves, sized, target
+from tollkeeper.core.addresses import TargetUrl
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.edge.addresses import CACHED_HOSTS_MAX, Lookup, Resolver
+from tollkeeper.edge.forwarding import ForwardRequest
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Names:
+    """A name server that gives its answers in turn, the last one for ever."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def __call__(self, _host: str, _port: int) -> list[str]:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+async def code_of(waiting: Awaitable[object]) -> Code:
+    with pytest.raises(ApiError) as refusal:
+        await waiting
+    return refusal.value.code
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ["127.0.0.1"],
+        ["8.8.8.8", "10.0.0.1"],
+        ["169.254.169.254"],
+        ["8.8.8.8", "2606:4700::1111", "::1"],
+        ["64:ff9b::a9fe:a9fe"],
+        ["2002:7f00:1::"],
+        ["::ffff:127.0.0.1"],
+        ["fe80::1%eth0"],
+        ["not an address"],
+        ["0"],
+        [""],
+    ],
+)
+async def test_one_address_that_is_not_public_refuses_the_host(answer: list[str]) -> None:
+    resolver = Resolver(allow_private=False, lookup=Names(answer))
+    assert await code_of(resolver.resolve("evil.example", 80)) is Code.UPSTREAM_BLOCKED
+    assert resolver.cached("evil.example") is None
+
+
+async def test_every_public_address_is_given_in_order() -> None:
+    answer = ["8.8.8.8", "2606:4700::1111"]
+    assert await Resolver(allow_private=False, lookup=Names(answer)).resolve("good.example", 80) == answer
+
+
+async def test_an_address_is_judged_without_asking_anybody() -> None:
+    names = Names(["8.8.8.8"])
+    resolver = Resolver(allow_private=False, lookup=names)
+    assert await resolver.resolve("1.1.1.1", 80) == ["1.1.1.1"]
+    assert await code_of(resolver.resolve("127.0.0.1", 80)) is Code.UPSTREAM_BLOCKED
+    assert await code_of(resolver.resolve("::1", 80)) is Code.UPSTREAM_BLOCKED
+    assert names.asked == 0
+
+
+def failing(fault: Exception) -> Lookup:
+    async def lookup(_host: str, _port: int) -> list[str]:
+        raise fault
+
+    return lookup
+
+
+@pytest.mark.parametrize("lookup", [failing(OSError("no such host")), failing(UnicodeError("label")), Names([])])
+async def test_a_host_that_has_no_address_is_unreachable(lookup: Lookup) -> None:
+    assert await code_of(Resolver(allow_private=False, lookup=lookup).resolve("a.example", 80)) is Code.UPSTREAM_UNREACHABLE
+
+
+async def test_a_name_server_that_does_not_answer_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(_host: str, _port: int) -> list[str]:
+        await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 0.05)
+    assert await code_of(Resolver(allow_private=False, lookup=hang).resolve("a.example", 80)) is Code.UPSTREAM_UNREACHABLE
+
+
+async def test_an_answer_is_remembered_for_five_seconds_and_checked_again_then() -> None:
+    clock, names = Clock(), Names(["8.8.8.8"], ["127.0.0.1"])
+    resolver = Resolver(allow_private=False, lookup=names, clock=clock)
+    assert await resolver.resolve("a.example", 80) == ["8.8.8.8"]
+    clock.seconds += 4.99
+    assert await resolver.resolve("a.example", 80) == ["8.8.8.8"]
+    assert names.asked == 1
+    clock.seconds += 0.02
+    assert await code_of(resolver.resolve("a.example", 80)) is Code.UPSTREAM_BLOCKED
+    assert names.asked == 2
+
+
+async def test_many_who_ask_at_once_ask_once_and_one_who_leaves_takes_nobody_along() -> None:
+    names = Names(["8.8.8.8"])
+    resolver = Resolver(allow_private=False, lookup=names)
+    waiting = [asyncio.ensure_future(resolver.resolve("a.example", 80)) for _ in range(50)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    answers = await asyncio.gather(*waiting[1:])
+    assert answers == [["8.8.8.8"]] * 49
+    assert names.asked == 1
+
+
+async def test_what_is_remembered_is_bounded() -> None:
+    resolver = Resolver(allow_private=False, lookup=Names(["8.8.8.8"]))
+    for number in range(CACHED_HOSTS_MAX + 10):
+        await resolver.resolve(f"h{number}.example", 80)
+    assert resolver.cached("h0.example") is None
+    assert resolver.cached(f"h{CACHED_HOSTS_MAX + 9}.example") == ["8.8.8.8"]
+
+
+async def test_creating_and_updating_a_gate_resolve_the_host_and_name_the_field() -> None:
+    resolver = Resolver(allow_private=False, lookup=Names(["8.8.8.8"], ["10.0.0.1"]), clock=Clock())
+    assert (await resolver.check_target("https://A.example/x")).text == "https://a.example/x"
+    for url in ("https://b.example/", "http://127.0.0.1/", "ftp://a.example/"):
+        with pytest.raises(ApiError) as refusal:
+            await resolver.check_target(url)
+        assert (refusal.value.code, refusal.value.details) == (Code.INVALID_PARAMETER, {"field": "targetUrl"})
+
+
+async def test_the_system_s_own_lookup_is_judged_like_any_other() -> None:
+    resolver = Resolver(allow_private=False)
+    try:
+        assert await code_of(resolver.resolve("localhost", 80)) is Code.UPSTREAM_BLOCKED
+        assert await code_of(resolver.resolve("no-such-host.invalid", 80)) is Code.UPSTREAM_UNREACHABLE
+    finally:
+        resolver.close()
+
+
+def named(port: int) -> TargetUrl:
+    return TargetUrl("http", "rebinding.example", port, "/", "")
+
+
+@pytest.mark.parametrize("turn", range(4))
+async def test_a_name_that_turns_inward_is_never_followed(turn: int) -> None:
+    """The name gives a good address first and an inner one at any later moment: the inner one hears nothing."""
+    clock = Clock()
+    names = Names(*[["203.0.113.1", "8.8.8.8"][1:]] * turn, ["127.0.0.1"])
+    resolver = Resolver(allow_private=False, lookup=names, clock=clock)
+    async with target(serves(sized(b"secret"))) as inner, forwarder(resolver) as edge:
+        for _ in range(turn):
+            assert await resolver.resolve("rebinding.example", inner.port) == ["8.8.8.8"]
+            clock.seconds += 6
+        assert await code_of(edge.forward(ForwardRequest(named(inner.port), "GET", []), b"")) is Code.UPSTREAM_BLOCKED
+        assert inner.connections == 0
+
+
+async def test_a_connection_goes_to_the_address_that_was_checked_with_the_name_that_was_asked_for() -> None:
+    names = Names(["127.0.0.1"])
+    async with target(serves(sized(b"x"))) as here, forwarder(Resolver(allow_private=True, lookup=names)) as edge:
+        await edge.forward(ForwardRequest(named(here.port), "GET", []), b"")
+        assert b"host: rebinding.example:%d\r\n" % here.port in here.heads[0]
+
+
+async def test_a_kept_connection_serves_only_the_address_that_the_name_has_now() -> None:
+    clock, names = Clock(), Names(["127.0.0.1"], ["127.0.0.2"])
+    resolver = Resolver(allow_private=True, lookup=names, clock=clock)
+    async with target(serves(sized(b"old"))) as old, forwarder(resolver) as edge:
+        assert (await edge.forward(ForwardRequest(named(old.port), "GET", []), b"")).body == b"old"
+        clock.seconds += 6
+        assert await code_of(edge.forward(ForwardRequest(named(old.port), "GET", []), b"")) is Code.UPSTREAM_UNREACHABLE
+        assert len(old.heads) == 1
+
+

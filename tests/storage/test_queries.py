@@ -1,0 +1,112 @@
+"""The loader of named SQL."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tollkeeper.storage import load_queries
+from tollkeeper.storage.queries import QueryFileError, parse_queries
+
+names = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
+plain = st.text("abcxyzABC0123456789_=<>()*,.+ \n", max_size=30)
+quoted = st.text("ab:'\";-/*\n ", max_size=12).filter(lambda text: "--" not in text)
+
+
+@st.composite
+def fragments(draw: st.DrawFn) -> tuple[str, str, set[str]]:
+    """A piece of SQL as written, as it should be loaded, and its parameters."""
+    kind = draw(st.sampled_from(["plain", "literal", "name", "parameter", "cast", "comment", "block"]))
+    if kind == "plain":
+        text = draw(plain)
+        return text, text, set()
+    if kind in {"literal", "name"}:
+        mark = "'" if kind == "literal" else '"'
+        text = mark + draw(quoted).replace(mark, mark * 2) + mark
+        return f" {text} ", f" {text} ", set()
+    if kind == "parameter":
+        name = draw(names)
+        return f" :{name} ", f" :{name} ", {name}
+    if kind == "cast":
+        return " x::text ", " x::text ", set()
+    if kind == "comment":
+        return f"-- {draw(st.text(':;x ', max_size=8))}\n", " \n", set()
+    return f"/* {draw(st.text(':;x ', max_size=8))} */", " ", set()
+
+
+@given(
+    st.lists(
+        st.tuples(names, st.lists(fragments(), max_size=8)), min_size=1, max_size=5, unique_by=lambda block: block[0]
+    ),
+    st.sampled_from(["", ";"]),
+)
+def test_every_block_is_loaded_as_written_with_exactly_its_parameters(
+    blocks: list[tuple[str, list[tuple[str, str, set[str]]]]], end: str
+) -> None:
+    text = "-- a file of queries\n\n"
+    for name, pieces in blocks:
+        text += f"-- name: {name}\nSELECT {''.join(piece[0] for piece in pieces)}{end}\n\n"
+    loaded = parse_queries(text, source="file")
+    assert list(loaded) == [name for name, _ in blocks]
+    for name, pieces in blocks:
+        expected = ("SELECT " + "".join(piece[1] for piece in pieces)).strip()
+        assert loaded[name].sql == expected
+        assert loaded[name].parameters == set().union(*(piece[2] for piece in pieces))
+
+
+@given(st.sets(names, min_size=1, max_size=4), st.sets(names, max_size=4))
+def test_a_query_takes_exactly_its_parameters(wanted: set[str], given_names: set[str]) -> None:
+    query = parse_queries(f"-- name: q\nSELECT {', '.join(f':{name}' for name in wanted)}", source="file")["q"]
+    params: dict[str, int | str | bytes | None] = dict.fromkeys(given_names, 1)
+    if given_names == wanted:
+        assert query(**params).params == params
+        return
+    with pytest.raises(TypeError) as refusal:
+        query(**params)
+    assert all(name in str(refusal.value) for name in wanted ^ given_names)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("SELECT 1", "before the first name"),
+        ("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;", "twice"),
+        ("-- name: two words\nSELECT 1", "no name"),
+        ("-- name: Upper\nSELECT 1", "no name"),
+        ("-- name:\nSELECT 1", "no name"),
+        ("-- name: a\n", "no statement"),
+        ("-- name: a\n-- only a comment\n;", "no statement"),
+        ("-- name: a\nSELECT 1; SELECT 2;", "more than one"),
+        ("-- name: a\nSELECT 1;;", "more than one"),
+        ("-- name: a\nSELECT 1; 'x'", "more than one"),
+        ("-- name: a\nSELECT 'x", "never closed"),
+        ("-- name: a\nSELECT /* x", "never closed"),
+    ],
+)
+def test_a_file_that_is_no_list_of_named_statements_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(QueryFileError, match=reason):
+        parse_queries(text, source="file")
+
+
+def test_a_comment_may_follow_the_statement() -> None:
+    loaded = parse_queries("-- name: a\nSELECT 1; -- the one\n-- and more\n", source="file")
+    assert loaded["a"].sql == "SELECT 1"
+
+
+def test_an_unknown_query_is_named_with_its_file() -> None:
+    with pytest.raises(AttributeError, match=r"sequences\.sql has no query named nothing"):
+        load_queries("sequences.sql").nothing()
+
+
+def test_a_missing_file_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        load_queries("nothing.sql")
+
+
+def test_loaded_sql_binds_in_the_database() -> None:
+    query = parse_queries("-- name: q\nSELECT :a || ':b' AS text -- :c\n", source="file")["q"]
+    statement = query(a="x")
+    assert sqlite3.connect(":memory:").execute(statement.sql, statement.params).fetchone() == ("x:b",)

@@ -1,0 +1,188 @@
+"""What holds for every file of the project: no registry's address, no machine's path, no loose end, small files."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import tollkeeper
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCE_LINES_MAX: Final = 512
+FUNCTION_LINES_MAX: Final = 70
+LOCKS: Final = ("run", "sandbox", "dev", "node")
+
+# Written in pieces, so that this file passes its own tests.
+REGISTRIES: Final = tuple(
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"), ("files", "pythonhosted", "org"), ("registry", "npmjs", "org"), ("registry", "npmjs", "com"),
+        ("registry", "yarnpkg", "com"), ("static", "crates", "io"), ("index", "crates", "io"),
+        ("proxy", "golang", "org"), ("deb", "debian", "org"), ("repo", "maven", "apache", "org"),
+    )
+)  # fmt: skip
+MACHINE_PATH: Final = re.compile(r"(?<![\w./~$}-])/(?:root|work|Users/\w+|home/\w+)(?=/)")
+LOOSE_END: Final = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
+BARE_SUPPRESSION: Final = re.compile(r"#\s*(?:no" + r"qa|type:\s*ignore|ru" + r"ff:\s*noqa)(?![:\[]|\s*:)")
+
+
+@cache
+def project_files() -> dict[str, str]:
+    """Every text file that is, or would be, committed: its path from the root, and its text."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607 - git of the PATH
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    texts = {}
+    for name in filter(None, listed.split("\0")):
+        path = ROOT / name
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b"\0"
+        if b"\0" not in content:
+            texts[name] = content.decode("utf-8")
+    return texts
+
+
+def python_sources(*folders: str) -> dict[str, str]:
+    return {
+        name: text
+        for name, text in project_files().items()
+        if name.endswith(".py") and name.split("/", 1)[0] in (folders or ("src", "tests", "bench"))
+    }
+
+
+def is_lock(name: str) -> bool:
+    return name.endswith("package-lock.json") or (name.endswith(".txt") and "--hash=" in project_files()[name])
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads(project_files()["pyproject.toml"])
+
+
+def lock_entries(name: str) -> dict[str, str]:
+    """Of one lock, "name==version" for each requirement and the text that belongs to it (marker and hashes)."""
+    text = re.sub(r"\\\n\s*", " ", project_files()[f"requirements/{name}.txt"])
+    lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+    return {re.split(r"[ ;]", line, maxsplit=1)[0]: line for line in lines}
+
+
+def test_no_file_names_a_registry() -> None:
+    found = [(name, host) for name, text in project_files().items() for host in REGISTRIES if host in text]
+    assert found == []
+
+
+def test_npm_locks_hold_hashes_and_no_address() -> None:
+    locks = {name: json.loads(text) for name, text in project_files().items() if name.endswith("package-lock.json")}
+    assert locks
+    for name, lock in locks.items():
+        packages = {path: package for path, package in lock["packages"].items() if path}
+        assert packages, name
+        assert [path for path, package in packages.items() if "resolved" in package] == [], name
+        assert [path for path, package in packages.items() if "integrity" not in package] == [], name
+
+
+@pytest.mark.parametrize("pattern", [MACHINE_PATH, LOOSE_END], ids=["path of a machine", "loose end"])
+def test_no_file_holds(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{name}:{number}: {line.strip()[:80]}"
+        for name, text in project_files().items()
+        if not is_lock(name)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_source_files_are_small() -> None:
+    lines = {name: text.count("\n") for name, text in python_sources("src").items()}
+    assert {name: count for name, count in lines.items() if count > SOURCE_LINES_MAX} == {}
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = [
+        f"{name}:{node.lineno} {node.name}"
+        for name, text in python_sources("src").items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_every_module_says_what_it_does() -> None:
+    assert [name for name, text in python_sources("src").items() if not ast.get_docstring(ast.parse(text))] == []
+
+
+def test_every_suppression_names_its_rule() -> None:
+    found = [
+        f"{name}:{number}"
+        for name, text in python_sources().items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if BARE_SUPPRESSION.search(line)
+    ]
+    assert found == []
+
+
+def test_every_ruff_ignore_has_a_reason() -> None:
+    entry = re.compile(r'^\s*"[A-Z]+[0-9]+",(.*)$')
+    rules = [line for line in project_files()["pyproject.toml"].splitlines() if entry.match(line)]
+    lint = pyproject()["tool"]["ruff"]["lint"]
+    assert lint["select"] == ["ALL"]
+    ignored = lint["ignore"] + [rule for rules in lint["per-file-ignores"].values() for rule in rules]
+    assert len(rules) == len(ignored)  # one a line, and no other way to ignore
+    assert [line for line in rules if not re.search(r"# \w+,? \S+", line)] == []
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_is_exact_and_hashed(lock: str) -> None:
+    entries = lock_entries(lock)
+    assert entries
+    assert [name for name, line in entries.items() if "==" not in name or "--hash=sha256:" not in line] == []
+
+
+@pytest.mark.parametrize(("smaller", "larger"), [("run", "sandbox"), ("sandbox", "dev")])
+def test_one_environment_can_hold_all_locks(smaller: str, larger: str) -> None:
+    assert lock_entries(smaller).keys() - lock_entries(larger).keys() == set()
+
+
+def test_package_depends_on_what_the_lock_is_made_from() -> None:
+    def names(lines: list[str]) -> list[str]:
+        return sorted(re.split(r"[<>=; ]", line, maxsplit=1)[0] for line in lines if line and not line.startswith("#"))
+
+    wanted = project_files()["requirements/run.in"].splitlines()
+    assert names(pyproject()["project"]["dependencies"]) == names(wanted)
+
+
+def test_changelog_has_this_version() -> None:
+    assert re.search(
+        rf"^## \[(?:{re.escape(tollkeeper.__version__)}|Unreleased)\]", project_files()["CHANGELOG.md"], re.MULTILINE
+    )
+
+
+def test_readme_names_every_command_of_the_makefile() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", project_files()["Makefile"], re.MULTILINE)
+    assert phony
+    readme = project_files()["README.md"]
+    assert [target for target in phony[1].split() if f"make {target}" not in readme and target != "interop-setup"] == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    link = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)\s]*)?\)")
+    broken = [
+        f"{name}: {target}"
+        for name, text in project_files().items()
+        if name.endswith(".md")
+        for target in link.findall(text)
+        if not (ROOT / name).parent.joinpath(target).exists()
+    ]
+    assert broken == []
