@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 /// @title The smallest EIP-1271 wallet: one owner, whose ECDSA signature over the digest is the wallet's.
 /// @notice For tests of payers that are contracts. Accepts 65 bytes and ignores whatever follows them, as wallets
 ///         with longer signature formats do.
-/// @dev No constructor: the owner is planted in slot 0, or set once.
+/// @dev Nothing is set at creation: the owner is planted in slot 0, or set once.
 contract SmartTestWallet {
     address public owner; // slot 0
 

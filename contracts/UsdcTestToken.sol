@@ -4,7 +4,7 @@ pragma solidity 0.8.37;
 /// @title A test token that behaves towards x402 as Circle's FiatTokenV2_2 (USDC) does.
 /// @notice EIP-20 with EIP-3009 in both overloads. The revert strings, the events and the order of checks are
 ///         FiatToken's, since facilitators read them. Anyone may mint: the token is worth nothing.
-/// @dev No constructor and no immutables, so that the runtime code can be planted at the canonical USDC address.
+/// @dev Nothing is set at creation, so that the runtime code can be planted at the canonical USDC address.
 ///      Left out: roles, pausing, permit, and a blacklist other than the token's own address (which FiatToken has too).
 contract UsdcTestToken {
     string private _name; // slot 0, planted with the code; unset means "USD Coin"

@@ -1,3 +1,13 @@
-"""Fixtures that several test packages share."""
+"""What all tests share: fixtures of several packages, and the interpreter's usual recursion limit."""
+
+import sys
+
+_recursion_limit = sys.getrecursionlimit()
+
+import eth_account  # noqa: E402, F401 - after the limit was read
+
+# An oracle of the tests. It raises the limit to 100,000 as it is imported, and nested JSON then overflows the C stack
+# in place of being refused; the program itself never imports it.
+sys.setrecursionlimit(_recursion_limit)
 
 pytest_plugins = ("tests.fixtures_chain",)

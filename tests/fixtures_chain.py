@@ -1,5 +1,6 @@
-"""Fixtures: running chains, as new for each test. `chain` is every combination of node and token, and all must agree; the
-others are one each.
+"""Fixtures: running chains, as new for each test.
+
+`chain` is every combination of node and token, and all must agree; the others are one each.
 
 What a fixture needs and does not find is an error, never a skip; `tests/chains/setup` installs it.
 """
@@ -59,7 +60,8 @@ def embedded_nodes(wallets: TestWallets) -> Iterator[dict[EngineName, ChainUnder
 
 
 @contextlib.contextmanager
-def _taken_back(chain: ChainUnderTest) -> Iterator[ChainUnderTest]:
+def taken_back(chain: ChainUnderTest) -> Iterator[ChainUnderTest]:
+    """The chain, as it was before once the block ends."""
     before = chain.rpc.call("evm_snapshot")
     yield chain
     assert chain.rpc.call("evm_revert", before)
@@ -82,7 +84,7 @@ def anvil_test_token(wallets: TestWallets) -> Iterator[ChainUnderTest]:
 @pytest.fixture
 def embedded_chain(embedded_nodes: dict[EngineName, ChainUnderTest]) -> Iterator[ChainUnderTest]:
     """The sandbox's chain on its native engine."""
-    with _taken_back(embedded_nodes[EngineName.REVM]) as chain:
+    with taken_back(embedded_nodes[EngineName.REVM]) as chain:
         yield chain
 
 
@@ -92,8 +94,8 @@ def chain(
 ) -> Iterator[ChainUnderTest]:
     """Every combination of node and token in turn."""
     running = {
-        "embedded-revm": lambda: _taken_back(embedded_nodes[EngineName.REVM]),
-        "embedded-pyevm": lambda: _taken_back(embedded_nodes[EngineName.PYEVM]),
+        "embedded-revm": lambda: taken_back(embedded_nodes[EngineName.REVM]),
+        "embedded-pyevm": lambda: taken_back(embedded_nodes[EngineName.PYEVM]),
         "anvil-fiat-token": lambda: run_anvil_with_fiat_token(wallets),
         "anvil-test-token": lambda: run_anvil_with_test_token(wallets),
     }[request.param]()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import subprocess
+import tokenize
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -31,7 +33,10 @@ REGISTRIES: Final = tuple(
 )  # fmt: skip
 MACHINE_PATH: Final = re.compile(r"(?<![\w./~$}-])/(?:root|work|Users/\w+|home/\w+)(?=/)")
 LOOSE_END: Final = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
-BARE_SUPPRESSION: Final = re.compile(r"#\s*(?:no" + r"qa|type:\s*ignore|ru" + r"ff:\s*noqa)(?![:\[]|\s*:)")
+SUPPRESSION: Final = re.compile(r"#\s*(?:noqa|ruff:\s*noqa|type:\s*ignore)\b")
+REASONED: Final = re.compile(
+    r"#\s*(?:(?:ruff: )?noqa: [A-Z]+\d+(?:, ?[A-Z]+\d+)*|type: ignore\[[a-z, -]+\])\s*[-#]?\s*\w+"
+)
 
 
 @cache
@@ -123,12 +128,12 @@ def test_every_module_says_what_it_does() -> None:
     assert [name for name, text in python_sources("src").items() if not ast.get_docstring(ast.parse(text))] == []
 
 
-def test_every_suppression_names_its_rule() -> None:
+def test_every_suppression_names_its_rule_and_a_reason() -> None:
     found = [
-        f"{name}:{number}"
+        f"{name}:{token.start[0]}: {token.string}"
         for name, text in python_sources().items()
-        for number, line in enumerate(text.splitlines(), start=1)
-        if BARE_SUPPRESSION.search(line)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT and SUPPRESSION.search(token.string) and not REASONED.search(token.string)
     ]
     assert found == []
 

@@ -41,6 +41,7 @@ _SECRET_NAMES: Final = (
     "signature",
     "token",
 )
+_FIRST: Final = ("timestamp", "level", "logger", "event")
 _SAFE_NAMES: Final = frozenset({"paymentkey", "idempotencykey"})
 _SECRET_TEXT: Final = re.compile(
     r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]+)*[A-Za-z0-9+/=]*"  # a JWT, or base64 of a JSON object: a payment header
@@ -83,7 +84,8 @@ def redact(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - whatever is log
 
 def redact_event(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """The structlog processor that every line passes last."""
-    return {name: REDACTED if is_secret_name(name) else redact(value) for name, value in event.items()}
+    names = (*(name for name in _FIRST if name in event), *(name for name in event if name not in _FIRST))
+    return {name: REDACTED if is_secret_name(name) else redact(event[name]) for name in names}
 
 
 def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = None, *, colours: bool = False) -> None:

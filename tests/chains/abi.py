@@ -1,5 +1,7 @@
-"""Calldata for the few argument types that the tests use: addresses, numbers, bools, 32-byte words, bytes, strings and
-address lists."""
+"""Calldata for the argument types that the tests use.
+
+Addresses, numbers, 32-byte words, bytes, strings and lists of addresses.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ def _encode(kind: str, argument: object) -> bytes:
             return bytes(12) + bytes.fromhex(argument[2:])
         case "bytes32", bytes():
             return argument.ljust(32, b"\0")
-        case ("string", str()) | ("bytes", bytes()):
-            content = argument.encode() if isinstance(argument, str) else argument
-            return _word(len(content)) + content + bytes(-len(content) % 32)
+        case "string", str():
+            return _encode("bytes", argument.encode())
+        case "bytes", bytes():
+            return _word(len(argument)) + argument + bytes(-len(argument) % 32)
         case "address[]", list():
             return _word(len(argument)) + b"".join(_encode("address", item) for item in argument)
         case _, int():

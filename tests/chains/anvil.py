@@ -45,7 +45,7 @@ def run_anvil() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(binary), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(BASE_SEPOLIA_CHAIN_ID)]
-    process = subprocess.Popen([*command, "--silent"])  # noqa: S603 - our own pinned binary
+    process = subprocess.Popen([*command, "--silent"])
     try:
         _wait_until_listening(process, port)
         yield f"http://127.0.0.1:{port}"
@@ -57,7 +57,7 @@ def run_anvil() -> Iterator[str]:
 def _wait_until_listening(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        # A free port of the ephemeral range may be the one that this very connection is given, and then it talks to itself.
+        # A free port of the ephemeral range may be the one that this very connection is given: it then talks to itself.
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
             if connection.getsockname() != connection.getpeername():
                 return

@@ -49,7 +49,7 @@ class ChainUnderTest:
         return domain_separator(self.token_name, "2", BASE_SEPOLIA_CHAIN_ID, USDC_ADDRESS)
 
     def now(self) -> int:
-        """The newest block's time, or the machine's where it is later, in seconds."""
+        """The newest block's time in seconds."""
         return int(self.rpc.call("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
 
     def nonce(self, wallet: TestWallet) -> int:
@@ -90,7 +90,7 @@ class ChainUnderTest:
         return int.from_bytes(self.simulate(encode_call("balanceOf(address)", holder)), "big")
 
     def is_used(self, authorizer: str, nonce: str) -> bool:
-        """authorizationState."""
+        """Whether the authorization is used or cancelled: authorizationState."""
         data = encode_call("authorizationState(address,bytes32)", authorizer, bytes.fromhex(nonce[2:]))
         return int.from_bytes(self.simulate(data), "big") == 1
 

@@ -26,16 +26,14 @@ class RpcClient:
     def __init__(self, url: str) -> None:
         self.url = url
         address = urlsplit(url)
-        self._connection = http.client.HTTPConnection(
-            address.hostname or "", address.port, timeout=_TIMEOUT_SECONDS
-        )
+        self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_TIMEOUT_SECONDS)
 
     def post(self, body: object) -> Any:  # noqa: ANN401 - any JSON value
         """The JSON answer to a JSON body."""
         self._connection.request("POST", "/", json.dumps(body), {"Content-Type": "application/json"})
         return json.loads(self._connection.getresponse().read())
 
-    def call(self, method: str, *params: object) -> Any:  # noqa: ANN401
+    def call(self, method: str, *params: object) -> Any:  # noqa: ANN401 - as above
         """The result of a method. Raises: RpcFailure."""
         answer = self.post({"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)})
         if "error" in answer:

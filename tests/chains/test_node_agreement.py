@@ -1,4 +1,4 @@
-"""The sandbox's chain answers as anvil does wherever the hub or an official stack asks: every test runs on each node."""
+"""The sandbox's chain answers as anvil does, wherever the hub or an official stack asks."""
 
 from __future__ import annotations
 
@@ -362,7 +362,9 @@ def test_base_fee_can_be_set(chain: ChainUnderTest) -> None:
 
 
 def test_batches_are_answered_in_order(chain: ChainUnderTest) -> None:
-    batch = [{"jsonrpc": "2.0", "id": number, "method": "eth_chainId", "params": []} for number in (7, 8)]
+    batch: list[dict[str, object]] = [
+        {"jsonrpc": "2.0", "id": number, "method": "eth_chainId", "params": []} for number in (7, 8)
+    ]
     batch.append({"jsonrpc": "2.0", "id": 9, "method": "eth_noSuchMethod", "params": []})
     answers = chain.rpc.post(batch)
     assert [answer["id"] for answer in answers] == [7, 8, 9]

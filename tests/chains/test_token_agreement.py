@@ -1,4 +1,4 @@
-"""The sandbox's token on the sandbox's chain does what Circle's FiatTokenV2_2 does on anvil: every test runs on each."""
+"""The sandbox's token on the sandbox's chain does what Circle's FiatTokenV2_2 does on anvil."""
 
 from __future__ import annotations
 

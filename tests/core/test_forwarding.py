@@ -21,33 +21,38 @@ from tollkeeper.core.forwarding import (
     response_headers,
 )
 
-STRIPPED = """
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+STRIPPED = words("""
 X-Payment X-Payment-Response X-Payment-Network X-Payment-Anything X-Payments PAYMENT-SIGNATURE PAYMENT-REQUIRED
 PAYMENT-RESPONSE Payment X-Credit-Token X-Credits-Remaining X402-Version X-Payer X-Purchase-Id X-Paygate-Slug
 X-Paygate-Body Authorization Cookie Cookie2 Forwarded X-Forwarded-For X-Forwarded-Proto X-Forwarded-Host
 X-Forwarded-Port X-Forwarded X-Real-Ip True-Client-Ip CF-Connecting-IP X-Client-Ip X-Cluster-Client-Ip Client-Ip
 X-Original-Url X-Rewrite-Url X-Original-Host X-Host X-Http-Method-Override X-Http-Method X-Method-Override
-X-Request-Id Host Content-Length Expect Connection Keep-Alive Proxy-Authenticate Proxy-Authorization Proxy-Connection
-TE Trailer Trailers Transfer-Encoding Upgrade HTTP2-Settings
-""".split()
+X-Request-Id Host Content-Length Expect Connection Keep-Alive Proxy-Authenticate Proxy-Authorization
+Proxy-Connection TE Trailer Trailers Transfer-Encoding Upgrade HTTP2-Settings
+""")
 
-PASSED = """
+PASSED = words("""
 Accept Accept-Encoding Accept-Language Content-Type Content-Encoding Content-Digest User-Agent Range If-None-Match
 If-Range Origin Referer X-Api-Key X-Custom Idempotency-Key Prefer Signature Signature-Input Via Cache-Control Date
-""".split()
+""")
 
-DROPPED_FROM_RESPONSE = """
+DROPPED_FROM_RESPONSE = words("""
 Connection Keep-Alive Proxy-Authenticate Transfer-Encoding Trailer Upgrade TE X-Payment X-Payment-Response
 PAYMENT-REQUIRED X-Credit-Token X-Credits-Remaining X-Credits-Total X-Purchase-Id X-Payer X402-Version Set-Cookie
 Set-Cookie2 Service-Worker-Allowed Clear-Site-Data Strict-Transport-Security Alt-Svc Public-Key-Pins
 Public-Key-Pins-Report-Only Cache-Control Expires Pragma Age Surrogate-Control CDN-Cache-Control Content-Length
 Access-Control-Allow-Origin Access-Control-Allow-Credentials X-Request-Id Via X-Paygate-Slug X-Content-Type-Options
-""".split()
+""")
 
-PASSED_FROM_RESPONSE = """
+PASSED_FROM_RESPONSE = words("""
 Content-Type Content-Encoding Content-Language Content-Disposition Content-Range Accept-Ranges ETag Last-Modified
 Location Retry-After WWW-Authenticate Link X-Custom X-RateLimit-Remaining Date Server Content-Security-Policy Vary
-""".split()
+""")
 
 TARGET = check_target_url("https://api.example/v1", allow_private=False)
 
@@ -55,7 +60,10 @@ TARGET = check_target_url("https://api.example/v1", allow_private=False)
 def spellings(name: str) -> set[bytes]:
     """The name in several cases, and with each of its hyphens as an underscore or not."""
     words = name.split("-")
-    joined = ("".join(itertools.chain(*zip(words, (*glue, ""), strict=True))) for glue in itertools.product("-_", repeat=len(words) - 1))
+    joined = (
+        "".join(itertools.chain(*zip(words, (*glue, ""), strict=True)))
+        for glue in itertools.product("-_", repeat=len(words) - 1)
+    )
     return {form.encode() for text in joined for form in (text, text.lower(), text.upper(), text.swapcase())}
 
 
@@ -76,7 +84,9 @@ def test_end_to_end_headers_reach_the_target_as_they_are(name: str) -> None:
 
 
 def test_a_long_invented_name_is_judged_like_a_short_one() -> None:
-    assert forwarded([(b"x_payment_" + b"a" * 200, b"canary"), (b"x-" + b"a" * 200, b"v")])[1:-1] == [(b"x-" + b"a" * 200, b"v")]
+    assert forwarded([(b"x_payment_" + b"a" * 200, b"canary"), (b"x-" + b"a" * 200, b"v")])[1:-1] == [
+        (b"x-" + b"a" * 200, b"v")
+    ]
 
 
 def test_repeated_end_to_end_headers_keep_their_number_and_order() -> None:
@@ -84,9 +94,13 @@ def test_repeated_end_to_end_headers_keep_their_number_and_order() -> None:
     assert forwarded(pairs)[1:-1] == pairs
 
 
-@pytest.mark.parametrize("connection", [b"X-Secret", b"close, X-Secret", b" x-secret ,keep-alive", b"X_Secret", b",x-SECRET"])
+@pytest.mark.parametrize(
+    "connection", [b"X-Secret", b"close, X-Secret", b" x-secret ,keep-alive", b"X_Secret", b",x-SECRET"]
+)
 def test_headers_that_connection_names_are_stripped(connection: bytes) -> None:
-    sent = forwarded([(b"x-secret", b"canary"), (b"X_SECRET", b"canary"), (b"Connection", connection), (b"x-kept", b"v")])
+    sent = forwarded(
+        [(b"x-secret", b"canary"), (b"X_SECRET", b"canary"), (b"Connection", connection), (b"x-kept", b"v")]
+    )
     assert sent == [(b"host", b"api.example"), (b"x-kept", b"v"), (b"via", b"1.1 tollkeeper")]
 
 
@@ -113,7 +127,17 @@ def test_the_gateway_names_gate_payer_purchase_request_and_caller() -> None:
 
 @pytest.mark.parametrize(
     "pair",
-    [(b"a b", b"v"), (b"a:", b"v"), (b"", b"v"), (b"a\r\n", b"v"), (b"a", b"v\r\nx: y"), (b"a", b"v\n"), (b"a", b"\x00"), (b"\xe9", b"v"), (b"a", b"\x7f")],
+    [
+        (b"a b", b"v"),
+        (b"a:", b"v"),
+        (b"", b"v"),
+        (b"a\r\n", b"v"),
+        (b"a", b"v\r\nx: y"),
+        (b"a", b"v\n"),
+        (b"a", b"\x00"),
+        (b"\xe9", b"v"),
+        (b"a", b"\x7f"),
+    ],
 )
 def test_a_header_that_would_break_the_head_is_refused(pair: Header) -> None:
     for headers, added in (([pair], []), ([], [pair])):
@@ -156,7 +180,10 @@ def test_path_and_query_are_put_below_the_target_s_own(url: str, subpath: bytes,
 
 @pytest.mark.parametrize(
     "subpath",
-    b"a|/..|/../|/a/../b|/./a|/a/.|/a//b|//a|/a;b|/%3b|/%3B|/%2f|/%2F..|/a%5cb|/a\\b|/%2e%2e/|/%2E/|/.%2e|/%00|/%0a|/%0D|/%1f|/%7f|/%|/%g0|/%2|/a b|/\xc3\xa9|/a#b|/a?b|/a\x00|/a\r\nb".split(b"|"),
+    (
+        b"a|/..|/../|/a/../b|/./a|/a/.|/a//b|//a|/a;b|/%3b|/%3B|/%2f|/%2F..|/a%5cb|/a\\b|/%2e%2e/|"
+        b"/%2E/|/.%2e|/%00|/%0a|/%0D|/%1f|/%7f|/%|/%g0|/%2|/a b|/\xc3\xa9|/a#b|/a?b|/a\x00|/a\r\nb"
+    ).split(b"|"),
 )
 def test_a_path_below_the_slug_that_could_climb_or_be_read_twice_is_refused(subpath: bytes) -> None:
     with pytest.raises(ApiError) as refusal:
@@ -190,7 +217,10 @@ def test_a_head_is_encoded_as_it_goes_on_the_wire() -> None:
     )
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET /", b"/"), ("GET\r\n", b"/"), ("", b"/"), ("GET", b"a"), ("GET", b"/a b"), ("GET", b"/\r\n")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET /", b"/"), ("GET\r\n", b"/"), ("", b"/"), ("GET", b"a"), ("GET", b"/a b"), ("GET", b"/\r\n")],
+)
 def test_a_request_line_in_parts_that_do_not_fit_is_a_fault(method: str, path: bytes) -> None:
     with pytest.raises(ValueError, match="request line"):
         encode_request_head(method, path, [])
@@ -247,4 +277,7 @@ def test_a_body_that_a_browser_may_run_is_sandboxed(content_types: list[bytes]) 
 
 def test_the_target_s_own_policy_stays_beside_the_sandbox() -> None:
     answer = response_headers([(b"content-type", b"text/html"), (b"content-security-policy", b"default-src 'self'")])
-    assert [value for name, value in answer if name == b"content-security-policy"] == [b"default-src 'self'", b"sandbox"]
+    assert [value for name, value in answer if name == b"content-security-policy"] == [
+        b"default-src 'self'",
+        b"sandbox",
+    ]

@@ -47,7 +47,27 @@ def test_a_host_is_taken(host: bytes) -> None:
     check([(b"host", host)], host=False)
 
 
-@pytest.mark.parametrize("host", [b"", b" ", b"a b", b"a/b", b"a@b", b"a:b", b"a:", b"a:123456", b"a,b", b"[", b"[::1", b"a\\b", b"a?b", b"a#b", b"\xff", b"[]"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"",
+        b" ",
+        b"a b",
+        b"a/b",
+        b"a@b",
+        b"a:b",
+        b"a:",
+        b"a:123456",
+        b"a,b",
+        b"[",
+        b"[::1",
+        b"a\\b",
+        b"a?b",
+        b"a#b",
+        b"\xff",
+        b"[]",
+    ],
+)
 def test_a_host_of_another_form_is_refused(host: bytes) -> None:
     refusal_of([(b"host", host)], host=False)
 
@@ -59,7 +79,10 @@ def test_a_head_without_host_is_refused_in_either_version() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    b"host content-length content-type transfer-encoding expect x-payment x-payment-network x-payment-response payment-signature x-credit-token authorization".split(),
+    (
+        b"host content-length content-type transfer-encoding expect x-payment x-payment-network "
+        b"x-payment-response payment-signature x-credit-token authorization "
+    ).split(),
 )
 def test_a_header_that_decides_something_may_stand_once(name: bytes) -> None:
     value = {b"content-length": b"1", b"transfer-encoding": b"chunked", b"host": b"h"}.get(name, b"v")
@@ -68,13 +91,18 @@ def test_a_header_that_decides_something_may_stand_once(name: bytes) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    b"x_payment x-payment_network payment_signature x_credit-token x_credit_token content_length transfer_encoding x_forwarded_for proxy_authorization x_payer".split(),
+    (
+        b"x_payment x-payment_network payment_signature x_credit-token x_credit_token content_length "
+        b"transfer_encoding x_forwarded_for proxy_authorization x_payer "
+    ).split(),
 )
 def test_an_underscore_in_place_of_a_hyphen_is_refused_where_it_matters(name: bytes) -> None:
     refusal_of([(name, b"1")])
 
 
-@pytest.mark.parametrize("value", [b"gzip, chunked", b"chunked, chunked", b"identity", b"xchunked", b"chunked;a=b", b""])
+@pytest.mark.parametrize(
+    "value", [b"gzip, chunked", b"chunked, chunked", b"identity", b"xchunked", b"chunked;a=b", b""]
+)
 def test_a_transfer_encoding_but_chunked_is_refused(value: bytes) -> None:
     refusal_of([(b"transfer-encoding", value)])
 
@@ -105,7 +133,23 @@ def test_another_version_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    [b"", b"*", b"a", b"http://gw.example/a", b"gw.example:80", b"/a b", b"/a#b", b"/a\\b", b"/\x00", b"/\x7f", b"/\xc3\xa9", b"/%", b"/%g1", b"/a?%1", b"/a\r\n"],
+    [
+        b"",
+        b"*",
+        b"a",
+        b"http://gw.example/a",
+        b"gw.example:80",
+        b"/a b",
+        b"/a#b",
+        b"/a\\b",
+        b"/\x00",
+        b"/\x7f",
+        b"/\xc3\xa9",
+        b"/%",
+        b"/%g1",
+        b"/a?%1",
+        b"/a\r\n",
+    ],
 )
 def test_a_target_that_is_not_a_plain_path_is_refused(target: bytes) -> None:
     refusal_of([], target=target)

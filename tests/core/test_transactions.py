@@ -123,7 +123,8 @@ def test_a_failed_item_says_why_and_shows_its_hash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "chain_id"), [("base", 8453), ("base-sepolia", 84532), ("solana-mainnet", None), ("solana-devnet", None)]
+    ("network", "chain_id"),
+    [("base", 8453), ("base-sepolia", 84532), ("solana-mainnet", None), ("solana-devnet", None)],
 )
 def test_the_chain_id_follows_the_network_and_is_null_on_solana(network: str, chain_id: int | None) -> None:
     item = history_item(replace(ROW, network=network))

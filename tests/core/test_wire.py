@@ -164,22 +164,24 @@ def test_the_corpus_is_the_same_for_the_same_seed_and_covers_every_kind_of_damag
     assert decode_payment_header(base64.b64encode(GOOD_JSON)) == signed_payment()
 
 
+def code_of(header: bytes) -> Code | None:
+    try:
+        decode_payment_header(header)
+    except ApiError as error:
+        return error.code
+    return None
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_payment_or_payment_invalid(data: bytes) -> None:
     for header in (data, base64.b64encode(data)):
-        try:
-            decode_payment_header(header)
-        except ApiError as error:
-            assert error.code is Code.PAYMENT_INVALID
+        assert code_of(header) in {None, Code.PAYMENT_INVALID}
 
 
 @given(st.integers(0, len(GOOD_JSON) - 1), st.binary(max_size=3))
 def test_a_damaged_payment_is_a_payment_or_payment_invalid(at: int, junk: bytes) -> None:
     damaged = base64.b64encode(GOOD_JSON[:at] + junk + GOOD_JSON[at + 1 :])
-    try:
-        decode_payment_header(damaged)
-    except ApiError as error:
-        assert error.code is Code.PAYMENT_INVALID
+    assert code_of(damaged) in {None, Code.PAYMENT_INVALID}
 
 
 def test_a_header_may_be_as_long_as_the_limit_and_not_one_byte_longer() -> None:
@@ -300,7 +302,7 @@ def test_requirements_are_read_back_as_they_were_written(requirements: Requireme
 
 
 def test_requirements_are_written_as_every_official_client_reads_them() -> None:
-    assert REQUIREMENTS_JSON == {
+    assert requirements_body(REQUIREMENTS) == {
         "scheme": "exact",
         "network": "base-sepolia",
         "maxAmountRequired": "10000",
@@ -317,7 +319,8 @@ def test_requirements_are_written_as_every_official_client_reads_them() -> None:
 def test_requirements_need_only_what_a_settlement_needs() -> None:
     least = {name: REQUIREMENTS_JSON[name] for name in ("scheme", "network", "maxAmountRequired", "asset", "payTo")}
     read = parse_requirements(least)
-    assert (read.resource, read.description, read.mime_type, read.max_timeout_seconds, read.extra) == ("", "", "", 60, {})
+    assert (read.resource, read.description, read.mime_type) == ("", "", "")
+    assert (read.max_timeout_seconds, read.extra) == (60, {})
     nulls = parse_requirements({**least, "resource": None, "description": None, "mimeType": None, "extra": None})
     assert nulls == read
     for name in least:

@@ -10,13 +10,13 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from datetime import UTC, datetime, timedelta
 
 from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.edge.addresses import Resolver
@@ -123,7 +123,9 @@ def sized(body: bytes, *headers: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def target(behave: Behaviour, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Target]:
+async def target(
+    behave: Behaviour, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[Target]:
     """A target that treats every connection with `behave`."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -186,9 +188,7 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext
     certificate_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
     certificate_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate_file, key_file)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import resource
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,7 +47,9 @@ async def parts_of(*parts: bytes, pause_seconds: float = 0) -> AsyncIterator[byt
         yield part
 
 
-async def refusal_of(edge: Forwarder, request: ForwardRequest, body: bytes | AsyncIterator[bytes] = b"", **limits: float) -> ApiError:
+async def refusal_of(
+    edge: Forwarder, request: ForwardRequest, body: bytes | AsyncIterator[bytes] = b"", **limits: float
+) -> ApiError:
     with pytest.raises(ApiError) as refusal:
         await edge.forward(request, body, limits=ForwardLimits(**limits))  # type: ignore[arg-type]  # as get
     return refusal.value
@@ -59,7 +62,13 @@ async def test_no_stripped_header_leaks_in_any_spelling() -> None:
     headers = [(spelling, CANARY) for name in STRIPPED for spelling in spellings(name)]
     headers += [(b"Connection", b"x-hop, X_Hop-Two"), (b"x-hop", CANARY), (b"x-hop_two", CANARY), (b"x-kept", b"kept")]
     own = gateway_headers(
-        slug="slug1", payer="0xp", purchase_id="7", request_id="r1", client="192.0.2.9", scheme="https", host="gw.example"
+        slug="slug1",
+        payer="0xp",
+        purchase_id="7",
+        request_id="r1",
+        client="192.0.2.9",
+        scheme="https",
+        host="gw.example",
     )
     async with target(serves(sized(b"x"))) as there, forwarder() as edge:
         request = ForwardRequest(there.at("/a?own=1"), "POST", headers, own, query=b"q=2")
@@ -93,7 +102,12 @@ async def test_a_request_that_cannot_be_sent_never_opens_a_connection() -> None:
 
 @pytest.mark.parametrize(
     ("method", "body", "line"),
-    [("GET", b"", None), ("POST", b"", b"content-length: 0"), ("DELETE", b"", None), ("GET", b"x", b"content-length: 1")],
+    [
+        ("GET", b"", None),
+        ("POST", b"", b"content-length: 0"),
+        ("DELETE", b"", None),
+        ("GET", b"x", b"content-length: 1"),
+    ],
 )
 async def test_a_body_states_its_size(method: str, body: bytes, line: bytes | None) -> None:
     async with target(serves(sized(b"x"))) as there, forwarder() as edge:
@@ -117,7 +131,9 @@ async def test_a_large_body_arrives_whole() -> None:
     body = bytes(range(256)) * 40_000
     async with target(serves(sized(b"x"))) as there, forwarder() as edge:
         await edge.forward(get(there.at(), "PUT"), body)
-        await edge.forward(get(there.at(), "PUT"), parts_of(*[body[at : at + 100_000] for at in range(0, len(body), 100_000)]))
+        await edge.forward(
+            get(there.at(), "PUT"), parts_of(*[body[at : at + 100_000] for at in range(0, len(body), 100_000)])
+        )
         assert there.bodies == [body, body]
         assert there.connections == 1
 
@@ -169,7 +185,9 @@ async def test_a_target_that_reads_slowly_slows_the_caller_down() -> None:
 
 
 async def test_the_answer_is_filtered_and_sized() -> None:
-    raw = sized(b"<p>", b"Content-Type: text/html", b"Set-Cookie: a=b", b"Connection: X-Inner", b"X-Inner: i", b"X-A: 1")
+    raw = sized(
+        b"<p>", b"Content-Type: text/html", b"Set-Cookie: a=b", b"Connection: X-Inner", b"X-Inner: i", b"X-A: 1"
+    )
     async with target(answers(raw)) as there, forwarder() as edge:
         response = await edge.forward(get(there.at()), b"")
         assert response.headers == [
@@ -211,7 +229,7 @@ async def test_an_answer_beyond_the_memory_limit_goes_to_disk_and_comes_back_who
                 assert isinstance(response.body, SpooledBody)
                 assert b"".join([part async for part in response.body]) == body
             assert (b"content-length", b"%d" % size) in response.headers
-        assert list(tmp_path.iterdir()) == []
+        assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
         assert there.connections == 1
         edge.close()
 
@@ -226,15 +244,8 @@ async def test_no_room_on_disk_is_a_clean_refusal(tmp_path: Path) -> None:
 
 
 async def test_memory_stays_bounded_while_many_large_answers_wait() -> None:
-    body = bytes(10_000_000)
-
-    async def behave(connection: Connection) -> None:
-        await connection.request()
-        await connection.send(sized(body))
-        await connection.wait_closed()
-
-    async with target(behave) as there, forwarder() as edge:
-        await edge.forward(get(there.at()), b"")
+    async with target(serves(sized(bytes(10_000_000)))) as there, forwarder() as edge:
+        (await edge.forward(get(there.at()), b"")).close()
         gc.collect()
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         responses = await asyncio.gather(*[edge.forward(get(there.at()), b"") for _ in range(20)])
@@ -268,10 +279,16 @@ async def test_an_answer_that_comes_in_time_in_part_only_is_late() -> None:
 
 
 async def test_a_caller_who_leaves_ends_the_exchange_with_the_target() -> None:
-    async with target(answers()) as there, forwarder() as edge:
+    arrived = asyncio.Event()
+
+    async def behave(connection: Connection) -> None:
+        await connection.request()
+        arrived.set()
+        await connection.wait_closed()
+
+    async with target(behave) as there, forwarder() as edge:
         call = asyncio.ensure_future(edge.forward(get(there.at()), b""))
-        while not there.heads:
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(arrived.wait(), 2)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -319,10 +336,16 @@ async def test_an_answer_before_a_large_body_is_read_is_the_answer() -> None:
 
 
 async def test_a_connection_is_used_again() -> None:
-    async with target(serves(sized(b"x"))) as there, forwarder() as edge:
+    async def behave(connection: Connection) -> None:
+        while True:
+            head, _ = await connection.request()
+            await connection.send(OK + b"Content-Length: 1\r\n\r\n" + (b"" if head.startswith(b"HEAD") else b"x"))
+
+    async with target(behave) as there, forwarder() as edge:
         for method in ("GET", "HEAD", "POST", "HEAD", "GET"):
-            await edge.forward(get(there.at(f"/{method}"), method), b"")
-        assert (there.connections, len(there.heads)) == (1, 5) or "HEAD" in str(there.heads)
+            response = await edge.forward(get(there.at(f"/{method}"), method), b"")
+            assert response.body == (b"" if method == "HEAD" else b"x")
+        assert (there.connections, len(there.heads), edge.pool.open_count) == (1, 5, 1)
 
 
 async def test_connections_are_used_by_one_exchange_at_a_time() -> None:
@@ -392,7 +415,9 @@ async def test_any_other_request_on_a_stale_connection_is_never_sent_twice(metho
 
     async with target(behave) as there, forwarder() as edge:
         await edge.forward(get(there.at()), b"")
-        refusal = await refusal_of(edge, get(there.at(), method), parts_of(b"a", b"b", pause_seconds=0.05) if streamed else b"ab")
+        refusal = await refusal_of(
+            edge, get(there.at(), method), parts_of(b"a", b"b", pause_seconds=0.05) if streamed else b"ab"
+        )
         assert refusal.code is Code.UPSTREAM_UNREACHABLE
         assert (there.connections, len(there.heads)) == (1, 2)
 
@@ -437,14 +462,15 @@ async def test_a_refused_port_is_unreachable() -> None:
 
 
 async def test_a_host_that_never_accepts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.edge.pool.CONNECT_TIMEOUT_SECONDS", 0.1)
-
-    async def names(_host: str, _port: int) -> list[str]:
-        return ["198.18.0.1", "198.18.0.2"]
-
-    async with forwarder(Resolver(allow_private=True, lookup=names)) as edge:
-        refusal = await refusal_of(edge, get(TargetUrl("http", "dark.example", 9, "/", "")))
-        assert refusal.code is Code.UPSTREAM_UNREACHABLE
+    monkeypatch.setattr("tollkeeper.edge.pool.CONNECT_TIMEOUT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as held:
+        for _ in range(3):  # more than its queue holds: who comes next is not answered
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        async with forwarder() as edge:
+            request = get(TargetUrl("http", "127.0.0.1", full.getsockname()[1], "/", ""))
+            assert (await refusal_of(edge, request)).code is Code.UPSTREAM_UNREACHABLE
 
 
 async def test_connecting_counts_as_sending() -> None:
@@ -469,6 +495,11 @@ async def test_the_next_address_is_tried_where_one_does_not_answer() -> None:
 
 
 # TLS
+
+
+async def speaks_first(connection: Connection) -> None:
+    await connection.send(b"SSH-2.0-OpenSSH_9.2\r\n")
+    await connection.wait_closed()
 
 
 async def here(_host: str, _port: int) -> list[str]:
@@ -498,14 +529,14 @@ async def test_a_target_that_is_not_who_it_should_be_hears_nothing(case: str, tm
     server, client = certificate(tmp_path, "good.example")
     name = "other.example" if case == "another name" else "good.example"
     context = None if case == "an unknown issuer" else client
-    behave = serves(sized(b"x"))
     async with (
-        target(behave, tls=None if case == "no TLS" else server) as there,
+        target(
+            serves(sized(b"x")) if case != "no TLS" else speaks_first, tls=None if case == "no TLS" else server
+        ) as there,
         forwarder(Resolver(allow_private=True, lookup=here), context) as edge,
     ):
-        with contextlib.suppress(asyncio.CancelledError):
-            refusal = await refusal_of(edge, get(TargetUrl("https", name, there.port, "/", "")), request_seconds=3)
-            assert refusal.code is Code.UPSTREAM_UNREACHABLE
+        refusal = await refusal_of(edge, get(TargetUrl("https", name, there.port, "/", "")), request_seconds=3)
+        assert refusal.code is Code.UPSTREAM_UNREACHABLE
         assert there.heads == []
         assert edge.pool.open_count == 0
 
@@ -551,6 +582,7 @@ async def test_a_streamed_answer_that_grows_too_large_breaks_off() -> None:
         with pytest.raises(ApiError) as refusal:
             [part async for part in response.body]
         assert refusal.value.code is Code.UPSTREAM_TOO_LARGE
+        await asyncio.sleep(0)
         assert edge.pool.open_count == 0
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import struct
 import socket
+import struct
 
 import pytest
 
@@ -183,7 +183,10 @@ REFUSED: dict[str, tuple[Behaviour, Code]] = {
         answers(CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (LIMIT_BYTES + 1, b"x" * (LIMIT_BYTES + 1))),
         TOO_LARGE,
     ),
-    "sends one byte too many until it closes": (answers(OK + b"\r\n" + b"x" * (LIMIT_BYTES + 1), wait=False), TOO_LARGE),
+    "sends one byte too many until it closes": (
+        answers(OK + b"\r\n" + b"x" * (LIMIT_BYTES + 1), wait=False),
+        TOO_LARGE,
+    ),
     "chunks for ever": (floods(CHUNKED, b"3e8\r\n" + b"x" * 1000 + b"\r\n"), TOO_LARGE),
     "sends for ever": (floods(OK + b"\r\n", b"x" * 1000), TOO_LARGE),
 }
@@ -196,7 +199,7 @@ async def test_a_target_that_breaks_the_rules_is_refused_with_its_code(name: str
         with pytest.raises(ApiError) as refusal:
             await edge.forward(ForwardRequest(hostile.at(), "GET", []), b"", limits=LIMITS)
         assert (refusal.value.code, refusal.value.status) == (code, 502)
-        assert hostile.connections == 1
+        assert len(hostile.heads) <= 1
         # Nothing of it is left: no connection open, none kept for the next caller.
         await asyncio.wait_for(hostile.lost.wait(), 2)
         assert edge.pool.idle_count == 0
@@ -212,7 +215,12 @@ ANSWERED: dict[str, tuple[Behaviour, str, int, bytes]] = {
     "says more than its length": (answers(sized(b"hello") + b" and more"), "GET", 200, b"hello"),
     "says a second answer": (answers(sized(b"hello") + sized(b"smuggled")), "GET", 200, b"hello"),
     "says more after close": (answers(sized(b"hello", b"Connection: close") + b"more"), "GET", 200, b"hello"),
-    "sends 1xx first": (answers(b"HTTP/1.1 100 C\r\n\r\nHTTP/1.1 103 E\r\nLink: x\r\n\r\n" + sized(b"x")), "GET", 200, b"x"),
+    "sends 1xx first": (
+        answers(b"HTTP/1.1 100 C\r\n\r\nHTTP/1.1 103 E\r\nLink: x\r\n\r\n" + sized(b"x")),
+        "GET",
+        200,
+        b"x",
+    ),
     "sends ten 1xx": (answers(b"HTTP/1.1 100 C\r\n\r\n" * 10 + sized(b"x")), "GET", 200, b"x"),
     "redirects": (
         answers(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"),
@@ -305,12 +313,10 @@ async def test_exactly_10_485_760_bytes_pass_and_one_more_fails(shape: str) -> N
         async with target(answers(whole(10_485_760), wait=False)) as fitting:
             response = await edge.forward(ForwardRequest(fitting.at(), "GET", []), b"")
             assert not isinstance(response.body, bytes)
-            assert sum([len(part) async for part in response.body]) == 10_485_760  # type: ignore[union-attr]
+            assert sum([len(part) async for part in response.body]) == 10_485_760
             assert (b"content-length", b"10485760") in response.headers
         async with target(answers(whole(10_485_761), wait=False)) as exceeding:
             with pytest.raises(ApiError) as refusal:
                 await edge.forward(ForwardRequest(exceeding.at(), "GET", []), b"")
             assert refusal.value.code is Code.UPSTREAM_TOO_LARGE
             assert refusal.value.details == {"sizeBytes": 10_485_761, "limitBytes": 10_485_760} or shape != "length"
-
-

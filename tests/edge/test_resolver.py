@@ -86,7 +86,10 @@ def failing(fault: Exception) -> Lookup:
 
 @pytest.mark.parametrize("lookup", [failing(OSError("no such host")), failing(UnicodeError("label")), Names([])])
 async def test_a_host_that_has_no_address_is_unreachable(lookup: Lookup) -> None:
-    assert await code_of(Resolver(allow_private=False, lookup=lookup).resolve("a.example", 80)) is Code.UPSTREAM_UNREACHABLE
+    assert (
+        await code_of(Resolver(allow_private=False, lookup=lookup).resolve("a.example", 80))
+        is Code.UPSTREAM_UNREACHABLE
+    )
 
 
 async def test_a_name_server_that_does_not_answer_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +98,9 @@ async def test_a_name_server_that_does_not_answer_is_not_waited_for_long(monkeyp
         return []
 
     monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 0.05)
-    assert await code_of(Resolver(allow_private=False, lookup=hang).resolve("a.example", 80)) is Code.UPSTREAM_UNREACHABLE
+    assert (
+        await code_of(Resolver(allow_private=False, lookup=hang).resolve("a.example", 80)) is Code.UPSTREAM_UNREACHABLE
+    )
 
 
 async def test_an_answer_is_remembered_for_five_seconds_and_checked_again_then() -> None:
@@ -180,5 +185,3 @@ async def test_a_kept_connection_serves_only_the_address_that_the_name_has_now()
         clock.seconds += 6
         assert await code_of(edge.forward(ForwardRequest(named(old.port), "GET", []), b"")) is Code.UPSTREAM_UNREACHABLE
         assert len(old.heads) == 1
-
-

@@ -1,4 +1,4 @@
-"""One EVM network behind its node: the facts about a payment, sending, waiting (specification 2.3, 4.4; contract 5.2, 5.3).
+"""One EVM network behind its node: facts about a payment, sending, waiting (specification 2.3, 4.4; contract 5.2, 5.3).
 
 `open` checks the chain id and adopts the token's own EIP-712 name and version if they reproduce its DOMAIN_SEPARATOR().
 Reads of one question go out in one batch, so that they speak of one moment. Whether a payment is good is decided in
@@ -35,8 +35,10 @@ _ERROR_SELECTOR: Final = bytes.fromhex("08c379a0")
 
 @dataclass(frozen=True, slots=True)
 class EvmConfig:
-    """How to reach and use one EVM network. Empty `asset`, `token_name` and `token_version` mean the network's USDC
-    and what the token says of itself."""
+    """How to reach and use one EVM network.
+
+    Empty `asset`, `token_name` and `token_version` mean the network's USDC and what the token says of itself.
+    """
 
     network: Network
     rpc_urls: tuple[str, ...]
@@ -215,7 +217,9 @@ class EvmChain:
         now = asyncio.get_running_loop().time()
         known = self._fees
         if known is None or now >= self._fees_until:
-            tip, balance = await self.rpc.ask([("eth_maxPriorityFeePerGas", []), ("eth_getBalance", [signer, "latest"])])
+            tip, balance = await self.rpc.ask(
+                [("eth_maxPriorityFeePerGas", []), ("eth_getBalance", [signer, "latest"])]
+            )
             tip_wei = _DEFAULT_TIP_WEI if isinstance(tip, RpcError) else quantity(tip)
             known = Fees(0, tip_wei, quantity(balance))
             self._fees, self._fees_until = known, now + _FEES_LIFETIME_SECONDS

@@ -2,8 +2,8 @@
 
 A sighting counts only where the block that the receipt names is the canonical one at its number, and it is `deep` once
 that block has the configured number of confirmations (contract 5.2; security A-14, A-15). One watcher task per network
-asks for all awaited transactions in one batch, soon after they were sent and then ever more rarely. Nothing here decides
-what a settlement becomes.
+asks for all awaited transactions in one batch, soon after they were sent and then ever more rarely. What a settlement
+becomes is not decided here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _is_use(log: dict[str, Any], expected: Expected) -> bool:
 class ReceiptReader:
     """Reads sightings of many transactions in two round trips."""
 
-    def __init__(self, ask: Callable[[Sequence[tuple[str, Sequence[Any]]]], Awaitable[list[Any]]], depth_blocks: int) -> None:
+    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], depth_blocks: int) -> None:
         """`depth_blocks`: confirmations that make a sighting deep; 1 is the block itself."""
         self._ask = ask
         self._depth_blocks = depth_blocks

@@ -1,8 +1,8 @@
 """JSON-RPC 2.0 over HTTP to a chain's node: calls joined into batches, strict replies, two kinds of failure.
 
-No timer joins calls: what was asked while the last batch was in flight leaves as the next one, so that a lone call never
-waits for company and a crowd shares round trips. The same read asked twice in one batch is sent once. A raw transaction
-leaves on its own, at once. What an answer means is not decided here.
+No timer joins calls: what was asked while the last batch was in flight leaves as the next one, so that a lone call
+never waits for company and a crowd shares round trips. The same read asked twice in one batch is sent once. A raw
+transaction leaves on its own, at once. What an answer means is not decided here.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class TargetUrl:
         return f"{self.scheme}://{self.authority}{self.path}" + (f"?{self.query}" if self.query else "")
 
 
-def check_target_url(url: str, allow_private: bool) -> TargetUrl:
+def check_target_url(url: str, *, allow_private: bool) -> TargetUrl:
     """Take `url` apart; refuse everything that two readers could understand differently.
 
     A host that is an address is judged here; a name is judged when it is resolved. `allow_private` as in
@@ -118,7 +118,7 @@ def check_target_url(url: str, allow_private: bool) -> TargetUrl:
     if "@" in authority:
         raise _refused("must not contain a user name or password")
     host_text, port = _split_port(authority, DEFAULT_PORTS[scheme])
-    host = _check_host(host_text, allow_private)
+    host = _check_host(host_text, allow_private=allow_private)
     if not _PATH.fullmatch(path) or not _QUERY.fullmatch(query):
         raise _refused("path and query must be percent-encoded ASCII")
     if _DOT_SEGMENT.search(path):
@@ -146,7 +146,7 @@ def is_public_unicast(address: IPv4Address | IPv6Address) -> bool:
     return address in _GLOBAL_UNICAST_V6 and not any(address in network for network in _NOT_PUBLIC_V6)
 
 
-def is_target_address(address: IPv4Address | IPv6Address, allow_private: bool) -> bool:
+def is_target_address(address: IPv4Address | IPv6Address, *, allow_private: bool) -> bool:
     """Whether a target may be at `address`.
 
     With `allow_private` (development) loopback and private networks may be; unspecified, multicast, broadcast and
@@ -157,7 +157,7 @@ def is_target_address(address: IPv4Address | IPv6Address, allow_private: bool) -
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NEVER_V4)
     if address.ipv4_mapped is not None:
-        return is_target_address(address.ipv4_mapped, allow_private)
+        return is_target_address(address.ipv4_mapped, allow_private=allow_private)
     return not any(address in network for network in _NEVER_V6)
 
 
@@ -188,7 +188,7 @@ def _split_port(authority: str, default_port: int) -> tuple[str, int]:
     return host, int(port_text)
 
 
-def _check_host(text: str, allow_private: bool) -> str:
+def _check_host(text: str, *, allow_private: bool) -> str:
     """The host in the form that is resolved. Raises INVALID_PARAMETER."""
     if text.startswith("["):
         address = parse_address(text[1:-1]) if text.endswith("]") else None
@@ -201,7 +201,7 @@ def _check_host(text: str, allow_private: bool) -> str:
             raise _refused("an IPv4 address must be four decimal numbers without leading zeros")
     else:
         return _check_name(text)
-    if not is_target_address(address, allow_private):
+    if not is_target_address(address, allow_private=allow_private):
         raise _refused("the address is not a public one")
     return str(address)
 

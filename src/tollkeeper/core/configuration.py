@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -137,7 +137,8 @@ def _web_url(text: str) -> SplitResult | None:
         good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return None
-    return parts if good and text.isascii() and text.isprintable() and " " not in text else None
+    good = good and text.isascii() and text.isprintable() and " " not in text and not parts.netloc.endswith(":")
+    return parts if good else None
 
 
 def parse_url(text: str) -> str:
@@ -146,7 +147,7 @@ def parse_url(text: str) -> str:
     if parts is None:
         msg = "it is not an absolute URL, such as https://pay.example.org"
         raise ValueError(msg)
-    if parts.username is not None or parts.query or parts.fragment:
+    if parts.username is not None or "?" in text or "#" in text:  # also the mark of an empty one, which text keeps
         msg = "it has a user name, a query or a fragment: leave them out"
         raise ValueError(msg)
     return text.rstrip("/")
@@ -218,13 +219,9 @@ def parse_usdc_micro(text: str) -> int:
         raise ValueError(msg) from None
 
 
-def is_wildcard(host: str) -> bool:
-    """Does listening on this address mean every address of the machine?"""
-    try:
-        address: IPv4Address | IPv6Address = ip_address(host)
-    except ValueError:
-        return False
-    return address.is_unspecified
+def local_url(host: str, port: int) -> str:
+    """The origin of a listener of this machine."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def default_anonymous_paygates(public_url: PublicUrl, *, behind_proxy: bool) -> AnonymousPaygates:

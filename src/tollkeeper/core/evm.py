@@ -269,9 +269,6 @@ def rlp_decode(data: bytes) -> RlpTree:
 
 
 def _rlp_item(data: bytes, start: int, depth: int) -> tuple[RlpTree, int]:
-    if depth == 0:
-        msg = "RLP is nested too deeply"
-        raise ValueError(msg)
     if start >= len(data):
         msg = "RLP ends early"
         raise ValueError(msg)
@@ -296,6 +293,13 @@ def _rlp_item(data: bytes, start: int, depth: int) -> tuple[RlpTree, int]:
             msg = "RLP byte is not in its shortest form"
             raise ValueError(msg)
         return data[begin:end], end
+    return _rlp_list(data, begin, end, depth), end
+
+
+def _rlp_list(data: bytes, begin: int, end: int, depth: int) -> list[RlpTree]:
+    if depth == 0:
+        msg = "RLP is nested too deeply"
+        raise ValueError(msg)
     children: list[RlpTree] = []
     while begin < end:
         child, begin = _rlp_item(data, begin, depth - 1)
@@ -303,7 +307,7 @@ def _rlp_item(data: bytes, start: int, depth: int) -> tuple[RlpTree, int]:
     if begin != end:
         msg = "RLP list ends early"
         raise ValueError(msg)
-    return children, end
+    return children
 
 
 @dataclass(frozen=True, slots=True)

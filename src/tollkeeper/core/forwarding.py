@@ -216,7 +216,7 @@ def encode_request_head(method: str, path_and_query: bytes, headers: Iterable[He
 
 
 def response_headers(headers: Sequence[Header]) -> list[Header]:
-    """The headers that a caller gets of a target's answer, without `Content-Length` (contract 4.7, security A-38, A-39).
+    """The headers that a caller gets of a target's answer, without `Content-Length` (security A-38, A-39).
 
     Drops what speaks for the origin as a whole (cookies, service workers, HSTS), what speaks of payment and what
     lets a cache keep the answer. CORS is dropped too: the gateway answers it, and two answers are none to a browser.
@@ -247,7 +247,7 @@ def _named_by_connection(headers: Iterable[Header]) -> set[bytes]:
 
 
 def _may_run_scripts(content_types: list[bytes]) -> bool:
-    """Whether a browser could take the body for a document that runs scripts: HTML, XML and SVG, or nobody says what."""
+    """Whether a browser could take the body for a document that runs scripts: HTML, XML, SVG, or nobody says what."""
     if len(content_types) != 1:
         return True
     media_type = content_types[0].partition(b";")[0].strip().lower()

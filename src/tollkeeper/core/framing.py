@@ -49,14 +49,7 @@ class ResponseFraming:
 
 def check_request_head(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> None:
     """Refuse a request head that is ambiguous. Header names are in lower case. Raises INVALID_PARAMETER."""
-    if version not in VERSIONS:
-        raise _refused("the HTTP version is not supported")
-    if method not in METHODS:
-        raise _refused("the method is not supported")
-    if not target.startswith(b"/"):
-        raise _refused("the request target must be a path")
-    if _BAD_TARGET.search(target) or (b"%" in target and _BAD_ESCAPE.search(target)):
-        raise _refused("the request target contains characters that must be percent-encoded")
+    _check_request_line(method, target, version)
     seen: set[bytes] = set()
     for name, value in headers:
         if b"_" in name and name_rules(name).is_stripped:
@@ -90,6 +83,17 @@ def judge_response_head(method: str, status: int, version: str, headers: Sequenc
     if chunked:
         return ResponseFraming(BodyEnd.CHUNKED, None)
     return ResponseFraming(BodyEnd.CLOSE if declared is None else BodyEnd.LENGTH, declared)
+
+
+def _check_request_line(method: bytes, target: bytes, version: str) -> None:
+    if version not in VERSIONS:
+        raise _refused("the HTTP version is not supported")
+    if method not in METHODS:
+        raise _refused("the method is not supported")
+    if not target.startswith(b"/"):
+        raise _refused("the request target must be a path")
+    if _BAD_TARGET.search(target) or (b"%" in target and _BAD_ESCAPE.search(target)):
+        raise _refused("the request target contains characters that must be percent-encoded")
 
 
 def _check_request_value(name: bytes, value: bytes, version: str) -> None:

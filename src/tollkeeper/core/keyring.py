@@ -65,22 +65,17 @@ def parse_key_ring(text: str) -> KeyRing:
     return KeyRing(next(iter(keys)), keys)
 
 
-def parse_private_keys(text: str) -> tuple[Secret[bytes], ...]:
-    """The secp256k1 private keys in `text`: 64 hex digits each, apart by line ends, blanks or commas.
+def parse_private_key(text: str) -> Secret[bytes]:
+    """The secp256k1 private key in `text`: 64 hex digits; `#` begins a comment.
 
     Raises: ValueError saying what is wrong, never quoting the text.
     """
-    keys: list[Secret[bytes]] = []
-    for position, entry in enumerate(_words(text), start=1):
-        match = _HEX_KEY.fullmatch(entry)
-        if match is None or not 0 < int(match[1], 16) < SECP256K1_ORDER:
-            msg = f"entry {position} is not a private key of 64 hex digits"
-            raise ValueError(msg)
-        keys.append(Secret(bytes.fromhex(match[1])))
-    if len(set(keys)) < len(keys):
-        msg = "it holds one key twice"
+    words = _words(text)
+    match = _HEX_KEY.fullmatch(words[0])
+    if len(words) > 1 or match is None or not 0 < int(match[1], 16) < SECP256K1_ORDER:
+        msg = "it is not one private key of 64 hex digits"
         raise ValueError(msg)
-    return tuple(keys)
+    return Secret(bytes.fromhex(match[1]))
 
 
 def key_line(key_id: str, key: bytes) -> str:

@@ -57,7 +57,7 @@ BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class FormerPrice:
-    """Terms that a buyer may have been shown just before an update; good until `until_ms` (contract 3.3)."""
+    """Terms that a buyer may have been shown before an update; good until `until_ms` (contract 3.3)."""
 
     price_micro: int
     credits: int
@@ -86,7 +86,7 @@ class PayGate:
     owner_wallet: str | None
     created_ms: int
     updated_ms: int
-    former: FormerPrice | None = None
+    former: tuple[FormerPrice, ...] = ()
 
     def allows(self, method: str) -> bool:
         """May this HTTP method be called? GET implies HEAD (contract 3.1)."""
@@ -260,7 +260,7 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults) -> NewPayGate:
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT, INVALID_ADDRESS, INVALID_NETWORK.
     """
     for required in ("price", "targetUrl"):
-        if body.get(required) in {None, ""}:
+        if body.get(required) in (None, ""):  # a set would want a hashable value, which JSON need not be
             raise missing(required)
     fields = {"network": defaults.network, **_CREATE_DEFAULTS, **_parse_fields(body, ("slug",))}
     address = fields.get("payment_address", defaults.payment_address)
@@ -274,7 +274,7 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults) -> NewPayGate:
 def updated(gate: PayGate, body: dict[str, Any], now_ms: int, forbidden: frozenset[str]) -> PayGate:
     """The gate as an update leaves it: any subset of fields, all or nothing (specification 2.1 rules 3 and 4).
 
-    A new price keeps the former terms for FORMER_PRICE_SECONDS. Raises: as `parse_create`; also when nothing is given.
+    Raises: as `parse_create`; also when nothing is given.
     """
     if not body:
         raise ApiError(Code.INVALID_PARAMETER, "the update names no field")
@@ -284,12 +284,33 @@ def updated(gate: PayGate, body: dict[str, Any], now_ms: int, forbidden: frozens
     network = fields.get("network", gate.network)
     address = fields.get("payment_address", gate.payment_address)
     fields["payment_address"] = check_payment_address(address, network, forbidden)
-    former = gate.former
-    if "price_micro" in fields and fields["price_micro"] != gate.price_micro:
-        former = FormerPrice(gate.price_micro, gate.credits, now_ms + FORMER_PRICE_SECONDS * 1000)
-    if fields["payment_address"] != gate.payment_address or network != gate.network:
-        former = None  # what was shown for another recipient is not sold any more (contract 3.3)
-    return replace(gate, **fields, version=gate.version + 1, updated_ms=max(now_ms, gate.updated_ms), former=former)
+    return replace(gate, **fields, version=gate.version + 1, updated_ms=max(now_ms, gate.updated_ms), former=())
+
+
+@dataclass(frozen=True, slots=True)
+class FormerVersion:
+    """What a version of a gate sold, and when the next one took its place."""
+
+    price_micro: int
+    credits: int
+    network: str
+    payment_address: str
+    replaced_ms: int
+
+
+def with_former_prices(gate: PayGate, versions: Iterable[FormerVersion]) -> PayGate:
+    """The gate with what its former versions (newest first) still sell (contract 3.3).
+
+    A former price sells for FORMER_PRICE_SECONDS, to the same recipient on the same network only; the current price
+    sells the current terms, however it was before.
+    """
+    former: dict[int, FormerPrice] = {}
+    for version in versions:
+        is_same_sale = (version.network, version.payment_address) == (gate.network, gate.payment_address)
+        if is_same_sale and version.price_micro != gate.price_micro:
+            until_ms = version.replaced_ms + FORMER_PRICE_SECONDS * 1000
+            former.setdefault(version.price_micro, FormerPrice(version.price_micro, version.credits, until_ms))
+    return replace(gate, former=tuple(former.values()))
 
 
 @dataclass(frozen=True, slots=True)

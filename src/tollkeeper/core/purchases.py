@@ -93,15 +93,17 @@ class Terms:
 def terms_for(gate: PayGate, payload: EvmPayload, now_ms: int) -> Terms:
     """The terms that this payment buys: the current ones, or those of a former price (contract 3.3).
 
-    A former price counts for a while, and only when it is paid to the micro-unit. Raises: the payment error of a wrong recipient or too small a value.
+    A former price counts for a while, and only when it is paid to the micro-unit.
+    Raises: the payment error of a wrong recipient or too small a value.
     """
     authorization = payload.authorization
     if authorization.pay_to != gate.payment_address:
         raise refusal_of("recipient", gate.payment_address, authorization.pay_to)
     price_micro, granted = gate.price_micro, gate.credits
-    former = gate.former
-    if former is not None and now_ms < former.until_ms and authorization.value == former.price_micro:
-        price_micro, granted = former.price_micro, former.credits
+    for former in gate.former:
+        if now_ms < former.until_ms and authorization.value == former.price_micro:
+            price_micro, granted = former.price_micro, former.credits
+            break
     if authorization.value < price_micro:
         raise refusal_of("value", str(price_micro), str(authorization.value))
     return Terms(gate.id, gate.version, price_micro, granted, gate.payment_address, gate.network)

@@ -42,9 +42,12 @@ class Reason(StrEnum):
     STATE = "invalid_transaction_state"
 
 
+# The strings without a Reason are those of the newer reference facilitators.
 _CODES: Final[dict[str, Code]] = {
     Reason.NETWORK: Code.INVALID_NETWORK,
+    "invalid_exact_evm_network_mismatch": Code.INVALID_NETWORK,
     Reason.VALUE: Code.INSUFFICIENT_AMOUNT,
+    "invalid_exact_evm_authorization_value": Code.INSUFFICIENT_AMOUNT,
     Reason.VALID_BEFORE: Code.PAYMENT_EXPIRED,
     "payment_expired": Code.PAYMENT_EXPIRED,
     Reason.SIGNATURE: Code.INVALID_SIGNATURE,
@@ -127,12 +130,13 @@ def payment_key(asset: EvmAsset, payload: EvmPayload) -> PaymentKey:
 
 
 def form_checks(payment: Payment, assets: Mapping[str, EvmAsset]) -> Iterator[Check]:
-    """Version, scheme and network: what a payment must be before anything in it has a meaning."""
+    """Version, scheme, network and its kind of payload: what a payment must be before anything in it has a meaning."""
     yield Check("x402Version", payment.x402_version == X402_VERSION, Reason.X402_VERSION, 1, payment.x402_version)
     yield Check("scheme", payment.scheme == SCHEME, Reason.SCHEME, SCHEME, payment.scheme)
     name = ALIASES.get(payment.network, payment.network)
-    known = name in assets and isinstance(payment.payload, EvmPayload)
-    yield Check("network", known, Reason.NETWORK, sorted(assets), payment.network)
+    yield Check("network", name in assets, Reason.NETWORK, sorted(assets), payment.network)
+    is_evm = isinstance(payment.payload, EvmPayload)
+    yield Check("payload", is_evm, Reason.PAYLOAD, "authorization", "authorization" if is_evm else "transaction")
 
 
 def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmAsset) -> Iterator[Check]:

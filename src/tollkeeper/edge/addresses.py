@@ -63,7 +63,7 @@ class Resolver:
 
     async def check_target(self, url: str) -> TargetUrl:
         """`url` taken apart and its host resolved, as on create and update. Raises INVALID_PARAMETER."""
-        target = check_target_url(url, self.allow_private)
+        target = check_target_url(url, allow_private=self.allow_private)
         try:
             await self.resolve(target.host, target.port)
         except ApiError as refusal:
@@ -87,7 +87,7 @@ class Resolver:
         texts = [host] if parse_address(host) is not None else await self._ask(host, port)
         for text in texts:
             address = parse_address(text)
-            if address is None or not is_target_address(address, self.allow_private):
+            if address is None or not is_target_address(address, allow_private=self.allow_private):
                 raise ApiError(Code.UPSTREAM_BLOCKED, "the target's address is not a public one")
         if not texts:
             raise _unresolved()

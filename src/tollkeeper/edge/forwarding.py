@@ -114,7 +114,7 @@ class Forwarder:
     async def forward_streamed(
         self, request: ForwardRequest, body: bytes | AsyncIterator[bytes], *, limits: ForwardLimits = DEFAULT_LIMITS
     ) -> ForwardResponse:
-        """As `forward`, but return with the head: the body is passed on as it comes and may break off with UPSTREAM_*."""
+        """As `forward`, but return with the head; the body is passed on as it comes and may break off (UPSTREAM_*)."""
         head, source = _encode(request, body)
         for is_last in (False, True):
             exchange = StreamedExchange(request.method, limits)
@@ -160,9 +160,7 @@ class Forwarder:
         return None
 
 
-def _encode(
-    request: ForwardRequest, body: bytes | AsyncIterator[bytes]
-) -> tuple[bytes, bytes | RequestBody]:
+def _encode(request: ForwardRequest, body: bytes | AsyncIterator[bytes]) -> tuple[bytes, bytes | RequestBody]:
     """The request's head on the wire, and what follows it. Raises INVALID_PARAMETER."""
     path = request_target(request.target, request.subpath, request.query)
     headers = request_headers(request.headers, request.added, request.target.authority)
@@ -175,7 +173,9 @@ def _encode(
     return encode_request_head(request.method, path, headers), source
 
 
-def _response(head: ResponseHead, body: bytes | SpooledBody | StreamedExchange, size_bytes: int | None) -> ForwardResponse:
+def _response(
+    head: ResponseHead, body: bytes | SpooledBody | StreamedExchange, size_bytes: int | None
+) -> ForwardResponse:
     headers = response_headers(head.headers)
     if head.framing.end is BodyEnd.NONE:
         # To HEAD the target's own word; 204 and 304 state none.

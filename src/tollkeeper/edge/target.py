@@ -67,7 +67,7 @@ class Exchange(Protocol):
 
 
 class TargetConnection(asyncio.Protocol):
-    """A connection to a target. `on_idle` is called when it is ready for another exchange, `on_lost` when it is gone."""
+    """A connection to a target; tells the pool by `on_idle` that it is free again, and by `on_lost` that it is gone."""
 
     __slots__ = (
         "_chatter",
@@ -87,8 +87,8 @@ class TargetConnection(asyncio.Protocol):
         "_reusable",
         "_served",
         "_transport",
-        "key",
         "keep_alive_seconds",
+        "key",
     )
 
     def __init__(
@@ -172,6 +172,7 @@ class TargetConnection(asyncio.Protocol):
     # What the parser calls
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """A header of a head, or a trailer, which is dropped. Raises FramingError beyond the limit."""
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > HEAD_SIZE_BYTES:
             raise FramingError("the head or the trailers are too long")
@@ -179,6 +180,7 @@ class TargetConnection(asyncio.Protocol):
             self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
+        """A head is complete: informational, or the response's own. Raises FramingError for one that is refused."""
         exchange, parser = self._exchange, self._parser
         if exchange is None or parser is None:
             return
@@ -203,6 +205,7 @@ class TargetConnection(asyncio.Protocol):
         exchange.on_head(status, self._headers, framing)
 
     def on_body(self, data: bytes) -> None:
+        """A part of the body; after the end of the response, bytes that nobody may read."""
         self._chatter = 0
         if self._complete:
             self._reusable = False
@@ -210,19 +213,23 @@ class TargetConnection(asyncio.Protocol):
             self._exchange.on_body(data)
 
     def on_message_complete(self) -> None:
+        """The end of an informational head or of the response."""
         if self._framing is not None:
             self._complete = True
 
     def on_message_begin(self) -> None:
+        """The first byte of a head; after the end of the response it spoils the connection."""
         if self._complete:
             self._reusable = False
 
     # What the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
         exchange, parser = self._exchange, self._parser
         if exchange is None or parser is None:
             self._transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
@@ -244,12 +251,14 @@ class TargetConnection(asyncio.Protocol):
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
 
     def eof_received(self) -> None:
+        """See `asyncio.Protocol`. The transport closes itself."""
         if self._framing is not None and self._framing.end is BodyEnd.CLOSE:
             self._finish()
         else:
             self._end_early()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
         self._on_lost(self)
         if exc is None and self._framing is not None and self._framing.end is BodyEnd.CLOSE:
             self._finish()
@@ -257,10 +266,12 @@ class TargetConnection(asyncio.Protocol):
             self._end_early()
 
     def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
         if self._exchange is not None:
             self._guard(self._exchange.pause_sending)
 
     def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
         if self._exchange is not None:
             self._guard(self._exchange.resume_sending)
 

@@ -171,7 +171,7 @@ class Gateway:
     async def is_ready(self) -> dict[str, bool]:
         """What readiness asks for: the database answers, the facilitator answers."""
         try:
-            await self.paygates.by_slug("")
+            await self.paygates.by_slug("", clock_ms())
             database = True
         except ApiError:
             database = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.api import API_VERSION
+from tollkeeper.api import API_VERSION, clock_ms
 from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
@@ -68,7 +68,7 @@ class Gates:
         """The gate as the database has it now. Raises: as `by_slug`."""
         self._open.pop(slug, None)
         changes = self._changes
-        gate = await self._store.by_slug(slug)
+        gate = await self._store.by_slug(slug, clock_ms())
         if gate is None:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
         asset = self._assets().get(gate.network)
@@ -77,7 +77,7 @@ class Gates:
         resource = self.access_url(slug)
         opened = OpenGate(
             gate,
-            check_target_url(gate.target_url, self._allow_private),
+            check_target_url(gate.target_url, allow_private=self._allow_private),
             asset,
             build_challenge(gate, asset, resource, API_VERSION),
             resource,

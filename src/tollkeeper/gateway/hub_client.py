@@ -293,7 +293,7 @@ def _judge(status: int, body: dict[str, Any]) -> SettleAnswer:
         return SettleAnswer(Settlement.SUCCESS, transaction, "")
     if status == 200 and body.get("success") is False and reason != "settlement_pending":
         return SettleAnswer(Settlement.FAILED, transaction, reason or "settlement_failed")
-    if status in {400, 404, 413, 422}:
+    if status in {400, 401, 403, 404, 413, 422}:  # also a request whose signature expired: nothing was started
         return SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
     error = body.get("error")
     details = error.get("details") if isinstance(error, dict) else None

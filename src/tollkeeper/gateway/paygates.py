@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response, delete, get, post, put
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.paygates import PayGates
 
-    HttpRequest = Request[Any, Any, Any]
+_MANAGEMENT_TOKEN_BYTES: Final = 32
 
-_MANAGEMENT_TOKEN_BYTES = 32
+HttpRequest = Request[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

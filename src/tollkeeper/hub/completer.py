@@ -1,9 +1,9 @@
 """Finishes what no request is carrying forward: after a crash, a lost answer, a slow chain (security F1-F5, F9).
 
 At start and then every interval it takes the unfinished rows that nobody has touched lately: sends the stored bytes
-again, looks for receipts in one batch per network, and records what is proven. It also opens the networks whose node did
-not answer yet, and keeps each signer's nonces moving: a stored transaction that the chain still lacks is sent again,
-whatever became of its row, because everything signed later waits behind it. One completer per process; two do no harm,
+again, looks for receipts in one batch per network, and records what is proven. It also opens the networks whose node
+did not answer yet, and keeps each signer's nonces moving: a stored transaction that the chain still lacks is sent
+again, whatever became of its row, because everything signed later waits behind it. Several completers do no harm,
 because each transition is taken once.
 """
 
@@ -70,7 +70,7 @@ class Completer:
                 await self.complete(self._clock_ms() - idle_ms)
             except (StorageError, RpcUnavailable) as error:
                 _LOG.warning("completer_waits", reason=str(error))
-            except Exception:  # one bad row or a fault of ours must not end the only task that finishes payments
+            except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
                 _LOG.exception("completer_failed")
             idle_ms = int(self._interval_seconds * 1000)
             await asyncio.sleep(self._interval_seconds)
@@ -84,18 +84,11 @@ class Completer:
             after = page[-1]
             for name, account in self._accounts.items():
                 mine = [row for row in page if row.key.network == name and not self._settlements.is_active(row.id)]
-                await self._on_network(account, lambda account=account, mine=mine: self._complete_rows(account, mine))
+                if account.chain.asset is not None:
+                    await _on_network(account, self._complete_rows(account, mine))
         for account in self._accounts.values():
-            await self._on_network(account, lambda account=account: self._move_nonces(account))
-
-    async def _on_network(self, account: Account, work: Callable[[], Awaitable[None]]) -> None:
-        """Does one network's work; a node that does not answer holds up no other network."""
-        if account.chain.asset is None:
-            return
-        try:
-            await work()
-        except RpcUnavailable as error:
-            _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
+            if account.chain.asset is not None:
+                await _on_network(account, self._move_nonces(account))
 
     async def _open(self, account: Account) -> None:
         """Enables a network whose node did not answer at the start."""
@@ -121,7 +114,7 @@ class Completer:
                 await self._complete_row(account, row, sighting)
             except (RpcUnavailable, StorageError):
                 raise
-            except Exception:  # a poison row: the others go on
+            except Exception:  # noqa: BLE001 - a poison row: the others go on
                 _LOG.exception("settlement_parked", settlement=row.id)
 
     async def _complete_row(self, account: Account, row: Settlement, sighting: Sighting) -> None:
@@ -145,6 +138,14 @@ class Completer:
             return
         for raw in await raw_from_nonce(self._database, chain.network.name, signer, mined, _RESENT_MAX):
             await chain.submit(raw.raw, raw.hash)
+
+
+async def _on_network(account: Account, work: Awaitable[None]) -> None:
+    """Does one network's work; a node that does not answer holds up no other network."""
+    try:
+        await work
+    except RpcUnavailable as error:
+        _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
 
 
 async def open_account(account: Account, settlements: Settlements) -> None:

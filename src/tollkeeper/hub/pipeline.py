@@ -45,9 +45,7 @@ class Advance:
 def expected_transfer(settlement: Settlement) -> Expected:
     """The transfer that the row's transaction must show on the chain."""
     key = settlement.key
-    return Expected(
-        settlement.transaction_hash, key.asset, key.payer, settlement.pay_to, settlement.value, key.nonce
-    )
+    return Expected(settlement.transaction_hash, key.asset, key.payer, settlement.pay_to, settlement.value, key.nonce)
 
 
 def valid_before(settlement: Settlement) -> int:

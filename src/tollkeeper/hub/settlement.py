@@ -41,7 +41,7 @@ from tollkeeper.storage.hub import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tollkeeper.chains.evm import EvmChain, Fees
     from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
@@ -199,7 +199,7 @@ class Settlements:
         if known.answer is None and row is not None and row.attempt == known.attempt:
             row = await self._outcome_of(order, row)
             if row.state is not State.FAILED:
-                return Outcome(True, row.transaction_hash, None, row.id)
+                return _success(row)
             return _failed(row)
         answer = known.answer or {}
         return Outcome(
@@ -218,8 +218,8 @@ class Settlements:
         if row.handed_out_ms is None and row.requirements_hash == order.requirements_hash:
             given = await self._database.run(hand_out(row, order.idempotency, self._clock_ms()))
             if given:
-                return Outcome(True, row.transaction_hash, None, row.id)
-        duplicate = Outcome(False, row.transaction_hash, Reason.DUPLICATE.value, row.id)
+                return _success(row)
+        duplicate = _refusal(Reason.DUPLICATE.value, row.transaction_hash, row.id)
         return await self._recorded_with_key(order, duplicate)
 
     async def _outcome_of(self, order: Order, row: Settlement) -> Settlement:
@@ -274,7 +274,7 @@ class Settlements:
             self._active.discard(claim.settlement.id)
         row = advance.settlement
         if advance.handed_out:
-            return Outcome(True, row.transaction_hash, None, row.id)
+            return _success(row)
         if row.state is State.FAILED:
             return _failed(row)
         if _has_outcome(row, confirm=order.options.confirm):  # another process moved it first
@@ -304,12 +304,12 @@ class Settlements:
     async def _refused(self, order: Order, reason: Reason) -> Outcome:
         """The answer to a payment that the chain would not take; no row is written for it."""
         if reason is not Reason.NONCE_USED:
-            return await self._recorded_with_key(order, Outcome(False, "", reason.value))
+            return await self._recorded_with_key(order, _refusal(reason.value))
         row = await find_settlement(self._database, order.key)
         if row is not None and not row.may_be_claimed_again:  # another process was faster, or this one just before
             return await self._known_payment(order, row)
         foreign = await order.account.chain.find_use(order.key.payer, order.key.nonce)
-        return await self._recorded_with_key(order, Outcome(False, foreign or "", reason.value))
+        return await self._recorded_with_key(order, _refusal(reason.value, foreign or ""))
 
     def _claim(self, order: Order, known: Settlement | None, fees: Fees) -> Any:  # noqa: ANN401 - a unit
         account = order.account
@@ -380,11 +380,19 @@ def _has_outcome(row: Settlement, *, confirm: bool) -> bool:
     return not confirm and row.state in {State.BROADCAST, State.MINED}
 
 
+def _success(row: Settlement) -> Outcome:
+    return Outcome(success=True, transaction=row.transaction_hash, settlement_id=row.id)
+
+
+def _refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> Outcome:
+    return Outcome(success=False, transaction=transaction, reason=reason, settlement_id=settlement_id)
+
+
 def _failed(row: Settlement) -> Outcome:
     transaction = row.foreign_hash or row.transaction_hash
     if row.proof is Proof.NEVER_SENT:
         transaction = ""
-    return Outcome(False, transaction, row.error or Reason.TRANSACTION_FAILED.value, row.id)
+    return _refusal(row.error or Reason.TRANSACTION_FAILED.value, transaction, row.id)
 
 
 __all__ = ["SETTLE_WAIT_SECONDS", "Account", "Claim", "Order", "Outcome", "Settlements", "requirements_hash"]

@@ -1,7 +1,8 @@
 """The hub's own account, which pays the gas, and the policy that bounds what it signs (security A-24, A-26).
 
-The key lives in one object that shows only its address and signs only what the policy allows: a transferWithAuthorization
-to an allowed token, without value, on one chain, under a gas and a fee cap. Nonces and sending are not its business.
+The key lives in one object that shows only its address and signs only what the policy allows: a
+transferWithAuthorization to an allowed token, without value, on one chain, under a gas and a fee cap. Nonces and
+sending are not its business.
 """
 
 from __future__ import annotations

@@ -130,9 +130,7 @@ class Buyer:
             names = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status, names, await response.read())
 
-    def sign(
-        self, challenge: Mapping[str, Any], change: Callable[[Authorization], Authorization] | None = None
-    ) -> str:
+    def sign(self, challenge: Mapping[str, Any], change: Callable[[Authorization], Authorization] | None = None) -> str:
         """The `X-Payment` value that pays the first of a 402's requirements; `change` alters what is signed."""
         requirements = challenge["accepts"][0]
         wanted = authorization_for(requirements, self.wallet.address, os.urandom(32), int(time.time()))

@@ -1,7 +1,7 @@
 """Blocks, receipts and events of the sandbox chain, and their JSON as Ethereum nodes answer it.
 
-Block hashes are real hashes of headers and chain as they should. The tries are not built: state, transaction and receipt
-roots are placeholders.
+Block hashes are real hashes of headers and chain as they should. The tries are not built: state, transaction and
+receipt roots are placeholders.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tollkeeper.sandbox.evm_engine import BLOCK_GAS_LIMIT, COINBASE, Log, Result
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tollkeeper.core.evm import RlpItem
     from tollkeeper.sandbox.evm_engine import Outcome
     from tollkeeper.sandbox.evm_transactions import SignedTransaction
 
@@ -56,12 +57,14 @@ class Block:
 def seal_block(
     parent: Block | None, *, timestamp_seconds: int, base_fee_per_gas: int, receipts: tuple[Receipt, ...], salt: bytes
 ) -> Block:
-    """The block on `parent` with these transactions. `salt` goes into the hash, so that a chain that was taken back
-    and grown again has other hashes."""
+    """The block on `parent` with these transactions.
+
+    `salt` goes into the hash, so that a chain that was taken back and grown again has other hashes.
+    """
     number = 0 if parent is None else parent.number + 1
     parent_hash = ZERO_HASH if parent is None else parent.hash
     bloom = logs_bloom(log for receipt in receipts for log in receipt.outcome.logs)
-    header = [
+    header: list[RlpItem] = [
         bytes.fromhex(parent_hash[2:]),
         number,
         timestamp_seconds,

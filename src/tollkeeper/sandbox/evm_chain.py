@@ -1,7 +1,8 @@
 """The sandbox's chain: blocks, fees, pool and time around an engine. A small Ethereum-like node without a network.
 
-Every transaction is mined at once in a block of its own (`automine`), or when `mine` is called. The base fee stands still
-until it is set. Only the newest state can be read. Nothing here is asynchronous, and one thread at a time may call it.
+Every transaction is mined at once in a block of its own (`automine`), or when `mine` is called. The base fee stands
+still until it is set. Only the newest state can be read. Nothing here is asynchronous, and one thread at a time may
+call it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tollkeeper.sandbox.evm_engine import (
     BlockContext,
     Message,
     Result,
+    floor_gas,
     intrinsic_gas,
 )
 from tollkeeper.sandbox.evm_pool import Pool
@@ -124,8 +126,8 @@ class EmbeddedChain:
                 break
             self.pool.remove(transaction)
             account = self.engine.account(transaction.sender)
-            if account.nonce != transaction.nonce or account.balance < transaction.max_cost:
-                continue  # an earlier one in this block took what it needed
+            if account.nonce != transaction.nonce or account.balance < transaction.max_cost or account.code:
+                continue  # what has happened since it was admitted took what it needed
             outcome = self._execute(transaction, context)
             gas_used += outcome.gas_used
             price = transaction.price_per_gas(self.base_fee_per_gas)
@@ -144,11 +146,11 @@ class EmbeddedChain:
         if self.engine.account(message.sender).balance < message.value:
             text = "insufficient funds for transfer"
             raise RpcError(text)
-        needed = intrinsic_gas(message.data, creation=message.to is None)
+        needed = _least_gas(message.data, creation=message.to is None)
         if message.gas < needed:
             text = f"intrinsic gas too low: have {message.gas}, want {needed}"
             raise RpcError(text)
-        return self.engine.call(message, self._next_context())
+        return _with_floor(self.engine.call(message, self._next_context()), message.data)
 
     def estimate_gas(self, message: Message) -> int:
         """The least gas (within 1.5 %) with which the message succeeds now. Raises: RpcError where none does."""
@@ -159,7 +161,7 @@ class EmbeddedChain:
         attempt = (outcome.gas_used + outcome.gas_refunded + _CALL_STIPEND) * 64 // 63
         while highest - lowest > highest * 15 // 1000:
             attempt = min(attempt, highest)
-            enough = attempt >= intrinsic_gas(message.data, creation=message.to is None)
+            enough = attempt >= _least_gas(message.data, creation=message.to is None)
             if enough and self.call(replace(message, gas=attempt)).result is Result.SUCCESS:
                 highest = attempt
             else:
@@ -173,7 +175,7 @@ class EmbeddedChain:
         return self._offset_seconds
 
     def set_next_timestamp(self, timestamp_seconds: int) -> None:
-        """Stamp the next block so, and let time go on from there. Raises: RpcError where it lies in the chain's past."""
+        """Stamp the next block so, and let time go on from there. Raises: RpcError for a time before the head."""
         if timestamp_seconds < self.head.timestamp_seconds:
             message = "timestamp is before the newest block's"
             raise RpcError(message, code=INVALID_PARAMS)
@@ -195,8 +197,10 @@ class EmbeddedChain:
         return len(self._checkpoints)
 
     def restore(self, number: int) -> bool:
-        """Go back to a checkpoint, its clock and settings included; it is used up with all later ones, and what was
-        pending is forgotten. Returns whether there is such a checkpoint."""
+        """Go back to a checkpoint, its clock and settings included. Returns whether there is such a checkpoint.
+
+        It is used up with all later ones, and what was pending is forgotten.
+        """
         if not 0 < number <= len(self._checkpoints):
             return False
         saved = self._checkpoints[number - 1]
@@ -224,9 +228,11 @@ class EmbeddedChain:
             message = "max priority fee per gas higher than max fee per gas"
         elif transaction.to is None and len(transaction.data) > MAX_INIT_CODE_BYTES:
             message = "max initcode size exceeded"
+        elif account.code:
+            message = f"sender not an eoa: address {transaction.sender}, len(code): {len(account.code)}"
         elif transaction.nonce < account.nonce:
             message = f"nonce too low: next nonce {account.nonce}, tx nonce {transaction.nonce}"
-        elif transaction.gas < intrinsic_gas(transaction.data, creation=transaction.to is None):
+        elif transaction.gas < _least_gas(transaction.data, creation=transaction.to is None):
             message = "intrinsic gas too low"
         elif account.balance < transaction.max_cost:
             cost = transaction.max_cost
@@ -240,7 +246,7 @@ class EmbeddedChain:
         price = transaction.price_per_gas(self.base_fee_per_gas)
         self._credit(transaction.sender, -transaction.gas * price)
         message = Message(transaction.sender, transaction.to, transaction.data, transaction.gas, transaction.value)
-        outcome = self.engine.transact(message, context)
+        outcome = _with_floor(self.engine.transact(message, context), message.data)
         self._credit(transaction.sender, (transaction.gas - outcome.gas_used) * price)
         self._credit(COINBASE, outcome.gas_used * (price - self.base_fee_per_gas))
         return outcome
@@ -269,6 +275,15 @@ class EmbeddedChain:
             receipts=receipts,
             salt=secrets.token_bytes(8),
         )
+
+
+def _least_gas(data: bytes, *, creation: bool) -> int:
+    return max(intrinsic_gas(data, creation=creation), floor_gas(data))
+
+
+def _with_floor(outcome: Outcome, data: bytes) -> Outcome:
+    floor = floor_gas(data)
+    return outcome if outcome.gas_used >= floor else replace(outcome, gas_used=floor)
 
 
 def raise_for_failure(outcome: Outcome) -> None:

@@ -8,6 +8,7 @@ chain's (`evm_chain`). The gas price that contracts see is 0 in both engines, si
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
@@ -20,6 +21,7 @@ _CREATION_GAS: Final = 32_000
 _ZERO_BYTE_GAS: Final = 4
 _BYTE_GAS: Final = 16
 _INIT_CODE_WORD_GAS: Final = 2
+_FLOOR_TOKEN_GAS: Final = 10
 MAX_INIT_CODE_BYTES: Final = 49_152
 BLOCK_GAS_LIMIT: Final = 30_000_000
 COINBASE: Final = "0x00000000000000000000000000000000000c0ffe"
@@ -91,16 +93,26 @@ class Outcome:
 
 
 class Engine(Protocol):
-    """The world's state, and the execution of messages on it. The sender must afford `value`, and `gas` must cover
-    `intrinsic_gas`: the chain has checked both."""
+    """The world's state, and the execution of messages on it.
+
+    The sender must afford `value`, and `gas` must cover `intrinsic_gas`: the chain has checked both.
+    """
 
     @property
-    def name(self) -> EngineName: ...
+    def name(self) -> EngineName:
+        """Which engine this is."""
 
-    def account(self, address: str) -> Account: ...
-    def set_account(self, address: str, account: Account) -> None: ...
-    def storage(self, address: str, slot: int) -> int: ...
-    def set_storage(self, address: str, slot: int, value: int) -> None: ...
+    def account(self, address: str) -> Account:
+        """An account's state; the empty one where there is none."""
+
+    def set_account(self, address: str, account: Account) -> None:
+        """Put an account in place, its storage left as it is."""
+
+    def storage(self, address: str, slot: int) -> int:
+        """One storage slot; 0 where nothing was stored."""
+
+    def set_storage(self, address: str, slot: int, value: int) -> None:
+        """Put one storage slot in place."""
 
     def call(self, message: Message, block: BlockContext) -> Outcome:
         """Execute, and leave the state as it was."""
@@ -111,7 +123,8 @@ class Engine(Protocol):
     def checkpoint(self) -> object:
         """A token of the state as it is now, for `restore`, any number of times."""
 
-    def restore(self, checkpoint: object) -> None: ...
+    def restore(self, checkpoint: object) -> None:
+        """Make the state what it was at the checkpoint."""
 
 
 def open_engine(chain_id: int, name: EngineName | None = None) -> Engine:
@@ -125,9 +138,17 @@ def open_engine(chain_id: int, name: EngineName | None = None) -> Engine:
         from tollkeeper.sandbox.evm_revm import RevmEngine  # noqa: PLC0415 - exists on some platforms only
 
         return RevmEngine(chain_id)
+    # py-evm and what it imports raise the recursion limit to 100,000, under which nested JSON overflows the C stack.
+    recursion_limit = sys.getrecursionlimit()
     from tollkeeper.sandbox.evm_pyevm import PyEvmEngine  # noqa: PLC0415 - takes half a second to import
 
+    sys.setrecursionlimit(recursion_limit)
     return PyEvmEngine(chain_id)
+
+
+def floor_gas(data: bytes) -> int:
+    """The least that a transaction with this data uses, however little it does (EIP-7623)."""
+    return TRANSACTION_GAS + _FLOOR_TOKEN_GAS * (4 * len(data) - 3 * data.count(0))
 
 
 def intrinsic_gas(data: bytes, *, creation: bool) -> int:

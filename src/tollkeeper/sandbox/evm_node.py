@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Self
 
 from tollkeeper.core.evm import Transaction, sign_transaction
 from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID, EmbeddedChain
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tollkeeper.sandbox.evm_engine import EngineName, GenesisAccount
     from tollkeeper.sandbox.wallets import TestWallets
 
-_MINT_GAS = 150_000
+_MINT_GAS: Final = 150_000
 
 
 def _wall_clock_ms() -> int:
@@ -46,8 +46,11 @@ class EvmNode:
         block_time_seconds: float | None = None,
         clock_ms: Callable[[], int] = _wall_clock_ms,
     ) -> None:
-        """`block_time_seconds` None mines every transaction at once; otherwise a block comes that often, empty or not.
-        `genesis` None is the sandbox's own for these wallets."""
+        """Build the chain; `start` serves it.
+
+        `block_time_seconds` None mines every transaction at once; otherwise a block comes that often, empty or not.
+        `genesis` None is the sandbox's own for these wallets.
+        """
         self.wallets = wallets or derive_wallets()
         self.chain = EmbeddedChain(
             open_engine(BASE_SEPOLIA_CHAIN_ID, engine),
@@ -62,7 +65,7 @@ class EvmNode:
         self._miner: asyncio.Task[None] | None = None
 
     def mint(self, holder: str, amount_micro: int, *, token: str = USDC_ADDRESS) -> str:
-        """Give a holder test USDC, by a transaction of the faucet's. Returns its hash; mined at once where automining."""
+        """Give a holder test USDC, by a transaction of the faucet's. Returns its hash."""
         data = bytes.fromhex("40c10f19") + bytes(12) + bytes.fromhex(holder[2:]) + amount_micro.to_bytes(32, "big")
         raw, _ = sign_transaction(
             Transaction(
@@ -96,7 +99,7 @@ class EvmNode:
             self._miner = None
         await self._server.stop()
 
-    async def __aenter__(self) -> EvmNode:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from eth.constants import BLANK_ROOT_HASH
 from eth.db.atomic import AtomicDB
 from eth.exceptions import InsufficientStack, InvalidInstruction, InvalidJumpDestination, OutOfGas, Revert
 from eth.vm.execution_context import ExecutionContext
-from eth.vm.forks.cancun import CancunVM
 from eth.vm.forks.cancun.state import CancunState
+from eth.vm.forks.cancun.transactions import CancunTransactionBuilder
 from eth.vm.spoof import SpoofTransaction
 from eth_typing import Address, BlockNumber, Hash32
 
@@ -26,8 +28,11 @@ from tollkeeper.sandbox.evm_engine import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from eth.abc import ComputationAPI, SignedTransactionAPI
 
+_RECURSION_LIMIT: Final = 20_000
 _MAX_REFUND_QUOTIENT: Final = 5  # EIP-3529
 _HALTS: Final[dict[type[BaseException], str]] = {
     OutOfGas: "out of gas",
@@ -44,17 +49,20 @@ class PyEvmEngine:
         self._chain_id = chain_id
         self._database = AtomicDB()
         self._state = CancunState(self._database, _context(BlockContext(0, 0), chain_id), BLANK_ROOT_HASH)
-        self._transactions = CancunVM.get_transaction_builder()
+        self._transactions = CancunTransactionBuilder
 
     @property
     def name(self) -> EngineName:
+        """Which engine this is."""
         return EngineName.PYEVM
 
     def account(self, address: str) -> Account:
+        """An account's state."""
         key = _canonical(address)
         return Account(self._state.get_balance(key), self._state.get_nonce(key), self._state.get_code(key))
 
     def set_account(self, address: str, account: Account) -> None:
+        """Put an account in place."""
         key = _canonical(address)
         self._state.set_balance(key, account.balance)
         self._state.set_nonce(key, account.nonce)
@@ -62,13 +70,16 @@ class PyEvmEngine:
         self._state.lock_changes()
 
     def storage(self, address: str, slot: int) -> int:
+        """One storage slot."""
         return self._state.get_storage(_canonical(address), slot)
 
     def set_storage(self, address: str, slot: int, value: int) -> None:
+        """Put one storage slot in place."""
         self._state.set_storage(_canonical(address), slot, value)
         self._state.lock_changes()
 
     def call(self, message: Message, block: BlockContext) -> Outcome:
+        """Execute, and leave the state as it was."""
         start = self._state.snapshot()
         try:
             return self._execute(message, block)
@@ -76,16 +87,19 @@ class PyEvmEngine:
             self._state.revert(start)
 
     def transact(self, message: Message, block: BlockContext) -> Outcome:
+        """Execute, and keep what it changed."""
         try:
             return self._execute(message, block)
         finally:
             self._state.lock_changes()  # the next transaction starts cold
 
     def checkpoint(self) -> object:
+        """The root of the state."""
         self._state.persist()
         return self._state.state_root
 
     def restore(self, checkpoint: object) -> None:
+        """Open the state of that root."""
         self._state = CancunState(self._database, self._state.execution_context, cast("Hash32", checkpoint))
 
     def _execute(self, message: Message, block: BlockContext) -> Outcome:
@@ -104,7 +118,19 @@ class PyEvmEngine:
         )
         # A spoofed transaction answers for the signed one: the chain has checked the signature already.
         transaction = cast("SignedTransactionAPI", SpoofTransaction(unsigned, from_=sender))
-        return _outcome(self._state.apply_transaction(transaction), message)
+        with _deep_recursion():
+            return _outcome(self._state.apply_transaction(transaction), message)
+
+
+@contextlib.contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Room for calls within calls, each of which takes a dozen Python frames; only while contracts run."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(usual, _RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(usual)
 
 
 def _context(block: BlockContext, chain_id: int) -> ExecutionContext:

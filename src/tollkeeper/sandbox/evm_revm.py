@@ -67,31 +67,43 @@ class RevmEngine:
 
     @property
     def name(self) -> EngineName:
+        """Which engine this is."""
         return EngineName.REVM
 
     def account(self, address: str) -> Account:
+        """An account's state."""
         return self._accounts.get(address, _EMPTY)
 
     def set_account(self, address: str, account: Account) -> None:
+        """Put an account in place."""
         self._accounts[address] = account
         self._evm.insert_account_info(address, _account_info(account))
 
     def storage(self, address: str, slot: int) -> int:
+        """One storage slot."""
         return self._slots.get((address, slot), 0)
 
     def set_storage(self, address: str, slot: int, value: int) -> None:
+        """Put one storage slot in place."""
         self._slots[address, slot] = value
         _insert_slot(self._evm, address, slot, value)
 
     def call(self, message: Message, block: BlockContext) -> Outcome:
+        """Execute, and leave the state as it was."""
         self._enter(block)
+        sender = self.account(message.sender)
+        if sender.code:  # a contract may ask, though it cannot send: revm refuses both (EIP-3607)
+            self._evm.insert_account_info(message.sender, _account_info(replace(sender, code=b"")))
         start = self._evm.snapshot()
         try:
             return self._execute(message)
         finally:
             self._evm.revert(start)
+            if sender.code:
+                self._evm.insert_account_info(message.sender, _account_info(sender))
 
     def transact(self, message: Message, block: BlockContext) -> Outcome:
+        """Execute, and keep what it changed."""
         self._enter(block)
         start = self._evm.snapshot()
         try:
@@ -109,9 +121,11 @@ class RevmEngine:
         return outcome
 
     def checkpoint(self) -> object:
+        """A copy of the state."""
         return _World(dict(self._accounts), dict(self._slots))
 
     def restore(self, checkpoint: object) -> None:
+        """Build a new journal from the copy."""
         world = cast("_World", checkpoint)
         self._accounts = {}
         self._slots = {}
@@ -172,7 +186,7 @@ class RevmEngine:
 
 
 def _without_padding(code: bytes, code_hash: bytes | None) -> bytes:
-    """revm keeps code with zeros behind it, so that it cannot be run past its end; the hash is the bare code's."""
+    """Bare code, whose hash that is: revm keeps zeros behind it, so that it cannot be run past its end."""
     padded = code_hash is not None and keccak256(code) != bytes(code_hash)
     return code[:-_CODE_PADDING_BYTES] if padded else code
 
@@ -182,8 +196,11 @@ def _new_evm(chain_id: int) -> pyrevm.EVM:
 
 
 def _account_info(account: Account) -> pyrevm.AccountInfo:
-    # the wheel takes a balance, its type stub does not know it
-    return pyrevm.AccountInfo(balance=account.balance, nonce=account.nonce, code=account.code or None)  # type: ignore[call-arg]
+    return pyrevm.AccountInfo(
+        balance=account.balance,  # type: ignore[call-arg]  # the wheel takes it, its type stub does not know it
+        nonce=account.nonce,
+        code=account.code or None,
+    )
 
 
 def _insert_slot(evm: pyrevm.EVM, address: str, slot: int, value: int) -> None:

@@ -1,5 +1,7 @@
-"""The sandbox chain's JSON-RPC methods: what the official x402 stacks, viem and web3.py call, and the test methods of
-anvil that the tests use, under anvil's names."""
+"""The sandbox chain's JSON-RPC methods.
+
+They are those that the official x402 stacks, viem and web3.py call, and test methods of anvil's under anvil's names.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def _reading(chain: EmbeddedChain) -> dict[str, Callable[..., Json]]:
         block = _block(chain, tag)
         return None if block is None else block_json(block, full=full)
 
-    def get_block_by_hash(block_hash: str, full: bool = False) -> Json:  # noqa: FBT001, FBT002
+    def get_block_by_hash(block_hash: str, full: bool = False) -> Json:  # noqa: FBT001, FBT002 - as above
         block = chain.block_of_hash(block_hash.lower())
         return None if block is None else block_json(block, full=full)
 
@@ -115,7 +117,7 @@ def _testing(chain: EmbeddedChain) -> dict[str, Callable[..., Json]]:
             chain.mine()
         return "0x0"
 
-    def set_automine(enabled: bool) -> bool:  # noqa: FBT001
+    def set_automine(enabled: bool) -> bool:  # noqa: FBT001 - as above
         chain.automine = enabled
         return True
 
@@ -125,7 +127,7 @@ def _testing(chain: EmbeddedChain) -> dict[str, Callable[..., Json]]:
     def set_next_timestamp(timestamp: Json) -> None:
         chain.set_next_timestamp(_number(timestamp))
 
-    def change(address: str, **fields: Any) -> None:  # noqa: ANN401
+    def change(address: str, **fields: Any) -> None:  # noqa: ANN401 - fields of Account
         key = _address(address)
         chain.engine.set_account(key, replace(chain.engine.account(key), **fields))
 
@@ -180,7 +182,9 @@ def _require_newest(chain: EmbeddedChain, tag: Json) -> None:
     if tag is None or (isinstance(tag, str) and tag in _NEWEST):
         return
     if isinstance(tag, dict):
-        block = chain.block_of_hash(tag["blockHash"].lower()) if "blockHash" in tag else _block(chain, tag["blockNumber"])
+        block = (
+            chain.block_of_hash(tag["blockHash"].lower()) if "blockHash" in tag else _block(chain, tag["blockNumber"])
+        )
     else:
         block = _block(chain, tag)
     if block is None:

@@ -1,4 +1,4 @@
-"""Signed EVM transactions as they come over the wire: legacy with a chain id (EIP-155) and fee-market ones (EIP-1559)."""
+"""Signed EVM transactions as they come over the wire: legacy ones (EIP-155) and fee-market ones (EIP-1559)."""
 
 from __future__ import annotations
 

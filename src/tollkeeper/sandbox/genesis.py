@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tollkeeper.sandbox.wallets import TestWallets
 
 USDC_ADDRESS: Final = NETWORKS["base-sepolia"].usdc.address
-TOKEN_NAME: Final = "USD Coin"  # the specification's, so that a client written from it alone pays here
+TOKEN_NAME: Final = "USD Coin"  # noqa: S105 - no password; the specification's, so that a client written from it alone pays here
 WEI_PER_ETHER: Final = 10**18
 RELAYER_BALANCE_WEI: Final = 100 * WEI_PER_ETHER
 BUYER_BALANCE_MICRO: Final = 1_000_000_000

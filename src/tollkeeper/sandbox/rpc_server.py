@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import structlog
 import uvicorn
 
@@ -67,7 +67,7 @@ class JsonRpcApp:
             return head | {"result": self.call(request["method"], request.get("params", []))}
         except RpcError as error:
             return head | {"error": error.as_json()}
-        except Exception:
+        except Exception:  # noqa: BLE001 - a faulty method is logged and must not end the node
             _log.exception("sandbox_rpc_failed", method=request["method"])
             return head | {"error": RpcError("internal error", code=INTERNAL_ERROR).as_json()}
 
@@ -98,12 +98,12 @@ class JsonRpcApp:
         body = await _body(receive)
         if body is None:
             return await _respond(send, 413, b'{"error":"body too large"}')
-        return await _respond(send, 200, json.dumps(self._answer_body(body)).encode())
+        return await _respond(send, 200, msgspec.json.encode(self._answer_body(body)))
 
     def _answer_body(self, body: bytes) -> object:
         try:
-            request = json.loads(body)
-        except (ValueError, RecursionError):
+            request = msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError):
             refusal = RpcError("parse error", code=PARSE_ERROR)
             return {"jsonrpc": "2.0", "id": None, "error": refusal.as_json()}
         if isinstance(request, list) and request:
@@ -120,7 +120,7 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    body = b""
+    body: bytes = b""
     while True:
         message = await receive()
         body += message.get("body", b"")
@@ -156,8 +156,8 @@ class RpcServer:
 
     async def start(self) -> str:
         """Listen, and return the URL. Raises: OSError where the port is taken."""
-        # Bound here and listened on before the URL is known to anyone, so nobody can connect too early. With the protocol
-        # named, since asyncio turns Nagle's algorithm off only then, and answers would wait 40 ms.
+        # Bound here and listened on before the URL is known to anyone, so nobody can connect too early. With the
+        # protocol named, since asyncio turns Nagle's algorithm off only then, and answers would wait 40 ms.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -188,5 +188,3 @@ class RpcServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-

@@ -1,5 +1,6 @@
-"""Test wallets. Their keys follow from words that everyone can read here: whatever they hold on a real network is
-anybody's. Sandbox and tests only.
+"""Test wallets, for the sandbox and tests only.
+
+Their keys follow from words that everyone can read here: whatever they hold on a real network is anybody's.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -24,7 +25,7 @@ _QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/hub/healthz", "/hub/re
 
 
 class AccessLog:
-    """The outermost application: writes the line when the answer is complete or will never be."""
+    """The outermost application: writes the line when the answer is complete or will never be, and dates the answer."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
@@ -42,6 +43,9 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = message["headers"] = list(message.get("headers", ()))
+                if not any(name == b"date" for name, _ in headers):
+                    headers.append((b"date", formatdate(usegmt=True).encode()))
             await send(message)
 
         path = scope["path"]

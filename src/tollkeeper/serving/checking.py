@@ -42,7 +42,7 @@ def check_configuration(role: Role, config: Path | None) -> Report:
 
 def describe(settings: Settings) -> list[tuple[str, str]]:
     """The effective settings by name. Of secrets it tells ids and public addresses, of node URLs the origin."""
-    signers = [checksum_address(address_of_key(key.reveal())) for key in settings.signer_keys]
+    signer = None if settings.signer_key is None else address_of_key(settings.signer_key.reveal())
     values = [
         ("config", _NOT_SET if settings.config_path is None else str(settings.config_path)),
         ("host", settings.host),
@@ -70,8 +70,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("confirm_depth", str(settings.confirm_depth)),
             ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
             ("gas_limit", str(settings.gas.gas_limit)),
-            ("gas_budget_per_hour_wei", str(settings.gas.budget_per_hour_wei)),
-            ("signer_keys", ", ".join(signers) or _NOT_SET),
+            ("signer_key", _spelled(signer)),
         ]
     return [
         *values,
@@ -122,7 +121,7 @@ def _warnings(settings: Settings) -> list[Finding]:
     public = not settings.public_url.is_loopback
     warnings = []
     if public and settings.public_url.text.startswith("http://"):
-        warnings.append(Finding("public_url", "it is not https", "payments and tokens would cross the network in clear"))
+        warnings.append(Finding("public_url", "it is not https", "payments and tokens cross the network in clear"))
     if public and settings.allow_private_targets:
         warnings.append(Finding("allow_private_targets", "it is true", "gates can sell what only your network may see"))
     if public and settings.anonymous_paygates is AnonymousPaygates.MANAGE:

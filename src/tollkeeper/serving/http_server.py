@@ -98,6 +98,7 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                date_header=False,  # a target's own comes through; where there is none, AccessLog writes one
                 proxy_headers=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,

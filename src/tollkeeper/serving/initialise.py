@@ -10,16 +10,21 @@ import json
 import os
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core import configuration as text_of
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.evm import address_of_key, checksum_address, parse_address
 from tollkeeper.core.keyring import key_line
 from tollkeeper.settings import FILE_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tollkeeper.core.networks import Network
+
+T = TypeVar("T")
 
 _KEYS: Final = "keys"
 _KEY_SIZE_BYTES: Final = 32
@@ -57,19 +62,19 @@ default_network = "{network}"
 # trusted_proxies = ["10.0.0.0/8"]
 # cors_origins = ["https://dashboard.example.org"]
 
-# Blocks that a settlement must lie deep before it is final, and what settling may cost (wei; wei in an hour).
+# Blocks that a settlement must lie deep before it is final, and what one settlement may cost (wei per gas, and gas).
 # confirm_depth = 1
 # max_fee_per_gas_wei = 50000000000
-# gas_budget_per_hour_wei = 50000000000000000
+# gas_limit = 150000
 
 # "debug", "info", "warning" or "error"; "auto" (text on a terminal, else JSON), "json" or "text".
 # log_level = "info"
 # log_format = "auto"
 
-# Secrets stay out of this file. Each of these holds keys, one a line; nobody but their owner may read them.
+# Secrets stay out of this file. These files hold keys, one a line; nobody but their owner may read them.
 encryption_keys_file = "keys/encryption.keys"
 auth_keys_file = "keys/auth.keys"
-signer_keys_file = "keys/signer.keys"
+signer_key_file = "keys/signer.key"
 
 # A section enables a network. rpc_url: a JSON-RPC node of it. The token is the network's USDC unless asset names
 # another; its EIP-712 name and version are read from the chain.
@@ -102,14 +107,44 @@ class Initialised:
     relayer: str
 
 
+def parse_choices(
+    network: str, rpc_url: str | None, host: str, port: int, public_url: str | None, payment_address: str | None
+) -> Choices:
+    """The choices as they were typed. Raises: ValueError naming the option that is wrong."""
+
+    def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
+        try:
+            return parse(text)
+        except ApiError as error:
+            raise ValueError(f"{option}: {error.message}") from None
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from None
+
+    host = parsed("--host", text_of.parse_host, host)
+    if public_url is None and not text_of.is_loopback(host):
+        raise ValueError(f"--public-url: give the URL by which clients reach {host}")
+    return Choices(
+        network=parsed("--network", text_of.parse_network, network),
+        rpc_url=None if rpc_url is None else parsed("--rpc-url", text_of.parse_rpc_url, rpc_url),
+        host=host,
+        port=port,
+        public_url=parsed("--public-url", text_of.parse_origin, public_url or text_of.local_url(host, port)).text,
+        payment_address=None if payment_address is None else parsed("--payment-address", _address, payment_address),
+    )
+
+
+def _address(text: str) -> str:
+    return checksum_address(parse_address(text, field="it"))
+
+
 def initialise(directory: Path, choices: Choices) -> Initialised:
     """Write the configuration and the keys into `directory`, which is made. Raises: InitError."""
     config_path, keys = directory / FILE_NAME, directory / _KEYS
     signer = secrets.token_bytes(_KEY_SIZE_BYTES)
     files = {
-        keys / "encryption.keys": key_line("e1", secrets.token_bytes(_KEY_SIZE_BYTES)),
-        keys / "auth.keys": key_line("a1", secrets.token_bytes(_KEY_SIZE_BYTES)),
-        keys / "signer.keys": f"0x{signer.hex()}\n",
+        keys / "encryption.keys": key_line(f"e-{secrets.token_hex(4)}", secrets.token_bytes(_KEY_SIZE_BYTES)),
+        keys / "auth.keys": key_line(f"a-{secrets.token_hex(4)}", secrets.token_bytes(_KEY_SIZE_BYTES)),
+        keys / "signer.key": f"0x{signer.hex()}\n",
         config_path: _configuration(choices),
     }
     there = sorted(str(path) for path in files if path.exists() or path.is_symlink())

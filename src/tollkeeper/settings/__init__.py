@@ -17,7 +17,7 @@ from tollkeeper.settings.model import (
     Settings,
     SettingsError,
 )
-from tollkeeper.settings.sources import CONFIG_VARIABLE, FILE_NAME, find_config
+from tollkeeper.settings.sources import CONFIG_VARIABLE, FILE_NAME, find_config, wants_colours
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -34,4 +34,5 @@ __all__ = [
     "find_config",
     "inspect_settings",
     "load_settings",
+    "wants_colours",
 ]

@@ -11,7 +11,7 @@ from tollkeeper.core import configuration as text_of
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
-from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
+from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_key
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.settings.model import ExposureCaps, Finding, GasCaps, NetworkSettings, Role, Settings, SettingsError
 from tollkeeper.settings.sources import Sources, find_config, network_setting, read_toml
@@ -71,7 +71,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
     trusted_proxies = sources.several("trusted_proxies", text_of.parse_peers)
     anonymous = text_of.default_anonymous_paygates(public_url, behind_proxy=bool(trusted_proxies))
     networks = _networks(sources, role)
-    encryption_keys, auth_keys, signer_keys = _keys(sources, role)
+    encryption_keys, auth_keys, signer_key = _keys(sources, role)
     return Settings(
         role=role,
         config_path=path,
@@ -94,7 +94,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         gas=_gas(sources),
         encryption_keys=encryption_keys,
         auth_keys=auth_keys,
-        signer_keys=signer_keys,
+        signer_key=signer_key,
         log_level=take("log_level", text_of.choice(LogLevel), LogLevel.INFO),
         log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
@@ -114,24 +114,23 @@ def _gas(sources: Sources) -> GasCaps:
     return GasCaps(
         sources.take("max_fee_per_gas_wei", text_of.whole_number(1, 10**15), default.max_fee_per_gas_wei),
         sources.take("gas_limit", text_of.whole_number(50_000, 10_000_000), default.gas_limit),
-        sources.take("gas_budget_per_hour_wei", text_of.whole_number(1, 10**21), default.budget_per_hour_wei),
     )
 
 
-def _keys(sources: Sources, role: Role) -> tuple[KeyRing | None, KeyRing | None, tuple[Secret[bytes], ...]]:
+def _keys(sources: Sources, role: Role) -> tuple[KeyRing | None, KeyRing | None, Secret[bytes] | None]:
     """The keys that encrypt what the gateway stores, that sign logins, and that sign settlements."""
     encrypts = None if role is Role.HUB else "the gateway encrypts what it stores"
     settles = None if role is Role.GATEWAY else "the hub signs settlements"
     return (
         sources.secret("encryption_keys", parse_key_ring, encrypts),
         sources.secret("auth_keys", parse_key_ring, "logins are signed"),
-        sources.secret("signer_keys", parse_private_keys, settles) or (),
+        sources.secret("signer_key", parse_private_key, settles),
     )
 
 
 def _public_url(sources: Sources, host: str, port: int) -> PublicUrl:
     """Where the world reaches us; known without being told only where it is this machine alone."""
-    local = PublicUrl(f"http://{f'[{host}]' if ':' in host else host}:{port}", host)
+    local = PublicUrl(text_of.local_url(host, port), host)
     if sources.text("public_url") is None and not local.is_loopback:
         sources.report("public_url", "it is not set", "give the URL by which clients reach this process")
     return sources.take("public_url", text_of.parse_origin, local)
@@ -169,7 +168,9 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
         if not urls and name in sources.sections and role is not Role.GATEWAY:
             sources.report(node, "it is not set", f"give the URL of a JSON-RPC node of {name}")
     if not networks:
-        sources.report("networks", "no network is enabled", "set rpc_url in a section such as [networks.base-sepolia]")
+        sources.findings.append(
+            Finding("networks", "no network is enabled", "set rpc_url in a section such as [networks.base-sepolia]")
+        )
     return networks
 
 

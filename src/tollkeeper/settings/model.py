@@ -60,19 +60,18 @@ class NetworkSettings:
 
 @dataclass(frozen=True, slots=True)
 class GasCaps:
-    """What one settlement, and all settlements of an hour, may cost the hub (contract 5.2). Wei, and gas."""
+    """What one settlement may cost the hub (contract 5.2). Wei, and gas."""
 
     max_fee_per_gas_wei: int = 50_000_000_000
     gas_limit: int = 150_000
-    budget_per_hour_wei: int = 50_000_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ExposureCaps:
     """What a payer may owe a gate under `assumeValid` (contract 4.4): payments, and micro-units."""
 
-    payments: int = 5
-    value_micro: int = 5_000_000
+    payments: int = 20
+    value_micro: int = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class Settings:
     gas: GasCaps
     encryption_keys: KeyRing | None
     auth_keys: KeyRing | None
-    signer_keys: tuple[Secret[bytes], ...]
+    signer_key: Secret[bytes] | None
     log_level: LogLevel
     log_format: LogFormat
     shutdown_timeout_seconds: int

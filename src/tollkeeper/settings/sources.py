@@ -12,7 +12,7 @@ import os
 import stat
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
 from tollkeeper.core.configuration import list_of
 from tollkeeper.core.errors import ApiError
@@ -60,7 +60,7 @@ class Sources:
         values = {name: (name, value) for name, value in file.items() if name != "networks"}
         networks = file.get("networks", {})
         if not isinstance(networks, dict) or not all(isinstance(table, dict) for table in networks.values()):
-            self.report("networks", "it is not a table of networks", "write a section [networks.base-sepolia]")
+            self._note("networks", "it is not a table of networks", "write a section [networks.base-sepolia]")
             networks = {}
         for network, table in networks.items():
             self.sections.add(ALIASES.get(network, network))
@@ -70,14 +70,18 @@ class Sources:
         for name, (source, value) in values.items():
             text = _toml_text(value)
             if text is None:
-                self.report(source, "it is not a string, a whole number, true, false or a list of these")
+                self._note(source, "it is not a string, a whole number, true, false or a list of these")
             else:
                 self._given[name] = _Given(source, text, from_file=True)
 
     def report(self, name: str, problem: str, remedy: str = "") -> None:
         """Note one finding."""
         given = self._given.get(name)
-        self.findings.append(Finding(name if given is None else given.source, problem, remedy))
+        source = f"{name} ({PREFIX}{name.upper()})" if given is None else given.source
+        self._note(source, problem, remedy)
+
+    def _note(self, source: str, problem: str, remedy: str = "") -> None:
+        self.findings.append(Finding(source, problem, remedy))
 
     def text(self, name: str) -> str | None:
         """The text of a setting; an empty one counts as not given."""
@@ -130,7 +134,7 @@ class Sources:
         for name, given in sorted(self._given.items()):
             if name not in self._asked:
                 problem, remedy = "there is no such setting", "remove it or correct its spelling"
-                self.findings.append(Finding(given.source, problem, remedy))
+                self._note(given.source, problem, remedy)
 
 
 def network_setting(name: str, network: str) -> str:
@@ -177,6 +181,11 @@ def find_config(option: Path | None, environ: Mapping[str, str]) -> Path | None:
     if named := environ.get(CONFIG_VARIABLE):
         return Path(named)
     return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
+
+
+def wants_colours(stream: TextIO) -> bool:
+    """Is this a terminal whose user has not set NO_COLOR?"""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from collections import defaultdict
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.lending import Lending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,10 +41,21 @@ class _Waiting(Generic[J]):
     future: asyncio.Future[Any]
 
 
+_Answers: TypeAlias = list[tuple[asyncio.Future[Any], Outcome]]
+
+
 class BatchThread(Generic[J]):
     """One thread, started at once, that calls `work` with batches and `finish` when it ends."""
 
-    def __init__(self, name: str, work: Callable[[list[J]], list[Outcome]], finish: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[list[J]], list[Outcome]],
+        finish: Callable[[], None],
+        *,
+        lent_seconds: float,
+    ) -> None:
+        self.lending = Lending(lent_seconds)
         self._work = work
         self._finish = finish
         self._queue: SimpleQueue[_Waiting[J] | None] = SimpleQueue()
@@ -64,6 +76,7 @@ class BatchThread(Generic[J]):
             if self._queue.qsize() >= WAITING_MAX:
                 raise StorageError("too many requests are waiting for the database")
             self._queue.put(waiting)
+        self.lending.expect(loop)
         return await waiting.future
 
     async def close(self) -> None:
@@ -80,7 +93,7 @@ class BatchThread(Generic[J]):
         while open_for_jobs:
             batch, open_for_jobs = self._next_batch()
             if batch:
-                _answer(batch, self._outcomes(batch))
+                self._answer(batch, self._outcomes(batch))
         try:
             self._finish()
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever closes
@@ -90,7 +103,10 @@ class BatchThread(Generic[J]):
 
     def _next_batch(self) -> tuple[list[_Waiting[J]], bool]:
         """Whatever is waiting, at least one job; and whether more may come."""
+        if self._queue.empty():
+            self.lending.rest()
         first = self._queue.get()
+        self.lending.work()
         batch: list[_Waiting[J]] = []
         while first is not None:
             batch.append(first)
@@ -108,19 +124,22 @@ class BatchThread(Generic[J]):
         except BaseException as error:  # noqa: BLE001 - it belongs to those who wait
             return [Outcome(error=error) for _ in batch]
 
+    def _answer(self, batch: list[_Waiting[J]], outcomes: list[Outcome]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, _Answers] = defaultdict(list)
+        for waiting, outcome in zip(batch, outcomes, strict=True):
+            by_loop[waiting.loop].append((waiting.future, outcome))
+        for loop, answers in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._resolve, loop, answers)
+            except RuntimeError:  # the loop is closed: nobody is waiting there any more
+                continue
 
-def _answer(batch: list[_Waiting[Any]], outcomes: list[Outcome]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = defaultdict(list)
-    for waiting, outcome in zip(batch, outcomes, strict=True):
-        by_loop[waiting.loop].append((waiting.future, outcome))
-    for loop, answers in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_resolve, answers)
-        except RuntimeError:  # the loop is closed: nobody is waiting there any more
-            continue
+    def _resolve(self, loop: asyncio.AbstractEventLoop, answers: _Answers) -> None:
+        self.lending.answered(loop, len(answers))
+        _set(answers)
 
 
-def _resolve(answers: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+def _set(answers: _Answers) -> None:
     for future, outcome in answers:
         if future.done():  # its caller was cancelled; the unit stands
             continue

@@ -1,8 +1,8 @@
 """Settlements, their raw transactions, signers' nonces and idempotency keys as units of work (contract 5.2, 7).
 
-Every unit is one transaction; a transition is one `UPDATE .. WHERE state = :from AND version = :version` with its event,
-so that of two who saw the same row one moves it. A raw transaction and the nonce it takes are stored in the commit that
-signs it, before anything is sent. What a transition means is decided in `hub`.
+Every unit is one transaction; a transition is one `UPDATE .. WHERE state = :from AND version = :version` with its
+event, so that of two who saw the same row one moves it. A raw transaction and the nonce it takes are stored in the
+commit that signs it, before anything is sent. What a transition means is decided in `hub`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ class NewSettlement:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One row. `transaction_hash` is of the current attempt, "" before it was signed; `error` a reason string;
-    `foreign_hash` names who used the authorization in our place."""
+    """One row.
+
+    `transaction_hash` is of the current attempt, "" before it was signed; `error` is a reason string; `foreign_hash`
+    names the transaction that used the authorization in place of ours.
+    """
 
     id: str
     key: PaymentKey
@@ -171,7 +174,7 @@ def reclaim_and_sign(
     return (yield from _sign(new, key, sign, version=row.version, attempt=row.attempt, settlement_id=row.id))
 
 
-def _sign(  # noqa: PLR0913 - the tail of two units
+def _sign(
     new: NewSettlement,
     key: IdempotencyKey | None,
     sign: Callable[[int], tuple[bytes, str]],
@@ -286,8 +289,10 @@ async def find_key(database: Database, key: str) -> KnownKey | None:
 async def list_unfinished(
     database: Database, before_ms: int, limit: int, after: Settlement | None = None
 ) -> list[Settlement]:
-    """Settlements that are neither confirmed nor failed and were not touched since, longest untouched first; the page
-    behind `after`, where there is one."""
+    """Settlements that are neither confirmed nor failed and were not touched since, longest untouched first.
+
+    The page behind `after`, where there is one.
+    """
     statement = _QUERIES.list_unfinished(
         before_ms=before_ms,
         after_ms=after.updated_ms if after else -1,
@@ -299,9 +304,7 @@ async def list_unfinished(
 
 async def raw_of_settlement(database: Database, settlement: Settlement) -> RawTransaction | None:
     """The transaction that was signed for the row's current attempt."""
-    rows = await database.read(
-        _QUERIES.raw_of_settlement(settlement_id=settlement.id, attempt=settlement.attempt)
-    )
+    rows = await database.read(_QUERIES.raw_of_settlement(settlement_id=settlement.id, attempt=settlement.attempt))
     return _raw(rows[0]) if rows else None
 
 
@@ -321,7 +324,9 @@ class HistoryQuery:
     network: str = ""
 
 
-async def list_history(database: Database, query: HistoryQuery, limit: int, offset: int) -> tuple[list[Settlement], int]:
+async def list_history(
+    database: Database, query: HistoryQuery, limit: int, offset: int
+) -> tuple[list[Settlement], int]:
     """One page, newest first, and how many there are in all."""
     total = await database.read(_QUERIES.count_history(**_history(query)))
     rows = await database.read(_QUERIES.list_history(**_history(query), limit=limit, offset=offset))
@@ -388,7 +393,7 @@ def _find(key: PaymentKey) -> Statement:
     return _QUERIES.find_settlement(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
 
 
-def _event(  # noqa: PLR0913 - one row
+def _event(  # noqa: PLR0917 - one row
     settlement_id: str,
     version: int,
     attempt: int,

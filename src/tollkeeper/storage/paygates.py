@@ -6,11 +6,11 @@ another address. Purchases and credits are in `storage.purchases`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.limits import SLUG_LENGTH
-from tollkeeper.core.paygates import Counters, FormerPrice, NewPayGate, PayGate, random_slug
+from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
+from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, random_slug, with_former_prices
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sequences import next_id
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database, Row, Unit
 
 _Q = load_queries("gateway.sql")
+# An owner who changes the price more often than this within two minutes gives up the oldest of them.
+_FORMER_VERSIONS_MAX: Final = 100
 
 
 class PayGates:
@@ -53,8 +55,7 @@ class PayGates:
                 **new.fields,
             )
             columns = self._columns(gate)
-            for name in ("version", "former_price_micro", "former_credits", "former_until_ms"):
-                del columns[name]
+            del columns["version"]
             rows = yield _Q.insert_paygate(
                 **columns, slug=slug, owner_wallet=owner_wallet, management_hash=management_hash, now_ms=now_ms
             )
@@ -72,10 +73,29 @@ class PayGates:
             slug += random_slug(self._random(SLUG_LENGTH))
         return slug[:SLUG_LENGTH]
 
-    async def by_slug(self, slug: str) -> PayGate | None:
-        """The gate with this slug, unless it is deleted."""
+    async def by_slug(self, slug: str, now_ms: int) -> PayGate | None:
+        """The gate with this slug, unless it is deleted, with the former prices that it still sells at."""
         rows = await self._database.read(_Q.paygate_by_slug(slug=slug))
-        return self._gate(rows[0]) if rows else None
+        if not rows:
+            return None
+        gate = self._gate(rows[0])
+        since_ms = now_ms - FORMER_PRICE_SECONDS * 1000
+        if gate.version == 1 or gate.updated_ms <= since_ms:
+            return gate
+        statement = _Q.former_versions(
+            gate_id=gate.id, version=gate.version, since_ms=since_ms, limit=_FORMER_VERSIONS_MAX
+        )
+        return with_former_prices(gate, [self._former(gate.id, row) for row in await self._database.read(statement)])
+
+    def _former(self, gate_id: int, row: Row) -> FormerVersion:
+        where = place("paygate_versions", f"{gate_id}.{row['version']}", "pay_to")
+        return FormerVersion(
+            price_micro=row["price_micro"],
+            credits=row["credits"],
+            network=row["network"],
+            payment_address=unseal(self._ring, row["pay_to"], where).decode(),
+            replaced_ms=row["replaced_ms"],
+        )
 
     async def by_id(self, gate_id: int) -> tuple[PayGate, bytes | None] | None:
         """The gate with this id and the hash of its management token, unless it is deleted."""
@@ -183,15 +203,9 @@ class PayGates:
             "payment_address": seal(self._ring, gate.payment_address.encode(), where, self._random(NONCE_SIZE_BYTES)),
             "mime_type": gate.mime_type,
             "is_enabled": int(gate.is_enabled),
-            "former_price_micro": gate.former.price_micro if gate.former else None,
-            "former_credits": gate.former.credits if gate.former else None,
-            "former_until_ms": gate.former.until_ms if gate.former else None,
         }
 
     def _gate(self, row: Row) -> PayGate:
-        former = None
-        if row["former_until_ms"] is not None:
-            former = FormerPrice(row["former_price_micro"], row["former_credits"], row["former_until_ms"])
         where = place("paygates", row["id"], "payment_address")
         return PayGate(
             id=row["id"],
@@ -212,5 +226,4 @@ class PayGates:
             owner_wallet=row["owner_wallet"],
             created_ms=row["created_ms"],
             updated_ms=row["updated_ms"],
-            former=former,
         )

@@ -84,8 +84,8 @@ class SqliteDatabase:
         self._failure: str | None = None
         self.commits = 0
         self.units = 0
-        self._writing: BatchThread[Unit[Any]] = BatchThread("tollkeeper-writer", self._commit, self._close_writer)
-        self._reading: BatchThread[Statement] = BatchThread("tollkeeper-reader", self._read_all, reader.close)
+        self._writing: BatchThread[Unit[Any]] = BatchThread("tollkeeper-writer", self._commit, self._close_writer, lent_seconds=0.002)
+        self._reading: BatchThread[Statement] = BatchThread("tollkeeper-reader", self._read_all, reader.close, lent_seconds=0.0002)
 
     async def read(self, statement: Statement) -> list[Row]:
         """See `Database.read`."""
@@ -115,7 +115,9 @@ class SqliteDatabase:
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             outcomes = [self._drive(unit) for unit in units]
+            self._writing.lending.rest()
             self._writer.execute("COMMIT")
+            self._writing.lending.work()
         except sqlite3.Error as error:
             raise self._give_up(error) from error
         self.commits += 1

@@ -19,9 +19,6 @@ CREATE TABLE paygates (
     payment_address BYTEA NOT NULL,
     mime_type TEXT NOT NULL,
     is_enabled BIGINT NOT NULL,
-    former_price_micro BIGINT,
-    former_credits BIGINT,
-    former_until_ms BIGINT,
     deleted_ms BIGINT,
     created_ms BIGINT NOT NULL,
     updated_ms BIGINT NOT NULL

@@ -15,6 +15,12 @@ RETURNING id;
 INSERT INTO paygate_versions (gate_id, version, price_micro, credits, network, pay_to, created_ms)
 VALUES (:gate_id, :version, :price_micro, :credits, :network, :pay_to, :now_ms);
 
+-- name: former_versions
+SELECT v.version, v.price_micro, v.credits, v.network, v.pay_to, later.created_ms AS replaced_ms
+FROM paygate_versions v JOIN paygate_versions later ON later.gate_id = v.gate_id AND later.version = v.version + 1
+WHERE v.gate_id = :gate_id AND v.version < :version AND later.created_ms > :since_ms
+ORDER BY v.version DESC LIMIT :limit;
+
 -- name: insert_counters
 INSERT INTO paygate_counters (gate_id, challenges, purchases, calls, failures, revenue_micro)
 VALUES (:gate_id, 0, 0, 0, 0, 0);
@@ -45,7 +51,6 @@ UPDATE paygates SET
     version = :version, target_url = :target_url, price_micro = :price_micro, credits = :credits, methods = :methods,
     title = :title, description = :description, assume_valid = :assume_valid, require_auth = :require_auth,
     network = :network, payment_address = :payment_address, mime_type = :mime_type, is_enabled = :is_enabled,
-    former_price_micro = :former_price_micro, former_credits = :former_credits, former_until_ms = :former_until_ms,
     updated_ms = :now_ms
 WHERE id = :id AND version = :from_version AND deleted_ms IS NULL
 RETURNING id;

@@ -1,0 +1,252 @@
+"""Every command: reads its options, calls what carries it out, prints, and turns refusals into exit codes.
+
+Exit codes: 0 done; 1 it failed; 2 the command line was wrong; 3 configuration, keys or database cannot be used.
+What this module does not do: compose or run anything itself (`tollkeeper.serving` and `tollkeeper.sandbox` do).
+"""
+# ruff: noqa: PLC0415 - a command imports what it runs, so that the others start at once
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final, NoReturn, TextIO
+
+import typer
+
+from tollkeeper import __version__
+from tollkeeper.settings import FILE_NAME, Role, Settings, SettingsError, load_settings, wants_colours
+
+EXIT_FAILED: Final = 1
+EXIT_CONFIGURATION: Final = 3
+
+app = typer.Typer(
+    name="tollkeeper",
+    help="A payment-gated API gateway and a payment hub for the x402 protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+database_app = typer.Typer(help="The database.", no_args_is_help=True)
+config_app = typer.Typer(help="The configuration.", no_args_is_help=True)
+app.add_typer(database_app, name="db")
+app.add_typer(config_app, name="config")
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help=f"The configuration file; else TOLLKEEPER_CONFIG, else {FILE_NAME} here."),
+]
+Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
+Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
+ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gateway or of hub.")]
+
+
+def main() -> None:
+    """The command's entry."""
+    from tollkeeper.storage import StorageError
+
+    try:
+        app()
+    except SettingsError as error:
+        _refuse(*(str(finding) for finding in error.findings))
+    except StorageError as error:
+        _refuse(error.message)
+
+
+def _refuse(*problems: str, code: int = EXIT_CONFIGURATION) -> NoReturn:
+    for problem in problems:
+        _print(problem, typer.colors.RED, sys.stderr)
+    sys.exit(code)
+
+
+def _print(text: str, colour: str, stream: TextIO) -> None:
+    typer.secho(text, file=stream, fg=colour if wants_colours(stream) else None)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
+    if wanted:
+        typer.echo(f"tollkeeper {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """A payment-gated API gateway and a payment hub for the x402 protocol."""
+    del version  # its callback has acted
+
+
+def _settings(role: Role, config: Path | None, host: str | None, port: int | None) -> Settings:
+    overrides = {} if host is None else {"host": host}
+    return load_settings(role, config, overrides=overrides if port is None else {**overrides, "port": str(port)})
+
+
+def _serve(role: Role, config: Path | None, host: str | None, port: int | None) -> None:
+    settings = _settings(role, config, host, port)
+    from tollkeeper.serving.process import StartError, serve
+
+    try:
+        serve(settings)
+    except StartError as error:
+        _refuse(str(error))
+
+
+@app.command("serve")
+def serve_command(config: Config = None, host: Host = None, port: Port = None) -> None:
+    """Run gateway and hub on one port: the gateway at /, the hub under /hub.
+
+    Example: tollkeeper serve --config /etc/tollkeeper/tollkeeper.toml
+    """
+    _serve(Role.SERVE, config, host, port)
+
+
+@app.command("gateway")
+def gateway_command(config: Config = None, host: Host = None, port: Port = None) -> None:
+    """Run the gateway alone, with a hub or another x402 facilitator at hub_url.
+
+    Example: TOLLKEEPER_HUB_URL=https://hub.example.org tollkeeper gateway
+    """
+    _serve(Role.GATEWAY, config, host, port)
+
+
+@app.command("hub")
+def hub_command(config: Config = None, host: Host = None, port: Port = None) -> None:
+    """Run the hub alone: login, history, supported, verify, settle.
+
+    Example: tollkeeper hub --port 8404
+    """
+    _serve(Role.HUB, config, host, port)
+
+
+@app.command("init")
+def init_command(
+    *,
+    directory: Annotated[Path, typer.Option("--dir", help="Where to write; made where it is not there.")] = Path(),
+    network: Annotated[str, typer.Option(help="The network to enable: base-sepolia or base.")] = "base-sepolia",
+    rpc_url: Annotated[str | None, typer.Option(help="A JSON-RPC node of that network; can be written later.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8402,
+    public_url: Annotated[str | None, typer.Option(help="The URL by which the world reaches the gateway.")] = None,
+    payment_address: Annotated[str | None, typer.Option(help="Who is paid where a gate names nobody.")] = None,
+) -> None:
+    """Write a commented configuration and fresh keys that `tollkeeper serve` then starts with.
+
+    Example: tollkeeper init --dir /etc/tollkeeper --rpc-url https://node.example.org
+    """
+    from tollkeeper.serving.initialise import InitError, initialise, parse_choices
+
+    try:
+        choices = parse_choices(network, rpc_url, host, port, public_url, payment_address)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        made = initialise(directory, choices)
+    except InitError as error:
+        _refuse(str(error), code=EXIT_FAILED)
+    steps = [f"fund {made.relayer} with a little ether on {choices.network.name}: it pays the gas of settlements"]
+    if rpc_url is None:
+        steps.append(f"write the URL of a {choices.network.name} node into {made.config_path}, at rpc_url")
+    steps += [f"tollkeeper config check --config {made.config_path}", f"tollkeeper serve --config {made.config_path}"]
+    typer.echo(f"{made.config_path} and its keys are written. Keep a copy of the keys in a safe place.\n\nNext:")
+    for number, step in enumerate(steps, start=1):
+        typer.echo(f"  {number}. {step}")
+
+
+@config_app.command("check")
+def config_check_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
+    """Print the effective configuration without its secrets, and everything that is wrong with it.
+
+    Example: tollkeeper config check --for gateway
+    """
+    from tollkeeper.serving.checking import check_configuration
+
+    report = check_configuration(role, config)
+    width = max(len(name) for name, _ in report.values)
+    for name, value in report.values:
+        typer.echo(f"{name:<{width}}  {value}")
+    typer.echo()
+    for finding in report.warnings:
+        _print(f"warning: {finding}", typer.colors.YELLOW, sys.stdout)
+    for finding in report.errors:
+        _print(f"error: {finding}", typer.colors.RED, sys.stdout)
+    if report.errors:
+        sys.exit(EXIT_CONFIGURATION)
+    typer.echo(f"`tollkeeper {role.value}` can start with this.")
+
+
+@database_app.command("migrate")
+def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
+    """Bring the database's schema up to date, as a start would.
+
+    Example: tollkeeper db migrate --for hub
+    """
+    import asyncio
+
+    from tollkeeper.serving.composition import open_own_database
+    from tollkeeper.storage import pending
+
+    settings = load_settings(role, config)
+    missing = pending(settings.database_url)
+    asyncio.run(open_own_database(settings).close())
+    for migration in missing:
+        typer.echo(f"applied {migration.version:04}_{migration.name}")
+    typer.echo("the schema is up to date")
+
+
+@app.command("sandbox")
+def sandbox_command(
+    *,
+    port: Annotated[int, typer.Option(help="The gateway's port; 0 takes a free one.", min=0, max=65535)] = 8402,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the database is; temporary unless given.")] = None,
+    engine: Annotated[str, typer.Option(help="The embedded chain's engine: auto, pyrevm or pyevm.")] = "auto",
+    rpc_url: Annotated[
+        str | None, typer.Option("--rpc-url", help="Use this node, such as an anvil of chain id 84532, instead.")
+    ] = None,
+    relayer_key: Annotated[
+        str | None, typer.Option(help="The key that pays gas on that node, unless the public test wallet does.")
+    ] = None,
+    print_json: Annotated[bool, typer.Option("--print-json", help="Print one line of JSON when ready.")] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Run gateway, hub, a chain with play USDC, funded wallets and a demo target, all on this machine.
+
+    Example: tollkeeper sandbox
+    """
+    from tollkeeper.sandbox.running import parse_options, run_sandbox
+    from tollkeeper.serving.process import StartError
+
+    try:
+        chosen = parse_options(port, data_dir, engine, rpc_url, relayer_key, log_level)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        run_sandbox(chosen, print_json=print_json)
+    except StartError as error:
+        _refuse(str(error))
+
+
+@app.command("demo")
+def demo_command(
+    *,
+    client: Annotated[str, typer.Option(help="Who buys: built-in, or official (PyPI x402 1.0.0).")] = "built-in",
+    engine: Annotated[str, typer.Option(help="The embedded chain's engine: auto, pyrevm or pyevm.")] = "auto",
+) -> None:
+    """Play a whole purchase on an embedded chain, and check every step of it.
+
+    Example: tollkeeper demo
+    """
+    from tollkeeper.sandbox.demo import run_demo
+
+    try:
+        done = run_demo(client, engine)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    sys.exit(0 if done else EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""The hub: its parts put together, and its ASGI application (contract 1, 2).
+
+The three protocol endpoints are looked up in a dict and served on bare ASGI; everything else is Litestar's. Every path
+is served both at the hub's root and under `/api/v1`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import structlog
+from litestar import Litestar, Request, Response, get
+from litestar.openapi import OpenAPIConfig
+
+from tollkeeper import __version__
+from tollkeeper.api import Shell, clock_ms, ok, refused
+from tollkeeper.auth import auth_routes
+from tollkeeper.chains.evm import EvmChain, EvmConfig
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.signatures import Algorithm, VerifyingKey
+from tollkeeper.hub.completer import Completer, open_account
+from tollkeeper.hub.facilitator import Facilitator
+from tollkeeper.hub.gateway_signature import local_path
+from tollkeeper.hub.history import history_routes, status_routes
+from tollkeeper.hub.settlement import Account, Settlements
+from tollkeeper.hub.signer import Signer, SignerPolicy
+from tollkeeper.storage.database import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from litestar.types import ASGIApp, Receive, Send
+
+    from tollkeeper.auth import Auth
+    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.storage.database import Database
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+API_PREFIX: Final = "/api/v1"
+# Where Litestar's routes have no prefix; everything else it knows under /api/v1.
+_UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/", "/openapi.json", "/docs")
+
+
+@dataclass(frozen=True, slots=True)
+class HubNetwork:
+    """One EVM network and the account that settles on it."""
+
+    config: EvmConfig
+    signer: Signer
+
+
+class Hub:
+    """Everything the hub is made of. `start` it in the event loop that serves it; `close` it before its database."""
+
+    def __init__(
+        self,
+        database: Database,
+        auth: Auth,
+        networks: Sequence[HubNetwork],
+        *,
+        public_url: str,
+        trusted_keys: Mapping[str, bytes] | None = None,
+        now_ms: Callable[[], int] = clock_ms,
+        completer_interval_seconds: float = 2.0,
+    ) -> None:
+        """`public_url`: where the hub is reached. `trusted_keys`: gateways' Ed25519 public keys by key id."""
+        self.database = database
+        self.auth = auth
+        self.public_url = public_url.rstrip("/")
+        self.accounts = {network.config.network.name: _account(network) for network in networks}
+        self.settlements = Settlements(database, now_ms, self.status_url)
+        trusted = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
+        self.facilitator = Facilitator(self.accounts, self.settlements, trusted, urlsplit(self.public_url).path, now_ms)
+        self.completer = Completer(database, self.settlements, self.accounts, now_ms, completer_interval_seconds)
+
+    async def start(self) -> None:
+        """Opens the networks whose node answers and begins to finish what a former run left. Raises: StorageError."""
+        await asyncio.gather(*(self._open(account) for account in self.accounts.values()))
+        self.completer.start()
+
+    async def close(self) -> None:
+        """Ends background work and connections. What is unfinished is on disk."""
+        await self.completer.close()
+        for account in self.accounts.values():
+            await account.chain.close()
+
+    async def problems(self) -> list[str]:
+        """Why the hub is not ready; empty when it is (contract 2)."""
+        found: list[str] = []
+        try:
+            await self.database.read(Statement("SELECT 1 AS one"))
+        except ApiError as error:
+            found.append(f"database: {error.message}")
+        for name, account in self.accounts.items():
+            if account.chain.asset is None:
+                found.append(f"{name}: {account.chain.problem}")
+                continue
+            try:
+                await account.chain.mined_nonce(account.signer.address)
+            except RpcUnavailable as error:
+                found.append(f"{name}: {error}")
+        return found
+
+    def status_url(self, key: PaymentKey) -> str:
+        """Where anybody can follow a payment."""
+        return f"{self.public_url}/payments/{key.network}/{key.payer}/{key.nonce}"
+
+    async def _open(self, account: Account) -> None:
+        try:
+            await open_account(account, self.settlements)
+        except RpcUnavailable as error:
+            account.chain.problem = str(error)
+            _LOG.warning("network_not_reachable", network=account.chain.network.name, reason=str(error))
+
+
+def _account(network: HubNetwork) -> Account:
+    config = network.config
+    chain_id = config.network.chain_id
+    if chain_id is None:
+        msg = f"{config.network.name} is not an EVM network"
+        raise ValueError(msg)
+    policy = SignerPolicy(
+        chain_id=chain_id,
+        assets=frozenset({config.asset.lower() or config.network.usdc.address}),
+        gas_max=config.gas_limit,
+        max_fee_per_gas_max=config.max_fee_per_gas_wei,
+    )
+    return Account(EvmChain(config), network.signer, policy)
+
+
+def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
+    """The hub's ASGI application.
+
+    With `manages_hub` its lifespan starts and closes the hub; a composition root that mounts it does that itself.
+    """
+    return Shell(Dispatcher(hub, _litestar(hub), manages_hub=manages_hub))
+
+
+def _litestar(hub: Hub) -> Litestar:
+    @get("/healthz", summary="Liveness")
+    async def healthz() -> Response[bytes]:
+        """The process serves requests."""
+        return ok({"status": "ok"})
+
+    @get("/readyz", summary="Readiness")
+    async def readyz() -> Response[bytes]:
+        """Database and one node per network answer; otherwise 503, with what is missing."""
+        problems = await hub.problems()
+        if problems:
+            raise ApiError(Code.UNAVAILABLE, "the hub is not ready", details={"problems": problems})
+        return ok({"status": "ready"})
+
+    def unhandled(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        return refused(request, error)
+
+    return Litestar(
+        route_handlers=[
+            *auth_routes(hub.auth),
+            *history_routes(hub.database, hub.auth),
+            *status_routes(hub.database),
+            healthz,
+            readyz,
+        ],
+        exception_handlers={Exception: unhandled},
+        openapi_config=OpenAPIConfig(title="Tollkeeper hub", version=__version__, path="/docs"),
+        logging_config=None,
+    )
+
+
+class Dispatcher:
+    """Routes by the path below the hub's place: the protocol endpoints by lookup, the rest to Litestar."""
+
+    def __init__(self, hub: Hub, rest: ASGIApp, *, manages_hub: bool) -> None:
+        self._hub = hub
+        self._rest = rest
+        self._manages_hub = manages_hub
+        facilitator = hub.facilitator
+        self._hot = {
+            "/supported": ("GET", facilitator.supported),
+            "/verify": ("POST", facilitator.verify),
+            "/settle": ("POST", facilitator.settle),
+        }
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:  # noqa: ANN401 - of any ASGI kind
+        """Serves one request or the lifespan."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        path = local_path(scope)
+        if path.startswith(API_PREFIX + "/"):
+            path = path[len(API_PREFIX) :]
+        hot = self._hot.get(path)
+        if hot is None:
+            if not path.startswith(_UNPREFIXED):
+                path = API_PREFIX + path
+            inner: Any = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+            await self._rest(inner, receive, send)
+            return
+        method, handler = hot
+        if scope["method"] != method and not (method == "GET" and scope["method"] == "HEAD"):
+            raise ApiError(
+                Code.METHOD_NOT_ALLOWED, f"use {method} here", headers={"Allow": method, "Cache-Control": "no-store"}
+            )
+        await handler(scope, receive, send)
+
+    async def _lifespan(self, receive: Any, send: Any) -> None:  # noqa: ANN401 - Litestar's types have no lifespan
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                if self._manages_hub:
+                    await self._hub.start()
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                if self._manages_hub:
+                    await self._hub.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return

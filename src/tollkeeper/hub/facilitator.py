@@ -1,0 +1,271 @@
+"""`/supported`, `/verify` and `/settle` on bare ASGI (specification 4.4; contract 2, 5.1, 5.2).
+
+These are the hot paths: no framework between socket and rule. A refused payment is an answer of status 200 with a
+reason, as every x402 client expects; a request that cannot be read is a 400. The rules are `core.verification`'s; the
+cheap ones come before any question to a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs
+
+from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.networks import ALIASES, NETWORKS
+from tollkeeper.core.transactions import Kind
+from tollkeeper.core.verification import (
+    Check,
+    EvmAsset,
+    Reason,
+    chain_checks,
+    form_checks,
+    payment_key,
+    requirement_checks,
+    signature_check,
+    time_checks,
+)
+from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, Requirements
+from tollkeeper.hub.gateway_signature import read_gateway_signature
+from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_body, parse_settle_options
+from tollkeeper.hub.settlement import Account, Order, Outcome, Settlements, requirements_hash, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from litestar.types import HTTPScope, Receive, Send
+
+    from tollkeeper.core.signatures import VerifyingKey
+
+_SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
+
+
+class Facilitator:
+    """The three protocol endpoints over the hub's accounts (by network name)."""
+
+    def __init__(
+        self,
+        accounts: Mapping[str, Account],
+        settlements: Settlements,
+        trusted_keys: Mapping[str, VerifyingKey],
+        public_path: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """`trusted_keys`: whose signature lets `purchaseData` into the history. `public_path`: of the hub's URL."""
+        self._accounts = accounts
+        self._settlements = settlements
+        self._trusted_keys = trusted_keys
+        self._public_path = public_path
+        self._clock_ms = clock_ms
+
+    async def supported(self, scope: HTTPScope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
+        """GET: what can be paid here, in the form that all official clients read."""
+        await send_answer(send, 200, envelope(self.supported_body()))
+
+    async def verify(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """POST: would this payment settle now? `?explain=true` lists every check."""
+        body = parse_body(await read_body(receive_chunks(receive)))
+        explain = parse_qs(scope["query_string"].decode("latin-1")).get("explain") == ["true"]
+        asked = _readable(body, self._assets())
+        if isinstance(asked, Check):
+            await send_answer(send, 200, envelope(_verdict(asked, None, [asked] if explain else None)))
+            return
+        checks = await self._checks(asked, explain=explain)
+        failed = next((check for check in checks if not check.ok), None)
+        await send_answer(send, 200, envelope(_verdict(failed, _payer(asked.payment), checks if explain else None)))
+
+    async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """POST: settle the payment, once (contract 5.2)."""
+        arrived = asyncio.get_running_loop().time()
+        data = await read_body(receive_chunks(receive))
+        body = parse_body(data)
+        headers = read_headers(scope)
+        asked = _readable(body, self._assets())
+        if isinstance(asked, Check):
+            await send_answer(send, 200, envelope(_refused_unread(body, asked)))
+            return
+        options = parse_settle_options(body, asked, headers)
+        signature = read_gateway_signature(
+            scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
+        )
+        self._require_reachable(asked.payment.network)
+        assets = self._assets()
+        failed = next((check for check in _static_checks(asked, assets) if not check.ok), None)
+        if failed is None:
+            asset = assets[ALIASES.get(asked.payment.network, asked.payment.network)]
+            assert isinstance(asked.payment.payload, EvmPayload)  # noqa: S101 - form_checks passed
+            order = Order(
+                account=self._accounts[asset.network.name],
+                key=payment_key(asset, asked.payment.payload),
+                payment=asked.payment,
+                payload=asked.payment.payload,
+                requirements=asked.requirements,
+                options=options,
+                kind=Kind.PURCHASE,
+                purchase_data=options.purchase_data if signature.is_trusted else None,
+                deadline=arrived + options.wait_seconds,
+                is_expired=signature.is_expired,
+                requirements_hash=requirements_hash(asked.requirements),
+            )
+            outcome = await self._settlements.settle(order)
+        else:
+            outcome = Outcome(success=False, reason=failed.reason.value)
+        await send_answer(send, 200, envelope(_settled(asked, outcome, use_db_id=options.use_db_id)))
+
+    def supported_body(self) -> dict[str, Any]:
+        """`kinds` once per name that a version 1 client may send, `extensions`, `signers`."""
+        kinds: list[dict[str, Any]] = []
+        signers: dict[str, list[str]] = {}
+        for asset in self._assets().values():
+            names = dict.fromkeys((asset.network.v1_name, asset.network.name))
+            kinds.extend(_kind(name, asset) for name in names)
+            signer = checksum_address(self._accounts[asset.network.name].signer.address)
+            signers.setdefault("eip155:*", [])
+            if signer not in signers["eip155:*"]:
+                signers["eip155:*"].append(signer)
+        return {"kinds": kinds, "extensions": ["confirm"], "signers": signers}
+
+    def _assets(self) -> dict[str, EvmAsset]:
+        return {
+            name: account.chain.asset for name, account in self._accounts.items() if account.chain.asset is not None
+        }
+
+    async def _checks(self, asked: Asked, *, explain: bool) -> list[Check]:
+        """The rules in order, up to the first that fails; with `explain`, all that can be judged.
+
+        Raises: UNAVAILABLE.
+        """
+        self._require_reachable(asked.payment.network)
+        assets = self._assets()
+        checks: list[Check] = []
+        for check in _static_checks(asked, assets, now_seconds=self._clock_ms() // 1000):
+            checks.append(check)
+            if not check.ok and not explain:
+                return checks
+        network = ALIASES.get(asked.payment.network, asked.payment.network)
+        if network not in assets or not isinstance(asked.payment.payload, EvmPayload):
+            return checks
+        account, payload = self._accounts[network], asked.payment.payload
+        try:
+            facts, block = await account.chain.state(payload, account.signer.address)
+        except RpcUnavailable as error:
+            raise unavailable(str(error)) from error
+        now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
+        late = [check for check in time_checks(payload, now_seconds) if not check.ok]
+        return [*checks, *late, *chain_checks(payload, facts)]
+
+    def _require_reachable(self, network: str) -> None:
+        """Raises: UNAVAILABLE for a network that is ours and whose node has not answered yet."""
+        account = self._accounts.get(ALIASES.get(network, network))
+        if account is not None and account.chain.asset is None and not account.chain.is_refused:
+            raise unavailable("its node does not answer")
+
+
+def read_headers(scope: HTTPScope) -> Headers:
+    """The request's headers. Raises: INVALID_PARAMETER where one that must be single came twice."""
+    headers: Headers = {}
+    for name, value in scope["headers"]:
+        if name in headers and name in _SINGLE_HEADERS:
+            raise ApiError(Code.INVALID_PARAMETER, f"{name.decode('latin-1')} came twice")
+        headers[name] = value
+    return headers
+
+
+def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset]) -> Asked | Check:
+    """The request; or, for a scheme or network that is not ours, that check: its payload may have any shape."""
+    payment = body.get("paymentPayload")
+    if isinstance(payment, dict) and isinstance(body.get("paymentRequirements"), dict):
+        scheme, network = payment.get("scheme"), payment.get("network")
+        if isinstance(scheme, str) and scheme != SCHEME:
+            return Check("scheme", ok=False, reason=Reason.SCHEME, expected=SCHEME, actual=scheme)
+        if isinstance(network, str) and ALIASES.get(network, network) not in NETWORKS:
+            return Check("network", ok=False, reason=Reason.NETWORK, expected=sorted(assets), actual=network)
+    return parse_asked(body)
+
+
+def _static_checks(asked: Asked, assets: Mapping[str, EvmAsset], now_seconds: int | None = None) -> Iterator[Check]:
+    """Every rule that needs no node, in order; those about time only where `now_seconds` is given."""
+    version = asked.x402_version
+    yield Check("request.x402Version", version == X402_VERSION, Reason.X402_VERSION, X402_VERSION, version)
+    yield from form_checks(asked.payment, assets)
+    asset = assets.get(ALIASES.get(asked.payment.network, asked.payment.network))
+    payload = asked.payment.payload
+    if asset is None or not isinstance(payload, EvmPayload):
+        return
+    yield from requirement_checks(asked.payment, asked.requirements, asset)
+    if now_seconds is not None:
+        yield from time_checks(payload, now_seconds)
+    yield signature_check(payload, asset)
+
+
+def _payer(payment: Payment) -> str | None:
+    return payment.payload.authorization.payer if isinstance(payment.payload, EvmPayload) else None
+
+
+def _kind(name: str, asset: EvmAsset) -> dict[str, Any]:
+    usdc = asset.network.usdc
+    return {
+        "x402Version": X402_VERSION,
+        "scheme": SCHEME,
+        "network": name,
+        "assets": [
+            {
+                "address": checksum_address(asset.address),
+                "name": asset.name,
+                "symbol": usdc.symbol,
+                "decimals": usdc.decimals,
+            }
+        ],
+        "extra": {"name": asset.name, "version": asset.version},
+    }
+
+
+def _verdict(failed: Check | None, payer: str | None, explained: list[Check] | None) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "isValid": failed is None,
+        "invalidReason": None if failed is None else failed.reason.value,
+        "payer": payer,
+    }
+    if failed is not None:
+        body["invalidMessage"] = f"payment check failed: {failed.name}"
+        body["details"] = {"check": failed.name, "expected": failed.expected, "found": failed.actual}
+    if explained is not None:
+        body["checks"] = [
+            {"name": check.name, "ok": check.ok, "expected": check.expected, "actual": check.actual}
+            for check in explained
+        ]
+    return body
+
+
+def _settled(asked: Asked, outcome: Outcome, *, use_db_id: bool) -> dict[str, Any]:
+    payload = asked.payment.payload
+    amount = str(payload.authorization.value) if isinstance(payload, EvmPayload) else str(asked.requirements.amount)
+    transaction = outcome.settlement_id or "" if use_db_id else outcome.transaction
+    return {
+        "success": outcome.success,
+        "status": "success" if outcome.success else "failed",
+        "transaction": transaction,
+        "network": asked.payment.network,
+        "amount": amount,
+        "payer": _payer(asked.payment),
+        "errorReason": outcome.reason,
+    }
+
+
+def _refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
+    network, amount = body["paymentPayload"].get("network"), body["paymentRequirements"].get("maxAmountRequired")
+    return {
+        "success": False,
+        "status": "failed",
+        "transaction": "",
+        "network": network if isinstance(network, str) else "",
+        "amount": amount if isinstance(amount, str) else "0",
+        "payer": None,
+        "errorReason": failed.reason.value,
+    }
+
+
+__all__ = ["Facilitator", "Requirements", "read_headers"]

@@ -1,0 +1,101 @@
+"""The signature under a gateway's settle request (RFC 9421; contract 4.3, 6): who may write `purchaseData`, how long.
+
+Anybody may settle, so an unsigned request and one of a gateway that is not trusted are settled without their
+`purchaseData`. A trusted gateway's signature that does not fit refuses the request, and so does one that has expired,
+whoever made it: its sender has given the call up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.core.signatures import (
+    SignatureRefused,
+    Signed,
+    VerifyingKey,
+    has_expired,
+    read_signature,
+    require_content_digest,
+    require_signature,
+    require_times,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from litestar.types import HTTPScope
+
+LABEL: Final = "tollkeeper"
+COVERED: Final = ("@method", "@path", "content-digest", "idempotency-key")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySignature:
+    """`is_trusted`: made by a key that we trust and in force. `is_expired`: no settlement may be started for it."""
+
+    is_trusted: bool = False
+    is_expired: bool = False
+
+
+def read_gateway_signature(
+    scope: HTTPScope,
+    headers: Mapping[bytes, bytes],
+    body: bytes,
+    trusted_keys: Mapping[str, VerifyingKey],
+    public_path: str,
+    now_seconds: int,
+) -> GatewaySignature:
+    """What the request's signature is worth. Raises: INVALID_SIGNATURE."""
+    if b"signature-input" not in headers or b"signature" not in headers:
+        return GatewaySignature()
+    try:
+        signed = read_signature(_text(headers, b"signature-input"), _text(headers, b"signature"), label=LABEL)
+    except SignatureRefused:
+        return GatewaySignature()  # somebody else's signature for somebody else
+    key = trusted_keys.get(signed.parameters.key_id or "")
+    is_expired = has_expired(signed.parameters, now_seconds)
+    if key is None:
+        return GatewaySignature(is_expired=is_expired)
+    try:
+        require_content_digest(_text(headers, b"content-digest"), body)
+        _require_one_of_paths(signed, scope, headers, key, public_path)
+        if not is_expired:  # an expired one still shows what its idempotency key shows
+            require_times(signed.parameters, now_seconds, lifetime_max_seconds=SETTLE_REQUEST_LIFETIME_SECONDS)
+    except SignatureRefused as refused:
+        raise ApiError(Code.INVALID_SIGNATURE, f"the request's signature is refused: {refused}") from None
+    return GatewaySignature(is_trusted=not is_expired, is_expired=is_expired)
+
+
+def _require_one_of_paths(
+    signed: Signed, scope: HTTPScope, headers: Mapping[bytes, bytes], key: VerifyingKey, public_path: str
+) -> None:
+    """The gateway signed the path of the URL that it called: ours with or without what a mount or proxy cut off."""
+    local = local_path(scope)
+    root = scope.get("root_path", "")
+    last: SignatureRefused | None = None
+    for path in dict.fromkeys((local, root + local, public_path + local)):
+        components = {"@method": scope["method"], "@path": path}
+        for name in (b"content-digest", b"idempotency-key"):
+            if name in headers:
+                components[name.decode()] = _text(headers, name)
+        try:
+            require_signature(signed, components, key, required=COVERED)
+        except SignatureRefused as refused:
+            last = refused
+        else:
+            return
+    assert last is not None  # noqa: S101 - there is at least one path
+    raise last
+
+
+def local_path(scope: HTTPScope) -> str:
+    """The path below the place where the hub is mounted, however the server writes `path` and `root_path`."""
+    path, root = scope["path"], scope.get("root_path", "")
+    return path[len(root) :] if root and (path == root or path.startswith(root + "/")) else path
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")

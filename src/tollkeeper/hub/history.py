@@ -1,0 +1,97 @@
+"""What wallets and the public may see of settlements: history and payment status (specification 4.3; contract 2, 7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from litestar import Request, Response, get
+from litestar.params import FromPath
+
+from tollkeeper.api import bearer_token, iso, ok, page_parameters, pagination
+from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.transactions import history_item, public_status
+from tollkeeper.storage.hub import (
+    HistoryQuery,
+    Settlement,
+    find_payment,
+    history_row,
+    list_history,
+    read_settlement,
+)
+
+if TYPE_CHECKING:
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.auth import Auth
+    from tollkeeper.storage.database import Database
+
+_ROLES: Final = {"": (True, True), "signer": (True, False), "recipient": (False, True)}
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+
+
+def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
+    """The route handlers of history; each takes a bearer."""
+
+    @get("/api/v1/history", summary="Transactions of the current user's wallet")
+    async def history(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Specification 4.3: newest first; `limit` is required."""
+        session = await auth.authenticate(bearer_token(request.headers))
+        limit, offset = page_parameters(request.query_params, limit_required=True)
+        query = _query(session.wallet, request)
+        rows, total = await list_history(database, query, limit, offset)
+        items = [history_item(history_row(row, iso)) for row in rows]
+        page = pagination(total, limit, offset)
+        return ok({"success": True, "history": items, "pagination": page}, headers=_NO_STORE)
+
+    @get("/api/v1/history/{settlement_id:str}", summary="One transaction")
+    async def one(request: Request[Any, Any, Any], settlement_id: FromPath[str]) -> Response[bytes]:
+        """Contract 2: for its signer or recipient; for anybody else it is not there."""
+        session = await auth.authenticate(bearer_token(request.headers))
+        row = await read_settlement(database, settlement_id)
+        if row is None or session.wallet not in {row.key.payer, row.pay_to}:
+            raise ApiError(Code.NOT_FOUND, "there is no such transaction in your history")
+        return ok(history_item(history_row(row, iso)), headers=_NO_STORE)
+
+    return [history, one]
+
+
+def status_routes(database: Database) -> list[HTTPRouteHandler]:
+    """The public status of a payment; whoever knows payer and nonce may ask."""
+
+    @get("/payments/{network:str}/{payer:str}/{nonce:str}", summary="The public status of a payment")
+    async def payment_status(network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]) -> Response[bytes]:
+        """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
+        known = normalise(network)
+        row = await find_payment(database, known.name, payer.lower(), nonce.lower())
+        if row is None:
+            raise ApiError(Code.NOT_FOUND, "this hub knows no such payment")
+        return ok(status_body(row), headers=_NO_STORE)
+
+    return [payment_status]
+
+
+def status_body(row: Settlement) -> dict[str, Any]:
+    """The public status: the hash is that of the transaction in question, "" before there is one."""
+    return {
+        "status": public_status(row.state).value,
+        "transaction": row.foreign_hash or row.transaction_hash,
+        "network": row.key.network,
+        "amount": str(row.value),
+        "payer": checksum_address(row.key.payer),
+        "payTo": checksum_address(row.pay_to),
+        "updatedAt": iso(row.updated_ms),
+        "id": row.id,
+        "error": row.error,
+    }
+
+
+def _query(wallet: str, request: Request[Any, Any, Any]) -> HistoryQuery:
+    role = request.query_params.get("role", "")
+    if role not in _ROLES:
+        raise invalid("role", "role must be signer or recipient")
+    as_signer, as_recipient = _ROLES[role]
+    name = request.query_params.get("network")
+    network = "" if name is None else normalise(name).name
+    return HistoryQuery(wallet, as_signer, as_recipient, network)

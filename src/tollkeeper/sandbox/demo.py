@@ -1,0 +1,244 @@
+"""`tollkeeper demo`: a whole purchase on an embedded chain, told step by step and checked at each (specification 1).
+
+A gate is made, its 402 shown, a payment signed, settled on the chain and turned into calls of a real HTTP target;
+credits are counted down to the next 402; wrong payments are refused by name; the buyer finds the purchase in the hub's
+history. The first check that fails ends it.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.configuration import LogFormat, LogLevel
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.usdc import format_usdc
+from tollkeeper.logs import configure_logs
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.narration import Narrator, StepFailed
+from tollkeeper.sandbox.official_client import buy_officially, require_official_client
+from tollkeeper.sandbox.running import parse_engine, say
+from tollkeeper.sandbox.stack import Options, Sandbox, open_sandbox
+from tollkeeper.sandbox.target import forecast
+from tollkeeper.serving.http_server import run
+from tollkeeper.settings import wants_colours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tollkeeper.core.evm import Authorization
+
+CLIENTS: Final = ("built-in", "official")
+PRICE_MICRO: Final = 10_000
+CREDITS: Final = 3
+CITY: Final = "Oslo"
+
+
+@dataclass(slots=True)
+class Story:
+    """What the steps share. `url` is the gate's, with a query; `payment` the header that bought, where we know it."""
+
+    narrator: Narrator
+    sandbox: Sandbox
+    buyer: Buyer
+    url: str = ""
+    challenge: Mapping[str, Any] | None = None
+    payment: str | None = None
+    token: str = ""
+    purchase_id: str = ""
+    transaction: str = ""
+
+    async def balances(self) -> tuple[int, int]:
+        """What buyer and owner hold, in micro-units."""
+        sandbox, wallets = self.sandbox, self.sandbox.wallets
+        return (
+            await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.buyer.address),
+            await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.owner.address),
+        )
+
+    async def create_gate(self, title: str, calls: int) -> str:
+        """A gate's URL. Raises: StepFailed."""
+        body = {
+            "targetUrl": self.sandbox.target_url,
+            "price": format_usdc(PRICE_MICRO),
+            "credits": calls,
+            "title": title,
+        }
+        created = await self.buyer.ask("POST", f"{self.sandbox.gateway_url}/api/v1/paygates", body=body)
+        self.narrator.check("the gate is created", expected=201, actual=created.status)
+        url: str = created.json()["accessUrl"]
+        return url
+
+
+def run_demo(client: str, engine: str) -> bool:
+    """Play it on standard output; was every step as it should be? Raises: ValueError for a wrong option."""
+    if client not in CLIENTS:
+        raise ValueError(f"--client is none of {', '.join(CLIENTS)}")
+    if client == "official":
+        require_official_client()
+    options = Options(engine=parse_engine(engine))
+    configure_logs(LogLevel.ERROR, LogFormat.AUTO, colours=wants_colours(sys.stderr))
+    narrator = Narrator(say)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a tick that a terminal cannot show is no reason to fail
+    try:
+        run(play(narrator, options, is_official=client == "official"))
+    except StepFailed as failed:
+        say(f"\nFAILED at step {narrator.steps} ({narrator.current}): {failed}")
+        return False
+    say(f"\nDone: {narrator.steps} steps, {narrator.checks} checks, {narrator.seconds:.1f} s. Every check was met.")
+    return True
+
+
+async def play(narrator: Narrator, options: Options, *, is_official: bool) -> None:
+    """The whole story. Raises: StepFailed."""
+    async with open_sandbox(options) as sandbox, Buyer(sandbox.wallets.buyer) as buyer:
+        story = Story(narrator, sandbox, buyer)
+        say("Tollkeeper demo: gateway, hub, a chain with play USDC and a small HTTP API, all in this process.")
+        await _create(story)
+        await _unpaid(story)
+        if is_official:
+            await _buy_with_official_client(story)
+        else:
+            await _buy(story)
+        await _count_down(story)
+        await _refuse_wrong_payments(story)
+        await _history(story)
+
+
+async def _create(story: Story) -> None:
+    with story.narrator.step("The owner puts a price on an API"):
+        story.narrator.tell(f"POST /api/v1/paygates: {story.sandbox.target_url}, 0.01 USDC for {CREDITS} calls")
+        story.url = f"{await story.create_gate('Weather', CREDITS)}?city={CITY}"
+        story.narrator.tell(f"public link: {story.url}")
+
+
+async def _unpaid(story: Story) -> None:
+    tell = story.narrator
+    with tell.step("A buyer calls it without paying"):
+        answer = await story.buyer.ask("GET", story.url)
+        tell.check("status", expected=402, actual=answer.status)
+        story.challenge = answer.json()
+        tell.show(story.challenge)
+        asked = story.challenge["accepts"][0]
+        tell.check("amount in micro-units", expected=str(PRICE_MICRO), actual=asked["maxAmountRequired"])
+        tell.check("recipient", expected=story.sandbox.pay_to, actual=asked["payTo"])
+        tell.check("calls that reached the API", expected=0, actual=story.sandbox.target.calls)
+
+
+async def _buy(story: Story) -> None:
+    with story.narrator.step("The buyer signs what the 402 asks for, and calls again"):
+        before = await story.balances()
+        story.payment = story.buyer.sign(story.challenge or {})
+        story.narrator.tell(f"X-Payment: {story.payment[:72]}... ({len(story.payment)} characters)")
+        answer = await story.buyer.call(story.url, story.payment)
+        body = answer.json() if answer.status == 200 else answer.body.decode("utf-8", "replace")
+        await _check_purchase(story, answer.status, body, answer.headers, answer.receipt, before)
+
+
+async def _buy_with_official_client(story: Story) -> None:
+    with story.narrator.step("The unmodified official client (x402 1.0.0 from PyPI) buys"):
+        before = await story.balances()
+        answer = await buy_officially(story.url, story.sandbox.wallets.buyer.private_key_hex)
+        story.narrator.check("the client's error", expected=None, actual=answer["error"])
+        body = Answer(answer["status"], {}, answer["body"].encode()).json()
+        await _check_purchase(story, answer["status"], body, answer["headers"], answer["receipt"], before)
+
+
+async def _check_purchase(
+    story: Story,
+    status: int,
+    body: object,
+    headers: Mapping[str, str],
+    receipt: Mapping[str, Any] | None,
+    before: tuple[int, int],
+) -> None:
+    tell = story.narrator
+    tell.check("status", expected=200, actual=status)
+    tell.check("the API's own answer", expected=forecast(CITY), actual=body)
+    tell.check("calls that reached the API", expected=1, actual=story.sandbox.target.calls)
+    receipt = receipt or {}
+    tell.check("the receipt says success", expected=True, actual=receipt.get("success"))
+    tell.check("credits left", expected=str(CREDITS - 1), actual=headers.get("x-credits-remaining"))
+    after = await story.balances()
+    tell.tell(f"buyer  {format_usdc(before[0])} -> {format_usdc(after[0])} USDC")
+    tell.tell(f"owner  {format_usdc(before[1])} -> {format_usdc(after[1])} USDC")
+    tell.check("the buyer paid, in micro-units", expected=PRICE_MICRO, actual=before[0] - after[0])
+    tell.check("the owner was paid, in micro-units", expected=PRICE_MICRO, actual=after[1] - before[1])
+    story.transaction = str(receipt.get("transaction"))
+    story.purchase_id = headers.get("x-purchase-id", "")
+    story.token = headers.get("x-credit-token", "")
+    tell.tell(f"transaction on the chain: {story.transaction}")
+
+
+async def _count_down(story: Story) -> None:
+    tell = story.narrator
+    with tell.step("The same payment is good for the credits that it bought, and for no more"):
+        before = await story.balances()
+        name, proof = ("X-Payment", story.payment) if story.payment else ("X-Credit-Token", story.token)
+        tell.tell(f"shown again: {name}")
+        for left in range(CREDITS - 2, -1, -1):
+            answer = await story.buyer.ask("GET", story.url, headers={name: proof})
+            tell.check("status", expected=200, actual=answer.status)
+            tell.check("credits left", expected=str(left), actual=answer.headers.get("x-credits-remaining"))
+        answer = await story.buyer.ask("GET", story.url, headers={name: proof})
+        tell.check("status when they are used up", expected=402, actual=answer.status)
+        tell.check("code", expected="CREDITS_EXHAUSTED", actual=answer.error_code)
+        tell.check("calls that reached the API", expected=CREDITS, actual=story.sandbox.target.calls)
+        tell.check("balances have not moved", expected=before, actual=await story.balances())
+
+
+async def _refuse_wrong_payments(story: Story) -> None:
+    tell, buyer = story.narrator, story.buyer
+    stranger = story.sandbox.wallets.second_buyer.address
+    wrong: tuple[tuple[str, str, Callable[[Authorization], Authorization]], ...] = (
+        ("underpaid by one micro-unit", "INSUFFICIENT_AMOUNT", lambda asked: replace(asked, value=asked.value - 1)),
+        ("expired", "PAYMENT_EXPIRED", lambda asked: replace(asked, valid_before=asked.valid_after + 30)),
+        ("signed to somebody else", "PAYMENT_INVALID", lambda asked: replace(asked, pay_to=stranger)),
+    )
+    with tell.step("Wrong payments are refused by name, and nothing moves"):
+        before, calls = await story.balances(), story.sandbox.target.calls
+        for what, code, change in wrong:
+            answer = await buyer.call(story.url, buyer.sign(story.challenge or {}, change))
+            _check_refusal(tell, what, code, answer)
+        other = await story.create_gate("Another gate", 1)
+        challenge = (await buyer.ask("GET", other)).json()
+        payment = story.payment
+        if payment is None:  # the official client keeps its header to itself
+            payment = buyer.sign(story.challenge or {})
+            bought = await buyer.call(story.url, payment)
+            tell.check("another purchase", expected=200, actual=bought.status)
+            before, calls = await story.balances(), calls + 1
+        tell.check("both gates ask the same", expected=challenge["x402"], actual=(story.challenge or {})["x402"])
+        _check_refusal(tell, "spent at another gate", "NONCE_ALREADY_USED", await buyer.call(other, payment))
+        tell.check("calls that reached the API", expected=calls, actual=story.sandbox.target.calls)
+        tell.check("balances have not moved", expected=before, actual=await story.balances())
+
+
+def _check_refusal(tell: Narrator, what: str, code: str, answer: Answer) -> None:
+    tell.check(f"{what}: status", expected=402, actual=answer.status)
+    tell.check(f"{what}: code", expected=code, actual=answer.error_code)
+
+
+async def _history(story: Story) -> None:
+    tell = story.narrator
+    with tell.step("The buyer logs in at the hub with the wallet, and finds the purchase"):
+        token = await story.buyer.login(story.sandbox.hub_url)
+        answer = await story.buyer.ask(
+            "GET",
+            f"{story.sandbox.hub_url}/api/v1/history?limit=100&network=base-sepolia",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        tell.check("status", expected=200, actual=answer.status)
+        found = [item for item in answer.json()["history"] if item["transactionHash"] == story.transaction]
+        tell.check("rows of that transaction", expected=1, actual=len(found))
+        row = found[0]
+        tell.show(row)
+        tell.check("status of the row", expected="success", actual=row["status"])
+        tell.check("type of the row", expected="purchase", actual=row["type"])
+        tell.check("amount in base units", expected=str(PRICE_MICRO), actual=row["amount"])
+        buyer = checksum_address(story.sandbox.wallets.buyer.address)
+        tell.check("signer", expected=buyer, actual=checksum_address(row["signerAddress"]))
+        tell.check("purchase", expected=story.purchase_id, actual=row["purchaseData"]["purchaseId"])

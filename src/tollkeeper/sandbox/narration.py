@@ -1,0 +1,54 @@
+"""How a demo tells its story: numbered steps, each checked; the first check that fails ends it by name."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class StepFailed(Exception):  # noqa: N818 - what happened, in the story's words
+    """A check of a step was not met."""
+
+
+class Narrator:
+    """Tells the steps to `say`. `checks` counts what was checked."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._began = time.monotonic()
+        self.steps = 0
+        self.checks = 0
+        self.current = "start"
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """One step of the story."""
+        self.steps += 1
+        self.current = title
+        self._say(f"\n{self.steps}. {title}")
+        yield
+
+    def tell(self, text: str) -> None:
+        """Something worth reading."""
+        self._say("\n".join(f"   {line}" for line in text.splitlines()))
+
+    def show(self, value: object) -> None:
+        """A JSON value, as it is."""
+        self.tell(json.dumps(value, indent=2))
+
+    def check(self, what: str, *, expected: Any, actual: Any) -> None:  # noqa: ANN401 - anything comparable
+        """Raises: StepFailed unless both are equal."""
+        self.checks += 1
+        if expected != actual:
+            raise StepFailed(f"{what}: expected {expected!r}, got {actual!r}")
+        self.tell(f"✓ {what}: {actual}")
+
+    @property
+    def seconds(self) -> float:
+        """Since the story began."""
+        return time.monotonic() - self._began

@@ -1,0 +1,123 @@
+"""`tollkeeper sandbox`: runs the sandbox until a signal, and tells its user or a program how to use it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core import configuration as text_of
+from tollkeeper.core.configuration import LogFormat, LogLevel
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.keyring import parse_private_key
+from tollkeeper.logs import configure_logs
+from tollkeeper.sandbox.buyer import Buyer, authorization_for, payment_for
+from tollkeeper.sandbox.evm_engine import EngineName
+from tollkeeper.sandbox.stack import Options, Sandbox, open_sandbox
+from tollkeeper.serving.http_server import ListenError, run, until_signalled
+from tollkeeper.serving.process import StartError
+from tollkeeper.settings import wants_colours
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENGINES: Final = {"auto": None, "pyrevm": EngineName.REVM, "pyevm": EngineName.PYEVM}
+SLUG: Final = "weather"
+PRICE: Final = "0.01"
+CREDITS: Final = 3
+_CURL_SECONDS: Final = 24 * 3600
+
+
+def parse_engine(text: str) -> EngineName | None:
+    """The engine of that name; None for the fastest that is there. Raises: ValueError."""
+    if text not in ENGINES:
+        raise ValueError(f"--engine is none of {', '.join(ENGINES)}")
+    return ENGINES[text]
+
+
+def parse_options(
+    port: int, data_dir: Path | None, engine: str, rpc_url: str | None, relayer_key: str | None, log_level: str
+) -> Options:
+    """The options as they were typed. Raises: ValueError."""
+    return Options(
+        port=port,
+        data_dir=data_dir,
+        engine=parse_engine(engine),
+        rpc_url=None if rpc_url is None else text_of.parse_rpc_url(rpc_url),
+        relayer_key=None if relayer_key is None else parse_private_key(relayer_key),
+        log_level=text_of.choice(LogLevel)(log_level),
+    )
+
+
+def run_sandbox(options: Options, *, print_json: bool) -> None:
+    """Run until a signal. With `print_json` one line on standard output says when and where it is ready.
+
+    Raises: StartError, StorageError.
+    """
+    configure_logs(options.log_level, LogFormat.AUTO, colours=wants_colours(sys.stderr))
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with open_sandbox(options) as sandbox:
+            if print_json:
+                say(json.dumps(sandbox.as_json()))
+            else:
+                say(await welcome(sandbox))
+            await stop.wait()
+
+    try:
+        run(until_signalled(serve))
+    except ListenError as error:
+        raise StartError(str(error)) from error
+
+
+def say(text: str) -> None:
+    """Write to standard output at once: whoever waits for the line may read a pipe."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+async def welcome(sandbox: Sandbox) -> str:
+    """Makes a first gate and a payment for it. Returns what the user reads."""
+    body = {
+        "slug": SLUG,
+        "targetUrl": sandbox.target_url,
+        "price": PRICE,
+        "credits": CREDITS,
+        "title": "Weather",
+        "description": "A made-up forecast for a city",
+    }
+    async with Buyer(sandbox.wallets.buyer) as buyer:
+        created = await buyer.ask("POST", f"{sandbox.gateway_url}/api/v1/paygates", body=body)
+        url = created.json().get("accessUrl", f"{sandbox.gateway_url}/{SLUG}")  # there already: an earlier run's
+        challenge = await buyer.ask("GET", url)
+    requirements = challenge.json()["accepts"][0]
+    now_seconds = int(time.time())
+    authorization = replace(
+        authorization_for(requirements, sandbox.wallets.buyer.address, os.urandom(32), now_seconds),
+        valid_before=now_seconds + _CURL_SECONDS,
+    )
+    payment = payment_for(requirements, authorization, sandbox.wallets.buyer.private_key)
+    buyer_address = checksum_address(sandbox.wallets.buyer.address)
+    return f"""\
+Tollkeeper sandbox: play money, public keys, this machine only. Gates may point at private addresses here.
+
+  gateway  {sandbox.gateway_url}
+  hub      {sandbox.hub_url}
+  chain    {sandbox.rpc_url}   network base-sepolia, play USDC at {sandbox.token}
+  target   {sandbox.target_url}
+  buyer    {buyer_address}   key {sandbox.wallets.buyer.private_key_hex}
+  PayGate  {url}   {PRICE} USDC buys {CREDITS} calls
+
+See what a call costs:
+
+  curl -i '{url}?city=Oslo'
+
+Pay for {CREDITS} calls, and use them (the same line, {CREDITS} times; then it is a 402 again):
+
+  curl -i '{url}?city=Oslo' -H 'X-Payment: {payment}'
+
+Stop it with Ctrl-C."""

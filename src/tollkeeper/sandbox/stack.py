@@ -1,0 +1,167 @@
+"""Everything of the sandbox in one event loop: chain, hub, gateway and demo target, on this machine only (contract 1).
+
+Its keys are public and its money is play money, so its gates are anybody's to manage and its targets may be private:
+never more than a loopback address listens. With `rpc_url` another node takes the embedded chain's place.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.challenge import Profile
+from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
+from tollkeeper.core.evm import checksum_address, keccak256
+from tollkeeper.core.keyring import Secret
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.sealing import KeyRing
+from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.target import DemoTarget
+from tollkeeper.sandbox.wallets import PUBLIC_SEED, TestWallets, derive_wallets
+from tollkeeper.serving.composition import HUB_PREFIX, compose
+from tollkeeper.serving.http_server import HttpServer, listen
+from tollkeeper.serving.process import StartError
+from tollkeeper.settings import ExposureCaps, GasCaps, NetworkSettings, Role, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tollkeeper.sandbox.evm_engine import EngineName
+
+HOST: Final = "127.0.0.1"
+NETWORK: Final = NETWORKS["base-sepolia"]
+_DATABASE: Final = "sandbox.db"
+_DRAIN_SECONDS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be chosen.
+
+    `port` 0 takes a free one, `engine` None the fastest that is there, `data_dir` None a temporary directory,
+    `relayer_key` None the public test wallet's.
+    """
+
+    port: int = 0
+    data_dir: Path | None = None
+    engine: EngineName | None = None
+    rpc_url: str | None = None
+    relayer_key: Secret[bytes] | None = None
+    log_level: LogLevel = LogLevel.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A running sandbox: where its parts are, and who is in it."""
+
+    gateway_url: str
+    hub_url: str
+    rpc_url: str
+    target_url: str
+    wallets: TestWallets
+    target: DemoTarget
+
+    @property
+    def token(self) -> str:
+        """The token's address (EIP-55)."""
+        return checksum_address(NETWORK.usdc.address)
+
+    @property
+    def pay_to(self) -> str:
+        """Who is paid unless a gate names somebody else (EIP-55)."""
+        return checksum_address(self.wallets.owner.address)
+
+    def as_json(self) -> dict[str, Any]:
+        """What a program needs to know."""
+        return {
+            "gatewayUrl": self.gateway_url,
+            "hubUrl": self.hub_url,
+            "rpcUrl": self.rpc_url,
+            "targetUrl": self.target_url,
+            "payTo": self.pay_to,
+            "buyerKey": self.wallets.buyer.private_key_hex,
+            "buyerAddress": checksum_address(self.wallets.buyer.address),
+            "token": self.token,
+        }
+
+
+@asynccontextmanager
+async def open_sandbox(options: Options) -> AsyncIterator[Sandbox]:
+    """A running sandbox, until the block ends. Raises: ListenError, StartError, StorageError."""
+    wallets = derive_wallets()
+    async with AsyncExitStack() as parts:
+        directory = options.data_dir or Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-")))
+        database = _database_path(directory, has_own_chain=options.rpc_url is None)
+        listening = parts.enter_context(listen(HOST, options.port))
+        rpc_url = options.rpc_url
+        if rpc_url is None:
+            node = await parts.enter_async_context(EvmNode(engine=options.engine, wallets=wallets))
+            rpc_url = node.url
+        target = DemoTarget()
+        target_server = await parts.enter_async_context(HttpServer(target, listen(HOST, 0), drain_seconds=1))
+        gateway_url = f"http://{HOST}:{listening.getsockname()[1]}"
+        relayer = options.relayer_key or Secret(wallets.relayer.private_key)
+        settings = sandbox_settings(gateway_url, database, rpc_url, relayer, wallets)
+        app = await parts.enter_async_context(compose(settings))
+        await parts.enter_async_context(HttpServer(app, listening, drain_seconds=_DRAIN_SECONDS))
+        yield Sandbox(
+            gateway_url=gateway_url,
+            hub_url=gateway_url + HUB_PREFIX,
+            rpc_url=rpc_url,
+            target_url=target_server.url + "/weather",
+            wallets=wallets,
+            target=target,
+        )
+
+
+def _database_path(directory: Path, *, has_own_chain: bool) -> Path:
+    """Raises: StartError for the database of an earlier run whose chain is gone."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"{directory} cannot be made ({error.strerror})") from error
+    path = directory.absolute() / _DATABASE
+    if has_own_chain and path.exists():
+        raise StartError(f"{path} belongs to an earlier sandbox, whose chain is gone: choose another directory")
+    return path
+
+
+def sandbox_settings(
+    gateway_url: str, database: Path, rpc_url: str, relayer: Secret[bytes], wallets: TestWallets
+) -> Settings:
+    """The settings of a sandbox. Its keys follow from public words, as its wallets' do."""
+    public_url = PublicUrl(gateway_url, HOST)
+    return Settings(
+        role=Role.SERVE,
+        config_path=None,
+        host=HOST,
+        port=int(gateway_url.rpartition(":")[2]),
+        public_url=public_url,
+        hub_url=None,
+        database_url=f"sqlite:///{database}",
+        networks={NETWORK.name: NetworkSettings(NETWORK, (rpc_url,))},
+        default_network=NETWORK,
+        default_payment_address=wallets.owner.address,
+        anonymous_paygates=AnonymousPaygates.MANAGE,
+        allow_private_targets=True,
+        challenge_profile=Profile.SUPERSET,
+        exposure=ExposureCaps(),
+        trusted_proxies=(),
+        trusted_issuers=(),
+        cors_origins=(),
+        confirm_depth=1,
+        gas=GasCaps(),
+        encryption_keys=_ring("encryption"),
+        auth_keys=_ring("auth"),
+        signer_key=relayer,
+        log_level=LogLevel.WARNING,
+        log_format=LogFormat.AUTO,
+        shutdown_timeout_seconds=_DRAIN_SECONDS,
+    )
+
+
+def _ring(role: str) -> KeyRing:
+    return KeyRing("sandbox", {"sandbox": keccak256(f"{PUBLIC_SEED}/{role} key".encode())})

@@ -1,0 +1,200 @@
+"""The composition root: what `serve`, `gateway` and `hub` are made of, by their settings (contract 1, 4.3, 6).
+
+In `serve` gateway and hub share one database and one issuer of logins, and the gateway reaches the hub without a
+socket. What this module does not do: listen (`process` does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tollkeeper.api import clock_ms
+from tollkeeper.auth import Auth
+from tollkeeper.chains.evm import EvmConfig
+from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
+from tollkeeper.gateway.app import Gateway, GatewayConfig
+from tollkeeper.gateway.app import create_app as create_gateway_app
+from tollkeeper.gateway.buying import ExposureCap
+from tollkeeper.gateway.hub_client import HubClient, Transport
+from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
+from tollkeeper.hub.app import Hub, HubNetwork
+from tollkeeper.hub.app import create_app as create_hub_app
+from tollkeeper.hub.gateway_signature import COVERED, LABEL
+from tollkeeper.hub.signer import Signer
+from tollkeeper.serving.access import AccessLog, Application, Mounted
+from tollkeeper.settings import NetworkSettings, Role, Settings
+from tollkeeper.storage import StorageError, open_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.gateway.hub_client import Signer as RequestSigner
+    from tollkeeper.storage.database import Database
+    from tollkeeper.storage.sqlite import SqliteDatabase
+
+T = TypeVar("T")
+
+HUB_PREFIX: Final = "/hub"
+_TOKEN_KEY_PURPOSE: Final = b"tollkeeper credit tokens"
+# A node that does not answer must not hold up a start: the networks are opened in the background then.
+_NODES_WAIT_SECONDS: Final = 2.0
+
+
+@asynccontextmanager
+async def compose(settings: Settings) -> AsyncIterator[Application]:
+    """The running application of these settings, until the block ends. Raises: StorageError."""
+    async with AsyncExitStack() as parts:
+        database = open_own_database(settings)
+        parts.push_async_callback(database.close)
+        auth = _auth(settings, database)
+        if settings.role is Role.GATEWAY:
+            app = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
+            yield AccessLog(app)
+            return
+        prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
+        hub = await _open_hub(parts, settings, database, auth, settings.public_url.text + prefix)
+        if settings.role is Role.HUB:
+            yield AccessLog(hub)
+            return
+        gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
+        yield AccessLog(Mounted(gateway, HUB_PREFIX, hub))
+
+
+def open_own_database(settings: Settings) -> SqliteDatabase:
+    """The database of these settings, its directory made where it is not there. Blocks. Raises: StorageError."""
+    directory = Path(settings.database_url.removeprefix("sqlite:///")).parent
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"{directory} cannot be made ({error.strerror})"
+        raise StorageError(msg) from error
+    return open_database(settings.database_url)
+
+
+def _auth(settings: Settings, database: Database) -> Auth:
+    ring = _given(settings.auth_keys)
+    network = settings.default_network or next(iter(settings.networks.values())).network
+    return Auth(
+        database,
+        tuple(ring.keys.items()),
+        settings.public_url.text,
+        clock_ms,
+        os.urandom,
+        chain_id=_given(network.chain_id),
+    )
+
+
+async def _open_hub(
+    parts: AsyncExitStack, settings: Settings, database: Database, auth: Auth, public_url: str
+) -> Application:
+    signer = Signer(_given(settings.signer_key).reveal())
+    hub = Hub(
+        database,
+        auth,
+        [HubNetwork(_evm_config(network, settings), signer) for network in settings.networks.values()],
+        public_url=public_url,
+        trusted_keys=_public_keys(_given(settings.auth_keys)),
+    )
+    parts.push_async_callback(hub.close)
+    starting = asyncio.create_task(hub.start())
+    parts.push_async_callback(_end, starting)
+    await asyncio.wait({starting}, timeout=_NODES_WAIT_SECONDS)
+    if starting.done():
+        await starting
+    return create_hub_app(hub, manages_hub=False)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
+    return EvmConfig(
+        network=network.network,
+        rpc_urls=network.rpc_urls,
+        asset=network.network.usdc.address,
+        token_name=network.asset_name or "",
+        token_version=network.asset_version or "",
+        depth_blocks=settings.confirm_depth,
+        gas_limit=settings.gas.gas_limit,
+        max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,
+    )
+
+
+async def _open_gateway(
+    parts: AsyncExitStack, settings: Settings, database: Database, auth: Auth, transport: Transport
+) -> Application:
+    ring = _given(settings.encryption_keys)
+    config = GatewayConfig(
+        public_url=settings.public_url.text,
+        default_network=_given(settings.default_network).name,
+        default_payment_address=settings.default_payment_address,
+        anonymous=settings.anonymous_paygates,
+        allow_private_targets=settings.allow_private_targets,
+        key_ring=ring,
+        token_keys=_token_keys(ring),
+        profile=settings.challenge_profile,
+        exposure_cap=ExposureCap(settings.exposure.payments, settings.exposure.value_micro),
+    )
+    hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
+    gateway = Gateway(config, database, auth, hub, os.urandom)
+    parts.push_async_callback(gateway.aclose)
+    await gateway.start()
+    return create_gateway_app(gateway)
+
+
+def _token_keys(ring: KeyRing) -> tuple[bytes, ...]:
+    """Keys for credit tokens, the current one first: made from the ring's, so that no key has two uses."""
+    names = (ring.current, *(name for name in ring.keys if name != ring.current))
+    return tuple(hmac.digest(ring.keys[name], _TOKEN_KEY_PURPOSE, hashlib.sha256) for name in names)
+
+
+def _public_keys(ring: KeyRing) -> Mapping[str, bytes]:
+    """The Ed25519 public keys of a ring by key id."""
+    return {
+        name: SigningKey(name, Algorithm.ED25519, seed).verifying_key().material for name, seed in ring.keys.items()
+    }
+
+
+def settle_request_signer(ring: KeyRing) -> RequestSigner:
+    """What signs a gateway's settle requests with the ring's current key (RFC 9421, ed25519; contract 4.3, 6)."""
+    key = SigningKey(ring.current, Algorithm.ED25519, ring.keys[ring.current])
+
+    def sign_request(method: str, path: str, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
+        digest = content_digest(body)
+        components = {
+            "@method": method,
+            "@path": path,
+            "content-digest": digest,
+            "idempotency-key": headers["idempotency-key"],
+        }
+        created = clock_ms() // 1000
+        parameters = Parameters(
+            COVERED,
+            created=created,
+            expires=created + SETTLE_REQUEST_LIFETIME_SECONDS,
+            key_id=key.key_id,
+            algorithm=key.algorithm.value,
+        )
+        signed = sign(components, key, label=LABEL, parameters=parameters)
+        return {"content-digest": digest, **{name.lower(): value for name, value in signed.items()}}
+
+    return sign_request
+
+
+def _given(value: T | None) -> T:
+    """What the settings of this role always have (`load_settings` refuses them without)."""
+    if value is None:
+        msg = "settings of another role were composed"
+        raise ValueError(msg)
+    return value

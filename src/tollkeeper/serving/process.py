@@ -1,0 +1,48 @@
+"""A process from its settings: compose, listen, serve until a signal, drain, close (contract 1, security F21)."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tollkeeper.logs import configure_logs
+from tollkeeper.serving.composition import compose
+from tollkeeper.serving.http_server import HttpServer, ListenError, listen, run, until_signalled
+from tollkeeper.settings import wants_colours
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tollkeeper.settings import Settings
+
+_LOG = structlog.get_logger("tollkeeper.serving")
+
+
+class StartError(Exception):
+    """The process cannot start; the message says why."""
+
+
+def serve(settings: Settings) -> None:
+    """Run the parts that the settings name until a signal. Raises: StartError, StorageError."""
+    configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
+    try:
+        run(until_signalled(lambda stop: serve_until(settings, stop)))
+    except ListenError as error:
+        raise StartError(str(error)) from error
+
+
+async def serve_until(settings: Settings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, finish the accepted requests, close. Raises: ListenError, StorageError."""
+    # Listening comes first: a port that is taken must not cost a start of everything, and early callers wait in line.
+    listening = listen(settings.host, settings.port)
+    try:
+        async with compose(settings) as app:
+            server = HttpServer(app, listening, drain_seconds=settings.shutdown_timeout_seconds)
+            async with server:
+                _LOG.info("serving", role=settings.role.value, url=server.url, public_url=settings.public_url.text)
+                await stop.wait()
+    finally:
+        listening.close()
+    _LOG.info("stopped")

@@ -1,0 +1,170 @@
+"""The 402: one body that official clients can pay and that holds both of the specification's shapes (contract 4.1)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.gates import GATE
+from tests.core.payments import BASE, BASE_SEPOLIA, PAY_TO
+from tollkeeper.core.challenge import Profile, build_challenge, exhausted_body, profile_of, requirements_of
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.paygates import PayGate
+from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.wire import Requirements, parse_requirements
+
+RESOURCE = "https://gateway.example/abc12345"
+NOW = "2026-10-01T12:00:00.000Z"
+PAID_TO = checksum_address(PAY_TO)
+ACCEPTS = [
+    {
+        "scheme": "exact",
+        "network": "base-sepolia",
+        "maxAmountRequired": "10000",
+        "resource": RESOURCE,
+        "description": "A title",
+        "mimeType": "application/json",
+        "payTo": PAID_TO,
+        "maxTimeoutSeconds": 60,
+        "asset": "0x036CbD53842c5426634e7929541eC2318f3dCF7e",
+        "extra": {"name": "USDC", "version": "2"},
+    }
+]
+PAYMENT_REQUIRED = {"amount": "0.01", "currency": "USDC", "network": "base-sepolia"}
+SHAPE_A = {"token": "USDC", "amount": "0.01", "address": PAID_TO}
+
+
+def body_of(
+    gate: PayGate = GATE, profile: Profile = Profile.SUPERSET, asset: EvmAsset = BASE_SEPOLIA
+) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(build_challenge(gate, asset, RESOURCE, "v1").body(profile, NOW))
+    return body
+
+
+def test_the_default_body_is_the_contract_s_superset() -> None:
+    assert body_of() == {
+        "x402Version": 1,
+        "error": "Payment required",
+        "accepts": ACCEPTS,
+        "paymentRequired": PAYMENT_REQUIRED,
+        "x402": SHAPE_A,
+        "resource": {"title": "A title", "description": "", "credits": 5, "onFailure": "consume"},
+        "apiVersion": "v1",
+        "timestamp": NOW,
+    }
+
+
+def test_shape_a_is_the_specification_s_to_the_letter() -> None:
+    assert body_of(profile=Profile.SHAPE_A) == {"x402": SHAPE_A}
+
+
+def test_shape_b_is_the_specification_s_to_the_letter() -> None:
+    assert body_of(profile=Profile.SHAPE_B) == {
+        "error": "Payment required",
+        "x402Version": 1,
+        "accepts": ["application/json"],
+        "paymentRequired": PAYMENT_REQUIRED,
+    }
+
+
+def test_what_stands_beside_an_error_are_the_requirements() -> None:
+    assert build_challenge(GATE, BASE_SEPOLIA, RESOURCE, "v1").siblings == {
+        "x402Version": 1,
+        "accepts": ACCEPTS,
+        "paymentRequired": PAYMENT_REQUIRED,
+        "x402": SHAPE_A,
+    }
+
+
+def test_main_network_is_asked_for_under_its_own_name_token_and_domain() -> None:
+    body = body_of(replace(GATE, network="base"), asset=BASE)
+    assert body["paymentRequired"]["network"] == body["accepts"][0]["network"] == "base"
+    assert body["accepts"][0]["asset"] == "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
+    assert body["accepts"][0]["extra"] == {"name": "USD Coin", "version": "2"}
+
+
+def test_nothing_in_the_body_is_null() -> None:
+    def nulls(value: object) -> bool:
+        if isinstance(value, dict):
+            return any(nulls(inner) for inner in value.values())
+        return any(nulls(inner) for inner in value) if isinstance(value, list) else value is None
+
+    assert not nulls(body_of(replace(GATE, title="", description="", owner_wallet=None)))
+
+
+def test_the_description_is_the_gate_s_and_the_title_where_there_is_none() -> None:
+    assert body_of(replace(GATE, description="d"))["accepts"][0]["description"] == "d"
+    assert body_of(replace(GATE, title="", description=""))["accepts"][0]["description"] == ""
+
+
+def test_the_requirements_are_read_back_by_our_own_reader() -> None:
+    requirements = requirements_of(GATE, BASE_SEPOLIA, RESOURCE)
+    lowered = replace(requirements, asset=BASE_SEPOLIA.address, pay_to=PAY_TO)
+    assert parse_requirements(ACCEPTS[0]) == lowered
+    assert isinstance(build_challenge(GATE, BASE_SEPOLIA, RESOURCE, "v1").requirements, Requirements)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=40),
+    st.sampled_from(["", "\\u0000timestamp\\u0000", '"', "\\", "</script>", "\u2028", "timestamp"]),
+)
+def test_no_title_can_change_the_body_s_structure_or_its_timestamp(text: str, trick: str) -> None:
+    body = body_of(replace(GATE, title=text + trick, description=trick + text))
+    assert body["timestamp"] == NOW
+    assert (body["resource"]["title"], body["resource"]["description"]) == (text + trick, trick + text)
+    assert body["x402"] == SHAPE_A
+
+
+def test_only_the_timestamp_differs_between_two_answers() -> None:
+    challenge = build_challenge(GATE, BASE_SEPOLIA, RESOURCE, "v1")
+    one, other = challenge.body(Profile.SUPERSET, "1"), challenge.body(Profile.SUPERSET, "2")
+    assert one.replace(b'"timestamp":"1"', b'"timestamp":"2"') == other
+    for profile in (Profile.SHAPE_A, Profile.SHAPE_B):
+        assert challenge.body(profile, "1") == challenge.body(profile, "2")
+
+
+@pytest.mark.parametrize(
+    ("accept", "profile"),
+    [
+        ("", Profile.SUPERSET),
+        ("*/*", Profile.SUPERSET),
+        ("application/json", Profile.SUPERSET),
+        ('application/json;profile="x402-a"', Profile.SHAPE_A),
+        ("application/json;profile=x402-a", Profile.SHAPE_A),
+        ('Application/JSON ; Profile = "X402-B" ', Profile.SHAPE_B),
+        ('text/html, application/json;q=0.9;profile="x402-b", */*', Profile.SHAPE_B),
+        ('application/json;profile="superset"', Profile.SUPERSET),
+        ('application/json;profile="x402-c"', Profile.SUPERSET),
+        ('application/json;profile=""', Profile.SUPERSET),
+        ('text/html;profile="x402-a"', Profile.SUPERSET),
+        ('application/json;profiles="x402-a"', Profile.SUPERSET),
+        ('application/json;profile="x402-c", application/json;profile="x402-b"', Profile.SHAPE_B),
+        (";;,,==;", Profile.SUPERSET),
+    ],
+)
+def test_the_accept_header_chooses_the_profile(accept: str, profile: Profile) -> None:
+    assert profile_of(accept, Profile.SUPERSET) is profile
+
+
+@pytest.mark.parametrize("default", list(Profile))
+def test_without_a_profile_the_default_holds_and_with_one_it_does_not(default: Profile) -> None:
+    assert profile_of("application/json", default) is default
+    assert profile_of('application/json;profile="superset"', default) is Profile.SUPERSET
+
+
+@given(st.text(max_size=60))
+def test_any_accept_header_has_a_profile(accept: str) -> None:
+    assert profile_of(accept, Profile.SHAPE_A) in Profile
+
+
+def test_used_up_credits_are_the_unpaid_body_with_a_detail() -> None:
+    detail = {"type": "payment", "code": "CREDITS_EXHAUSTED", "message": "all 5 credits are used"}
+    challenge = build_challenge(GATE, BASE_SEPOLIA, RESOURCE, "v1")
+    assert json.loads(exhausted_body(challenge, detail, Profile.SUPERSET, NOW)) == {**body_of(), "errorDetail": detail}
+    for profile in (Profile.SHAPE_A, Profile.SHAPE_B):
+        assert exhausted_body(challenge, detail, profile, NOW) == challenge.body(profile, NOW)

@@ -1,0 +1,457 @@
+"""PayGates: what a create and an update take, their defaults, and how a gate is read (spec 2.1, contract 3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.gates import GATE, NOW_MS
+from tests.core.payments import BASE_SEPOLIA, PAY_TO
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.evm import ZERO_ADDRESS, checksum_address
+from tollkeeper.core.limits import CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
+from tollkeeper.core.paygates import (
+    METHODS,
+    RESERVED_SLUGS,
+    Counters,
+    CreateDefaults,
+    FormerPrice,
+    FormerVersion,
+    PayGate,
+    is_slug,
+    parse_create,
+    parse_methods,
+    parse_price,
+    parse_slug,
+    paygate_body,
+    random_slug,
+    updated,
+    with_former_prices,
+)
+from tollkeeper.core.strict_json import NumberText, parse_json
+
+SIGNER = "0x" + "5a" * 20
+OTHER = "0x" + "ab" * 20
+FORBIDDEN = frozenset({BASE_SEPOLIA.address, SIGNER})
+DEFAULTS = CreateDefaults(network="base-sepolia", payment_address=PAY_TO, forbidden_addresses=FORBIDDEN)
+LEAST = {"price": "0.01", "targetUrl": "https://api.example/v1"}
+
+BAD_FIELDS: list[tuple[str, Any, Code]] = [
+    ("price", "0", Code.INVALID_AMOUNT),
+    ("price", "0.0000001", Code.INVALID_AMOUNT),
+    ("price", "1e2", Code.INVALID_AMOUNT),
+    ("price", 0, Code.INVALID_AMOUNT),
+    ("price", -1, Code.INVALID_AMOUNT),
+    ("price", True, Code.INVALID_AMOUNT),
+    ("price", ["0.01"], Code.INVALID_AMOUNT),
+    ("price", {"amount": "0.01"}, Code.INVALID_AMOUNT),
+    ("price", NumberText("1e2"), Code.INVALID_AMOUNT),
+    ("price", NumberText("0.0"), Code.INVALID_AMOUNT),
+    ("targetUrl", 1, Code.INVALID_PARAMETER),
+    ("targetUrl", ["https://api.example"], Code.INVALID_PARAMETER),
+    ("credits", 0, Code.INVALID_PARAMETER),
+    ("credits", -1, Code.INVALID_PARAMETER),
+    ("credits", CREDITS_MAX + 1, Code.INVALID_PARAMETER),
+    ("credits", "5", Code.INVALID_PARAMETER),
+    ("credits", True, Code.INVALID_PARAMETER),
+    ("credits", NumberText("5.0"), Code.INVALID_PARAMETER),
+    ("credits", None, Code.INVALID_PARAMETER),
+    ("method", "", Code.INVALID_PARAMETER),
+    ("method", "GET,", Code.INVALID_PARAMETER),
+    ("method", "GET POST", Code.INVALID_PARAMETER),
+    ("method", "TRACE", Code.INVALID_PARAMETER),
+    ("method", "CONNECT", Code.INVALID_PARAMETER),
+    ("method", ["GET"], Code.INVALID_PARAMETER),
+    ("title", "x" * (TITLE_LENGTH + 1), Code.INVALID_PARAMETER),
+    ("title", 1, Code.INVALID_PARAMETER),
+    ("title", "a\x00b", Code.INVALID_PARAMETER),
+    ("title", "a\rb", Code.INVALID_PARAMETER),
+    ("title", "a\x7f", Code.INVALID_PARAMETER),
+    ("description", "x" * (DESCRIPTION_LENGTH + 1), Code.INVALID_PARAMETER),
+    ("description", "\x1b[31m", Code.INVALID_PARAMETER),
+    ("assumeValid", "true", Code.INVALID_PARAMETER),
+    ("assumeValid", 1, Code.INVALID_PARAMETER),
+    ("requireAuth", None, Code.INVALID_PARAMETER),
+    ("isEnabled", 0, Code.INVALID_PARAMETER),
+    ("mimeType", "json", Code.INVALID_PARAMETER),
+    ("mimeType", "text/html\r\nX-Evil: 1", Code.INVALID_PARAMETER),
+    ("mimeType", "text/html; charset=utf-8", Code.INVALID_PARAMETER),
+    ("mimeType", 1, Code.INVALID_PARAMETER),
+    ("network", "polygon", Code.INVALID_NETWORK),
+    ("network", None, Code.INVALID_NETWORK),
+    ("network", "solana-devnet", Code.INVALID_NETWORK),
+    ("paymentAddress", "0x12", Code.INVALID_ADDRESS),
+    ("paymentAddress", 1, Code.INVALID_ADDRESS),
+    ("paymentAddress", "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v", Code.INVALID_ADDRESS),
+    ("paymentAddress", "0x5AAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", Code.INVALID_ADDRESS),
+    ("paymentAddress", ZERO_ADDRESS, Code.INVALID_ADDRESS),
+    ("paymentAddress", BASE_SEPOLIA.address, Code.INVALID_ADDRESS),
+    ("paymentAddress", checksum_address(BASE_SEPOLIA.address), Code.INVALID_ADDRESS),
+    ("paymentAddress", SIGNER, Code.INVALID_ADDRESS),
+    ("headerAuthMode", "hmac", Code.INVALID_PARAMETER),
+    ("resourceType", "file", Code.INVALID_PARAMETER),
+    ("allowSubpaths", True, Code.INVALID_PARAMETER),
+    ("allowSubpaths", 0, Code.INVALID_PARAMETER),
+    ("stream", True, Code.INVALID_PARAMETER),
+    ("creditBinding", "token", Code.INVALID_PARAMETER),
+    ("creditBinding", "wallet", Code.INVALID_PARAMETER),
+    ("onFailure", "restore", Code.INVALID_PARAMETER),
+    ("accepts", [{"network": "base"}], Code.INVALID_PARAMETER),
+    ("accepts", {}, Code.INVALID_PARAMETER),
+    ("targetHeaders", {"X-Key": "1"}, Code.INVALID_PARAMETER),
+    ("targetHeaders", [], Code.INVALID_PARAMETER),
+    ("creditsExpireAfter", 60, Code.INVALID_PARAMETER),
+    ("file", "x", Code.INVALID_PARAMETER),
+    ("id", 1, Code.INVALID_PARAMETER),
+    ("ownerWallet", OTHER, Code.INVALID_PARAMETER),
+    ("prise", "0.01", Code.INVALID_PARAMETER),
+]
+
+
+def name_of(value: object) -> str:
+    return ascii(value)[:24]
+
+
+def create(**fields: object) -> dict[str, Any]:
+    return parse_create({**LEAST, **fields}, DEFAULTS).fields
+
+
+def change(gate: PayGate = GATE, now_ms: int = NOW_MS, **fields: Any) -> PayGate:  # noqa: ANN401 - JSON
+    return updated(gate, fields, now_ms, FORBIDDEN)
+
+
+# Create
+
+
+def test_a_create_with_the_required_fields_takes_the_documented_defaults() -> None:
+    new = parse_create(LEAST, DEFAULTS)
+    assert new.slug is None
+    assert new.fields == {
+        "target_url": "https://api.example/v1",
+        "price_micro": 10_000,
+        "credits": 1,
+        "methods": ("GET",),
+        "title": "",
+        "description": "",
+        "assume_valid": False,
+        "require_auth": False,
+        "is_enabled": True,
+        "mime_type": "application/json",
+        "network": "base-sepolia",
+        "payment_address": PAY_TO,
+    }
+
+
+def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
+    body: dict[str, Any] = {
+        **LEAST,
+        "price": "2.5",
+        "credits": CREDITS_MAX,
+        "method": "get, POST ,put",
+        "title": "T" * TITLE_LENGTH,
+        "description": "two\nlines\tand a tab",
+        "assumeValid": True,
+        "requireAuth": True,
+        "isEnabled": False,
+        "mimeType": "image/svg+xml",
+        "network": "base-mainnet",
+        "paymentAddress": checksum_address(OTHER),
+        "slug": "My-gate_1",
+        "headerAuthMode": "none",
+        "resourceType": "url",
+        "allowSubpaths": False,
+        "stream": False,
+        "creditBinding": "payment",
+        "onFailure": "consume",
+        "accepts": [],
+        "targetHeaders": {},
+        "creditsExpireAfter": None,
+    }
+    new = parse_create(body, DEFAULTS)
+    assert new.slug == "My-gate_1"
+    assert new.fields == {
+        "target_url": LEAST["targetUrl"],
+        "price_micro": 2_500_000,
+        "credits": CREDITS_MAX,
+        "methods": ("GET", "POST", "PUT"),
+        "title": "T" * TITLE_LENGTH,
+        "description": "two\nlines\tand a tab",
+        "assume_valid": True,
+        "require_auth": True,
+        "is_enabled": False,
+        "mime_type": "image/svg+xml",
+        "network": "base",
+        "payment_address": OTHER,
+    }
+    assert PayGate(id=1, slug="x", version=1, owner_wallet=None, created_ms=0, updated_ms=0, **new.fields).credits
+
+
+@pytest.mark.parametrize("field", ["price", "targetUrl"])
+@pytest.mark.parametrize("absent", [None, ""])
+def test_price_and_target_are_required(field: str, absent: object) -> None:
+    for body in ({**LEAST, field: absent}, {name: value for name, value in LEAST.items() if name != field}):
+        with pytest.raises(ApiError) as refused:
+            parse_create(body, DEFAULTS)
+        assert (refused.value.code, refused.value.details) == (Code.MISSING_PARAMETER, {"field": field})
+
+
+def test_a_payment_address_is_required_where_there_is_no_default() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_create(LEAST, replace(DEFAULTS, payment_address=None))
+    assert (refused.value.code, refused.value.details) == (Code.MISSING_PARAMETER, {"field": "paymentAddress"})
+    new = parse_create({**LEAST, "paymentAddress": OTHER}, replace(DEFAULTS, payment_address=None))
+    assert new.fields["payment_address"] == OTHER
+
+
+@pytest.mark.parametrize(("field", "value", "code"), BAD_FIELDS, ids=name_of)
+def test_a_bad_field_is_refused_with_its_code_on_create(field: str, value: object, code: Code) -> None:
+    with pytest.raises(ApiError) as refused:
+        create(**{field: value})
+    assert refused.value.code is code
+    assert refused.value.status == 400
+    assert refused.value.details is not None
+    assert refused.value.details["field"] == field
+
+
+def test_a_default_address_that_may_not_be_paid_is_refused_too() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_create(LEAST, replace(DEFAULTS, payment_address=SIGNER))
+    assert refused.value.code is Code.INVALID_ADDRESS
+
+
+@pytest.mark.parametrize(
+    ("number", "micro"),
+    [("1", 1_000_000), ("0.01", 10_000), ("12.000001", 12_000_001), ("999999999999", 10**18 - 10**6)],
+)
+def test_a_json_number_is_a_price_where_its_text_is_one(number: str, micro: int) -> None:
+    assert parse_price(parse_json(number.encode())) == micro
+    assert parse_price(number) == micro
+
+
+# Methods and slugs
+
+
+@pytest.mark.parametrize(
+    ("text", "methods"),
+    [
+        ("GET", ("GET",)),
+        ("get,post", ("GET", "POST")),
+        (" Get ,  pOsT , GET", ("GET", "POST")),
+        (",".join(METHODS), METHODS),
+    ],
+)
+def test_methods_are_a_list_in_upper_case_each_once(text: str, methods: tuple[str, ...]) -> None:
+    assert parse_methods(text) == methods
+
+
+def test_get_implies_head_and_no_other_method_implies_anything() -> None:
+    for method in METHODS:
+        assert GATE.allows(method) is (method in {"GET", "POST", "HEAD"})
+    assert GATE.allow == "GET, POST, HEAD"
+    posting = replace(GATE, methods=("POST",))
+    assert [method for method in METHODS if posting.allows(method)] == ["POST"]
+    assert posting.allow == "POST"
+    assert replace(GATE, methods=("GET", "HEAD")).allow == "GET, HEAD"
+    assert not GATE.allows("get")
+    assert not GATE.allows("TRACE")
+
+
+@pytest.mark.parametrize("slug", ["abc", "A1_", "0-0", "a" * 64, "apis", "hub2"])
+def test_an_owner_may_choose_a_slug(slug: str) -> None:
+    assert parse_slug(slug) == slug
+    assert is_slug(slug)
+    assert parse_create({**LEAST, "slug": slug}, DEFAULTS).slug == slug
+
+
+@pytest.mark.parametrize(
+    "slug",
+    [
+        "",
+        "a",
+        "ab",
+        "a" * 65,
+        "-abc",
+        "_abc",
+        "a.b",
+        "a/b",
+        "a b",
+        "\u00e4bc",
+        "abc\n",
+        "a%2Fb",
+        "..",
+        123,
+        None,
+        ["a"],
+    ],
+    ids=name_of,
+)
+def test_a_slug_of_another_form_is_refused(slug: object) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_slug(slug)
+    assert (refused.value.code, refused.value.details) == (Code.INVALID_PARAMETER, {"field": "slug"})
+    assert not is_slug(str(slug)) or not isinstance(slug, str)
+
+
+@pytest.mark.parametrize("slug", sorted(RESERVED_SLUGS))
+def test_a_reserved_slug_is_refused_in_any_case(slug: str) -> None:
+    for spelling in (slug, slug.upper(), slug.title()):
+        with pytest.raises(ApiError) as refused:
+            parse_slug(spelling)
+        assert refused.value.code is Code.INVALID_PARAMETER
+
+
+def test_the_reserved_slugs_are_the_documented_ones() -> None:
+    documented = (
+        "api hub app ops files docs openapi.json healthz readyz metrics assets favicon.ico robots.txt llms.txt mcp "
+        "receipt .well-known verify settle supported transfer payments discovery"
+    )
+    assert set(documented.split()) == RESERVED_SLUGS
+
+
+def test_a_slug_of_none_is_left_to_the_program() -> None:
+    assert parse_create({**LEAST, "slug": None}, DEFAULTS).slug is None
+
+
+@given(st.binary(max_size=40))
+def test_a_random_slug_has_one_base62_character_per_usable_byte(random: bytes) -> None:
+    slug = random_slug(random)
+    assert len(slug) == sum(byte < 248 for byte in random)
+    assert slug.isalnum() or not slug
+    assert slug.isascii()
+
+
+def test_every_base62_character_is_equally_likely() -> None:
+    drawn = random_slug(bytes(range(256)))
+    assert {drawn.count(character) for character in drawn} == {4}
+    assert len(set(drawn)) == 62
+
+
+# Update
+
+
+def test_an_update_changes_the_fields_it_names_and_the_version() -> None:
+    gate = change(title="New", credits=9)
+    assert gate == replace(GATE, title="New", credits=9, version=4, updated_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"targetUrl": "https://b.example"}, {"target_url": "https://b.example"}),
+        ({"method": "DELETE"}, {"methods": ("DELETE",)}),
+        ({"description": "d"}, {"description": "d"}),
+        ({"assumeValid": True}, {"assume_valid": True}),
+        ({"requireAuth": True}, {"require_auth": True}),
+        ({"isEnabled": False}, {"is_enabled": False}),
+        ({"mimeType": "text/plain"}, {"mime_type": "text/plain"}),
+        ({"network": "base"}, {"network": "base"}),
+        ({"paymentAddress": OTHER}, {"payment_address": OTHER}),
+        ({"headerAuthMode": "none"}, {}),
+    ],
+)
+def test_each_field_can_be_updated_alone(body: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert change(**body) == replace(GATE, **fields, version=4, updated_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(("field", "value", "code"), BAD_FIELDS, ids=name_of)
+def test_one_bad_field_refuses_the_whole_update(field: str, value: object, code: Code) -> None:
+    with pytest.raises(ApiError) as refused:
+        updated(GATE, {"description": "new", field: value}, NOW_MS, FORBIDDEN)
+    assert refused.value.code is code
+
+
+def test_a_price_or_target_of_null_is_refused_on_update() -> None:
+    for field, code in (("price", Code.INVALID_AMOUNT), ("targetUrl", Code.INVALID_PARAMETER)):
+        with pytest.raises(ApiError) as refused:
+            updated(GATE, {field: None}, NOW_MS, FORBIDDEN)
+        assert refused.value.code is code
+
+
+def test_an_update_of_nothing_and_a_change_of_slug_are_refused() -> None:
+    with pytest.raises(ApiError) as refused:
+        change()
+    assert refused.value.code is Code.INVALID_PARAMETER
+    with pytest.raises(ApiError) as refused:
+        change(slug="another")
+    assert refused.value.details == {"field": "slug"}
+
+
+def former(**changed: Any) -> FormerVersion:
+    fields: dict[str, Any] = {
+        "price_micro": 1,
+        "credits": 2,
+        "network": GATE.network,
+        "payment_address": GATE.payment_address,
+        "replaced_ms": NOW_MS,
+    }
+    return FormerVersion(**{**fields, **changed})
+
+
+def test_a_former_price_sells_its_terms_for_two_minutes() -> None:
+    assert with_former_prices(GATE, [former()]).former == (FormerPrice(1, 2, NOW_MS + 120_000),)
+
+
+def test_of_two_former_versions_with_one_price_the_newer_sells() -> None:
+    versions = [former(credits=9), former(credits=2), former(price_micro=3)]
+    assert [(price.price_micro, price.credits) for price in with_former_prices(GATE, versions).former] == [(1, 9), (3, 2)]
+
+
+def test_the_current_price_has_no_former_terms() -> None:
+    assert with_former_prices(GATE, [former(price_micro=GATE.price_micro)]).former == ()
+
+
+@pytest.mark.parametrize("changed", [{"network": "base"}, {"payment_address": "0x" + "77" * 20}])
+def test_a_former_recipient_or_network_sells_nothing(changed: dict[str, str]) -> None:
+    assert with_former_prices(GATE, [former(**changed)]).former == ()
+
+
+def test_an_update_never_turns_the_clock_back() -> None:
+    assert change(now_ms=GATE.updated_ms - 5, title="x").updated_ms == GATE.updated_ms
+
+
+# Read
+
+
+def test_a_gate_is_read_with_every_documented_field() -> None:
+    counters = Counters(challenges=9, purchases=2, calls=7, failures=1, revenue_micro=20_000)
+    body = paygate_body(GATE, counters, "https://gw.example/abc12345", lambda ms: f"at {ms}")
+    assert body == {
+        "id": 7,
+        "slug": "abc12345",
+        "accessUrl": "https://gw.example/abc12345",
+        "targetUrl": "https://api.example/v1",
+        "price": "0.01",
+        "credits": 5,
+        "method": "GET,POST",
+        "title": "A title",
+        "description": "",
+        "assumeValid": False,
+        "requireAuth": False,
+        "paymentAddress": checksum_address(PAY_TO),
+        "headerAuthMode": "none",
+        "resourceType": "url",
+        "network": "base-sepolia",
+        "accepts": [],
+        "mimeType": "application/json",
+        "allowSubpaths": False,
+        "stream": False,
+        "creditBinding": "payment",
+        "onFailure": "consume",
+        "isEnabled": True,
+        "targetHeaders": [],
+        "creditsExpireAfter": None,
+        "ownerWallet": "0x857b06519E91e3A54538791bDbb0E22373e36b66",
+        "createdAt": f"at {GATE.created_ms}",
+        "updatedAt": f"at {GATE.updated_ms}",
+        "counters": {"challenges": 9, "purchases": 2, "calls": 7, "failures": 1, "revenue": "0.02"},
+    }
+
+
+def test_a_gate_without_an_owner_says_null() -> None:
+    body = paygate_body(replace(GATE, owner_wallet=None), Counters(), "u", str)
+    assert body["ownerWallet"] is None
+    assert body["counters"] == {"challenges": 0, "purchases": 0, "calls": 0, "failures": 0, "revenue": "0"}

@@ -1,0 +1,265 @@
+"""A connection to a target and the pool of them: bounds, and nothing that fails in silence (performance 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import pytest
+import structlog
+
+from tests.edge.targets import OK, Connection, Target, answers, serves, sized, target
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.forwarding import Header
+from tollkeeper.core.framing import ResponseFraming
+from tollkeeper.edge.pool import TargetPool
+from tollkeeper.edge.target import TargetConnection, TargetFailure
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+Moment = Literal["head", "body", "end", "failure", "pause", "resume", "none"]
+
+
+class Recorder:
+    """An exchange that records what it is told, and fails at one moment if told to."""
+
+    def __init__(self, fails_at: Moment = "none") -> None:
+        self.fails_at = fails_at
+        self.told: list[str] = []
+        self.body = b""
+        self.failure: TargetFailure | None = None
+        self.over = asyncio.Event()
+
+    def tell(self, moment: Moment) -> None:
+        self.told.append(moment)
+        if moment in ("end", "failure"):
+            self.over.set()
+        if moment == self.fails_at:
+            raise ZeroDivisionError(moment)
+
+    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
+        assert (status, framing.declared_bytes) == (200, int(dict(headers)[b"content-length"]))
+        self.tell("head")
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+        self.tell("body")
+
+    def on_end(self) -> None:
+        self.tell("end")
+
+    def on_failure(self, failure: TargetFailure) -> None:
+        self.failure = failure
+        self.tell("failure")
+
+    def pause_sending(self) -> None:
+        self.tell("pause")
+
+    def resume_sending(self) -> None:
+        self.tell("resume")
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[TargetPool]:
+    made = TargetPool(idle_seconds=30, idle_per_target=3, idle_in_all=5)
+    yield made
+    made.close()
+    await asyncio.sleep(0)
+
+
+async def connect(pool: TargetPool, there: Target, name: str = "a.example") -> TargetConnection:
+    return await pool.open("http", ["127.0.0.1"], there.port, name)
+
+
+async def exchange(connection: TargetConnection, recorder: Recorder) -> Recorder:
+    connection.begin(recorder, "GET")
+    connection.write(REQUEST)
+    connection.end_request()
+    await asyncio.wait_for(recorder.over.wait(), 2)
+    return recorder
+
+
+async def test_an_exchange_is_told_head_body_and_end(pool: TargetPool) -> None:
+    async with target(serves(sized(b"hello"))) as there:
+        connection = await connect(pool, there)
+        for _ in range(2):
+            recorder = await exchange(connection, Recorder())
+            assert (recorder.told, recorder.body) == (["head", "body", "end"], b"hello")
+            assert pool.take(connection.key) is connection
+
+
+@pytest.mark.parametrize("moment", ["head", "body", "end"])
+async def test_a_fault_in_a_callback_is_logged_and_ends_the_exchange(pool: TargetPool, moment: Moment) -> None:
+    async with target(serves(sized(b"hello"))) as there:
+        with structlog.testing.capture_logs() as logs:
+            recorder = await exchange(await connect(pool, there), Recorder(moment))
+        await asyncio.sleep(0.01)
+        assert recorder.told[-2:] == [moment, "failure"]
+        assert recorder.failure is not None
+        assert recorder.failure.code is Code.INTERNAL_ERROR
+        assert [entry["event"] for entry in logs] == ["target_callback_failed"]
+        assert isinstance(logs[0]["exc_info"], ZeroDivisionError)
+        assert (pool.open_count, pool.idle_count) == (0, 0)
+
+
+async def test_a_fault_in_the_last_callback_is_logged_too(pool: TargetPool) -> None:
+    async with target(answers(b"nonsense")) as there:
+        with structlog.testing.capture_logs() as logs:
+            recorder = await exchange(await connect(pool, there), Recorder("failure"))
+        assert recorder.told == ["failure"]
+        assert [entry["event"] for entry in logs] == ["target_callback_failed"]
+
+
+@pytest.mark.parametrize("moment", ["pause", "resume"])
+async def test_a_fault_while_the_request_is_held_back_is_logged_and_ends_the_exchange(
+    pool: TargetPool, moment: Moment
+) -> None:
+    async def reads_late(connection: Connection) -> None:
+        await asyncio.sleep(0.1)
+        await connection.wait_closed()
+
+    async with target(reads_late) as there:
+        connection, recorder = await connect(pool, there), Recorder(moment)
+        with structlog.testing.capture_logs() as logs:
+            connection.begin(recorder, "POST")
+            connection.write(REQUEST + bytes(30_000_000))
+            await asyncio.wait_for(recorder.over.wait(), 5)
+        assert recorder.told[-2:] == [moment, "failure"]
+        assert [entry["event"] for entry in logs] == ["target_callback_failed"]
+
+
+async def test_a_connection_carries_one_exchange(pool: TargetPool) -> None:
+    async with target(answers()) as there:
+        connection, first = await connect(pool, there), Recorder()
+        connection.begin(first, "GET")
+        assert connection.carries(first)
+        with pytest.raises(RuntimeError):
+            connection.begin(Recorder(), "GET")
+        connection.abort()
+        assert not connection.carries(first)
+        await asyncio.sleep(0.01)
+        assert first.told == []
+
+
+async def test_a_request_that_was_not_sent_to_its_end_leaves_nothing_to_keep(pool: TargetPool) -> None:
+    async def early(connection: Connection) -> None:
+        await connection.head()
+        await connection.send(sized(b"hello"))
+        await connection.wait_closed()
+
+    async with target(early) as there:
+        connection, recorder = await connect(pool, there), Recorder()
+        connection.begin(recorder, "POST")
+        connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n")
+        await asyncio.wait_for(recorder.over.wait(), 2)
+        await asyncio.sleep(0.01)
+        assert (recorder.body, pool.open_count) == (b"hello", 0)
+
+
+async def test_the_pool_keeps_so_many_connections_and_drops_the_oldest(pool: TargetPool) -> None:
+    async with target(serves(sized(b"x"))) as there:
+        connections = [await connect(pool, there, f"{'a' if n < 5 else n}.example") for n in range(9)]
+        for connection in connections[:5]:
+            await exchange(connection, Recorder())
+        await asyncio.sleep(0.01)
+        assert (pool.idle_count, [connection.is_closing() for connection in connections[:5]]) == (
+            3,
+            [True, True, False, False, False],
+        )
+        for connection in connections[5:]:
+            await exchange(connection, Recorder())
+        assert pool.idle_count == 5
+        assert [connection.is_closing() for connection in connections[2:]] == [
+            True,
+            True,
+            False,
+            False,
+            False,
+            False,
+            False,
+        ]
+        assert pool.take(connections[4].key) is connections[4]
+        assert pool.take(connections[4].key) is None
+
+
+async def test_the_newest_connection_is_used_first(pool: TargetPool) -> None:
+    async with target(serves(sized(b"x"))) as there:
+        connections = [await connect(pool, there) for _ in range(3)]
+        for connection in connections:
+            await exchange(connection, Recorder())
+        assert [pool.take(connections[0].key) for _ in range(4)] == [*reversed(connections), None]
+
+
+async def test_a_connection_waits_for_a_bounded_time_only() -> None:
+    pool = TargetPool(idle_seconds=0.05)
+    async with target(serves(sized(b"x"))) as there:
+        connection = await connect(pool, there)
+        await exchange(connection, Recorder())
+        await asyncio.sleep(0.1)
+        assert pool.take(connection.key) is None
+        other = await connect(pool, there)
+        await exchange(other, Recorder())
+        await asyncio.sleep(1.1)
+        assert (pool.idle_count, pool.open_count) == (0, 0)
+    pool.close()
+
+
+async def test_a_promise_of_the_target_shortens_the_wait() -> None:
+    pool = TargetPool(idle_seconds=30)
+    async with target(serves(sized(b"x", b"Keep-Alive: timeout=2, max=100"))) as there:
+        connection = await connect(pool, there)
+        await exchange(connection, Recorder())
+        assert connection.keep_alive_seconds == 2
+        assert pool.idle_count == 1
+        await asyncio.sleep(2.1)
+        assert pool.idle_count == 0
+    pool.close()
+
+
+async def test_bytes_on_an_idle_connection_close_it(pool: TargetPool) -> None:
+    async def chatty(connection: Connection) -> None:
+        await connection.request()
+        await connection.send(sized(b"x"))
+        await asyncio.sleep(0.05)
+        await connection.send(sized(b"unasked"))
+        await connection.wait_closed()
+
+    async with target(chatty) as there:
+        connection = await connect(pool, there)
+        await exchange(connection, Recorder())
+        assert pool.idle_count == 1
+        await asyncio.wait_for(there.lost.wait(), 2)
+        assert (pool.idle_count, pool.open_count) == (0, 0)
+
+
+async def test_closing_the_pool_fails_what_is_under_way_and_keeps_nothing() -> None:
+    pool = TargetPool()
+    async with target(answers()) as there, target(serves(sized(b"x"))) as other:
+        busy, recorder = await connect(pool, there), Recorder()
+        idle = await connect(pool, other)
+        await exchange(idle, Recorder())
+        busy.begin(recorder, "GET")
+        pool.close()
+        await asyncio.sleep(0.01)
+        assert recorder.failure is not None
+        assert recorder.failure.code is Code.UPSTREAM_UNREACHABLE
+        assert (pool.idle_count, pool.open_count) == (0, 0)
+        with pytest.raises(ApiError):
+            await connect(pool, there)
+
+
+async def test_no_address_is_no_connection(pool: TargetPool) -> None:
+    with pytest.raises(ApiError) as refusal:
+        await pool.open("http", [], 80, "a.example")
+    assert refusal.value.code is Code.UPSTREAM_UNREACHABLE
+
+
+async def test_the_head_s_limit_is_64_kib_of_names_and_values(pool: TargetPool) -> None:
+    def head(size: int) -> bytes:
+        lines = OK + b"Content-Length: 0\r\n"
+        return lines + b"A: " + b"b" * (size - len(b"Content-Length: 0\r\nA: \r\n")) + b"\r\n\r\n"
+
+    async with target(answers(head(65_536))) as there:
+        assert (await exchange(await connect(pool, there), Recorder())).told == ["head", "end"]
+    async with target(answers(head(65_537))) as there:
+        assert (await exchange(await connect(pool, there), Recorder())).told == ["failure"]

@@ -1,0 +1,107 @@
+"""An HTTP proxy between a hub and its node that loses, delays and falsifies on command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+
+class Act(Enum):
+    """What becomes of one HTTP request."""
+
+    PASS = auto()
+    CUT = auto()  # the connection breaks; the node never sees it
+    LOSE_ANSWER = auto()  # the node carries it out; the connection breaks before its answer
+    HANG = auto()  # nothing happens until the caller gives up; the node never sees it
+    SERVER_ERROR = auto()  # HTTP 500
+
+
+def _pass(_methods: list[str]) -> Act:
+    return Act.PASS
+
+
+def _unchanged(_call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    return answer
+
+
+@dataclass
+class ChaosNode:
+    """`act` judges each HTTP request by its methods; `falsify` may change each answer; `calls` counts methods."""
+
+    url: str = ""
+    act: Callable[[list[str]], Act] = _pass
+    falsify: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = _unchanged
+    after_pass: Callable[[list[str]], None] = lambda _methods: None
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def on(self, method: str, act: Act, *, times: int = 1_000_000) -> None:
+        """Do that to the next requests that hold this method."""
+        left = times
+
+        def judge(methods: list[str]) -> Act:
+            nonlocal left
+            if method not in methods or left == 0:
+                return Act.PASS
+            left -= 1
+            return act
+
+        self.act = judge
+
+    def calm(self) -> None:
+        """Pass everything as it is."""
+        self.act, self.falsify = _pass, _unchanged
+
+
+@asynccontextmanager
+async def run_chaos(node_url: str) -> AsyncIterator[ChaosNode]:
+    """The proxy in front of that node, on a free port."""
+    chaos = ChaosNode()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        asked = json.loads(body)
+        calls = asked if isinstance(asked, list) else [asked]
+        methods = [call["method"] for call in calls]
+        chaos.calls.update(methods)
+        act = chaos.act(methods)
+        assert request.transport is not None
+        if act is Act.SERVER_ERROR:
+            return web.Response(status=500)
+        if act is Act.HANG:
+            await asyncio.sleep(30)
+        if act in {Act.CUT, Act.HANG}:
+            request.transport.abort()
+            return web.Response()
+        async with http.post(node_url, data=body, headers={"Content-Type": "application/json"}) as response:
+            answered = json.loads(await response.read())
+        chaos.after_pass(methods)
+        if act is Act.LOSE_ANSWER:
+            request.transport.abort()
+            return web.Response()
+        if isinstance(answered, list):
+            by_id = {call["id"]: call for call in calls}
+            return web.json_response([chaos.falsify(by_id[answer["id"]], answer) for answer in answered])
+        return web.json_response(chaos.falsify(calls[0], answered))
+
+    app = web.Application()
+    app.router.add_post("/", handle)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        chaos.url = f"http://{host}:{port}/"
+        try:
+            yield chaos
+        finally:
+            await runner.cleanup()

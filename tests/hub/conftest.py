@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import ChaosNode, run_chaos
+from tests.hub.hub_under_test import HubUnderTest, run_hub
+
+
+@pytest_asyncio.fixture
+async def hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    """On the embedded chain."""
+    async with run_hub(tmp_path, embedded_chain) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def hub_on_chain(tmp_path: Path, chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    """On every combination of node and token in turn."""
+    async with run_hub(tmp_path, chain) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def chaos(embedded_chain: ChainUnderTest) -> AsyncIterator[ChaosNode]:
+    """What stands between hub and node, for faults."""
+    async with run_chaos(embedded_chain.url) as node:
+        yield node
+
+
+@pytest_asyncio.fixture
+async def chaos_hub(tmp_path: Path, embedded_chain: ChainUnderTest, chaos: ChaosNode) -> AsyncIterator[HubUnderTest]:
+    """A hub that reaches its node through `chaos`."""
+    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def hub_on_anvil(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    """On anvil with Circle's token."""
+    async with run_hub(tmp_path, anvil_fiat_token) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def deep_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    """Success needs three confirmations."""
+    async with run_hub(tmp_path, embedded_chain, config={"depth_blocks": 3}) as running:
+        yield running

@@ -1,0 +1,310 @@
+"""The credit ledger under everything that may happen to a purchase, in any order (contract 4.3; invariants I1 to I3)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create, updated
+from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms, header_hash
+from tollkeeper.core.sealing import KeyRing, SealError
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage import open_database
+from tollkeeper.storage.database import Database, Statement
+from tollkeeper.storage.paygates import PayGates
+from tollkeeper.storage.purchases import ClaimResult, Purchase, Purchases, SpendRequest
+
+RING = KeyRing("a", {"a": bytes(32)})
+PAYEE = "0x" + "ab" * 20
+NOW_MS = 1_700_000_000_000
+HEADER = header_hash(b"header")
+
+
+def key(number: int) -> PaymentKey:
+    return PaymentKey("base-sepolia", "0x" + "11" * 20, "0x" + "22" * 20, f"0x{number:064x}")
+
+
+class Shop:
+    """Both stores on one database, and a counter for call ids."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.gates = PayGates(database, RING, os.urandom)
+        self.purchases = Purchases(database, RING, os.urandom)
+        self.calls = 0
+
+    async def gate(self, granted: int = 3, **fields: object) -> PayGate:
+        body = {"price": "0.01", "targetUrl": "http://target/", "credits": granted, **fields}
+        new = parse_create(body, CreateDefaults("base-sepolia", PAYEE))
+        return await self.gates.create(new, None, None, NOW_MS)
+
+    def wish(self, gate: PayGate, header: bytes | None = HEADER) -> SpendRequest:
+        self.calls += 1
+        return SpendRequest(gate.id, gate.version, header, f"call-{self.calls}")
+
+    async def claim(self, gate: PayGate, number: int = 1, *, assume_valid: bool = False) -> ClaimResult:
+        terms = Terms(gate.id, gate.version, gate.price_micro, gate.credits, gate.payment_address, gate.network)
+        return await self.purchases.claim(
+            key(number),
+            terms,
+            purchase_id=f"pur_{gate.id}_{number}",
+            value_micro=gate.price_micro,
+            header=HEADER,
+            assume_valid=assume_valid,
+            request_of=lambda purchase_id, attempt: f"{purchase_id}.{attempt}".encode(),
+            now_ms=NOW_MS,
+        )
+
+    async def bought(self, gate: PayGate, number: int = 1) -> Purchase:
+        claim = await self.claim(gate, number)
+        assert claim.outcome is Claim.WON
+        assert claim.purchase is not None
+        await self.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+        return claim.purchase
+
+    async def ledger_agrees(self) -> None:
+        rows = await self.database.read(
+            Statement(
+                "SELECT p.id, p.remaining, p.granted, coalesce(sum(e.delta), 0) AS ledger,"
+                " (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id) AS calls"
+                " FROM purchases p LEFT JOIN credit_entries e ON e.purchase_id = p.id GROUP BY p.id"
+            )
+        )
+        for row in rows:
+            assert row["remaining"] == row["ledger"]
+            assert row["calls"] == row["granted"] - row["remaining"]
+
+
+@pytest.fixture
+async def shop(tmp_path: Path) -> AsyncIterator[Shop]:
+    database = open_database(str(tmp_path / "shop.sqlite3"))
+    yield Shop(database)
+    await database.close()
+
+
+async def test_payment_address_is_not_readable_in_the_database_file(shop: Shop, tmp_path: Path) -> None:
+    await shop.bought(await shop.gate())
+    await shop.database.close()
+    for file in tmp_path.iterdir():
+        data = file.read_bytes()
+        assert PAYEE.encode() not in data
+        assert PAYEE[2:].encode() not in data
+        assert bytes.fromhex(PAYEE[2:]) not in data
+
+
+async def test_sealed_address_copied_to_another_gate_does_not_open(shop: Shop) -> None:
+    first, second = await shop.gate(), await shop.gate()
+
+    def swap():  # type: ignore[no-untyped-def]  # a unit of one statement
+        yield Statement(
+            "UPDATE paygates SET payment_address = (SELECT payment_address FROM paygates WHERE id = :a) WHERE id = :b",
+            {"a": first.id, "b": second.id},
+        )
+
+    await shop.database.run(swap())
+    with pytest.raises(SealError):
+        await shop.gates.by_id(second.id)
+
+
+async def test_authorization_is_claimed_once_by_a_thousand_callers(shop: Shop) -> None:
+    gate = await shop.gate()
+    results = await asyncio.gather(*(shop.claim(gate) for _ in range(1000)))
+    assert sum(result.outcome is Claim.WON for result in results) == 1
+    assert sum(result.outcome is Claim.TAKEN for result in results) == 999
+
+
+@pytest.mark.parametrize("granted", [1, 7])
+async def test_credits_are_spent_exactly_as_often_as_they_were_granted(shop: Shop, granted: int) -> None:
+    gate = await shop.gate(granted)
+    await shop.bought(gate)
+    results = await asyncio.gather(
+        *(shop.purchases.spend(key(1), shop.wish(gate), NOW_MS) for _ in range(1000))
+    )
+    assert sum(result.outcome is Spend.SPENT for result in results) == granted
+    assert sum(result.outcome is Spend.EXHAUSTED for result in results) == 1000 - granted
+    await shop.ledger_agrees()
+
+
+async def test_payment_claimed_at_one_gate_is_foreign_at_another(shop: Shop) -> None:
+    first, second = await shop.gate(), await shop.gate()
+    await shop.bought(first)
+    assert (await shop.claim(second)).outcome is Claim.TAKEN
+    assert (await shop.purchases.spend(key(1), shop.wish(second), NOW_MS)).outcome is Spend.FOREIGN
+
+
+async def test_header_counts_only_byte_for_byte_and_until_the_token_was_used(shop: Shop) -> None:
+    gate = await shop.gate()
+    purchase = await shop.bought(gate)
+    other = shop.wish(gate, header_hash(b"other"))
+    assert (await shop.purchases.spend(key(1), other, NOW_MS)).outcome is Spend.WITHHELD
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
+    by_token = await shop.purchases.spend_token(purchase.id, shop.wish(gate, None), NOW_MS)
+    assert by_token.outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.WITHHELD
+    last = await shop.purchases.spend_token(purchase.id, shop.wish(gate, None), NOW_MS)
+    assert last.outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+
+
+async def test_failed_payment_is_tried_three_times_in_all(shop: Shop) -> None:
+    gate = await shop.gate()
+    for attempt in (1, 2, 3):
+        claim = await shop.claim(gate)
+        assert claim.outcome is Claim.WON
+        assert claim.purchase is not None
+        assert claim.purchase.attempt == attempt
+        assert await shop.purchases.fail(claim.purchase, "never_sent", None, NOW_MS)
+    assert (await shop.claim(gate)).outcome is Claim.ATTEMPTS_EXHAUSTED
+
+
+async def test_outcome_of_an_earlier_attempt_changes_nothing(shop: Shop) -> None:
+    gate = await shop.gate()
+    first = (await shop.claim(gate)).purchase
+    assert first is not None
+    assert await shop.purchases.fail(first, "never_sent", None, NOW_MS)
+    assert (await shop.claim(gate)).outcome is Claim.WON
+    late = await shop.purchases.grant(first, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+    assert late.outcome is Spend.STALE
+    assert late.purchase is not None
+    assert late.purchase.state is PurchaseState.CLAIMED
+    assert not await shop.purchases.fail(first, "again", None, NOW_MS)
+
+
+async def test_update_makes_claims_and_spends_of_the_former_version_stale(shop: Shop) -> None:
+    gate = await shop.gate()
+    await shop.bought(gate)
+    newer = await shop.gates.update(gate.id, lambda now: updated(now, {"price": "0.02"}, NOW_MS, frozenset()))
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.STALE
+    assert (await shop.claim(gate, 2)).outcome is Claim.STALE
+    assert (await shop.purchases.spend(key(1), shop.wish(newer), NOW_MS)).outcome is Spend.SPENT
+
+
+async def test_delete_voids_credits_and_serves_a_pending_claim_once(shop: Shop) -> None:
+    gate = await shop.gate(5)
+    await shop.bought(gate, 1)
+    claimed = (await shop.claim(gate, 2)).purchase
+    assert claimed is not None
+    assert await shop.gates.delete(gate.id, NOW_MS) == 5
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    result = await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=shop.wish(gate), now_ms=NOW_MS)
+    assert result.outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(2), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    await shop.ledger_agrees()
+
+
+async def test_disabled_gate_sells_nothing_and_serves_held_credits(shop: Shop) -> None:
+    gate = await shop.gate()
+    await shop.bought(gate)
+    off = await shop.gates.update(gate.id, lambda now: updated(now, {"isEnabled": False}, NOW_MS, frozenset()))
+    assert (await shop.claim(off, 2)).outcome is Claim.STALE
+    assert (await shop.purchases.spend(key(1), shop.wish(off), NOW_MS)).outcome is Spend.SPENT
+
+
+async def test_deleted_slug_is_never_given_again(shop: Shop) -> None:
+    gate = await shop.gate(slug="mine")
+    await shop.gates.delete(gate.id, NOW_MS)
+    with pytest.raises(ApiError) as refused:
+        await shop.gate(slug="mine")
+    assert refused.value.code is Code.CONFLICT
+
+
+async def test_update_that_raises_changes_nothing(shop: Shop) -> None:
+    gate = await shop.gate()
+    with pytest.raises(ApiError):
+        await shop.gates.update(
+            gate.id, lambda now: updated(now, {"title": "new", "price": "-1"}, NOW_MS, frozenset())
+        )
+    found = await shop.gates.by_id(gate.id)
+    assert found is not None
+    assert found[0] == gate
+
+
+async def test_settle_request_comes_back_as_it_was_claimed(shop: Shop) -> None:
+    gate = await shop.gate()
+    claim = await shop.claim(gate)
+    assert claim.purchase is not None
+    assert await shop.purchases.in_flight(10) == [(claim.purchase, f"{claim.purchase.id}.1".encode())]
+
+
+async def test_exposure_counts_trusted_and_unconfirmed_purchases_only(shop: Shop) -> None:
+    gate = await shop.gate()
+    await shop.bought(gate, 1)
+    trusted = (await shop.claim(gate, 2, assume_valid=True)).purchase
+    assert trusted is not None
+    exposure = await shop.purchases.exposure(trusted.payer, gate.id)
+    assert (exposure.purchases, exposure.value_micro) == (1, gate.price_micro)
+    await shop.purchases.grant(trusted, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
+    assert [purchase.id for purchase in await shop.purchases.unconfirmed(10)] == [trusted.id]
+    await shop.purchases.confirm(trusted, NOW_MS)
+    assert (await shop.purchases.exposure(trusted.payer, gate.id)).purchases == 0
+
+
+async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop: Shop) -> None:
+    gate = await shop.gate()
+    trusted = (await shop.claim(gate, 1, assume_valid=True)).purchase
+    assert trusted is not None
+    await shop.purchases.grant(trusted, "0xhash", confirmed=False, wish=shop.wish(gate), now_ms=NOW_MS)
+    await shop.purchases.void(trusted, "settlement_failed", NOW_MS)
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+
+
+ACTIONS = ("claim", "fail", "grant", "grant_and_spend", "spend", "spend_token", "void", "park", "update", "delete")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1), st.integers(1, 2)), max_size=25),
+    granted=st.integers(1, 3),
+)
+def test_ledger_and_counter_agree_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int, int]], granted: int
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "shop.sqlite3"
+
+    async def play() -> None:
+        database = open_database(str(path))
+        shop = Shop(database)
+        gates = [await shop.gate(granted), await shop.gate(granted)]
+        for action, which, number in actions:
+            gates[which] = await _act(shop, action, gates[which], number)
+            await shop.ledger_agrees()
+        await database.close()
+
+    asyncio.run(play())
+
+
+async def _act(shop: Shop, action: str, gate: PayGate, number: int) -> PayGate:
+    purchases = shop.purchases
+    found = await purchases.by_payment(key(number))
+    if action == "claim":
+        await shop.claim(gate, number)
+    elif action == "spend":
+        await purchases.spend(key(number), shop.wish(gate), NOW_MS)
+    elif action == "update":
+        if await shop.gates.by_id(gate.id) is not None:
+            return await shop.gates.update(gate.id, lambda now: replace(now, version=now.version + 1))
+    elif action == "delete":
+        if await shop.gates.by_id(gate.id) is not None:
+            await shop.gates.delete(gate.id, NOW_MS)
+    elif found is not None:
+        if action == "fail":
+            await purchases.fail(found, "never_sent", None, NOW_MS)
+        elif action == "grant":
+            await purchases.grant(found, "0x", confirmed=True, wish=None, now_ms=NOW_MS)
+        elif action == "grant_and_spend":
+            await purchases.grant(found, "0x", confirmed=True, wish=shop.wish(gate), now_ms=NOW_MS)
+        elif action == "spend_token":
+            await purchases.spend_token(found.id, shop.wish(gate, None), NOW_MS)
+        elif action == "park":
+            await purchases.park(found, "unknown", NOW_MS)
+        else:
+            await purchases.void(found, "failed", NOW_MS)
+    return gate
