@@ -48,6 +48,7 @@ def test_every_network_has_usdc_with_six_decimals() -> None:
         "solana-mainnet": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v",
         "solana-devnet": "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU",
     }
+    assert (NETWORKS["base"].usdc.eip712_name, NETWORKS["base-sepolia"].usdc.eip712_name) == ("USD Coin", "USDC")
     assert {(network.usdc.symbol, network.usdc.decimals) for network in NETWORKS.values()} == {("USDC", 6)}
 
 

@@ -380,7 +380,7 @@ def test_an_update_of_nothing_and_a_change_of_slug_are_refused() -> None:
     assert refused.value.details == {"field": "slug"}
 
 
-def former(**changed: Any) -> FormerVersion:
+def former(**changed: Any) -> FormerVersion:  # noqa: ANN401 - fields of several types
     fields: dict[str, Any] = {
         "price_micro": 1,
         "credits": 2,
@@ -397,7 +397,10 @@ def test_a_former_price_sells_its_terms_for_two_minutes() -> None:
 
 def test_of_two_former_versions_with_one_price_the_newer_sells() -> None:
     versions = [former(credits=9), former(credits=2), former(price_micro=3)]
-    assert [(price.price_micro, price.credits) for price in with_former_prices(GATE, versions).former] == [(1, 9), (3, 2)]
+    assert [(price.price_micro, price.credits) for price in with_former_prices(GATE, versions).former] == [
+        (1, 9),
+        (3, 2),
+    ]
 
 
 def test_the_current_price_has_no_former_terms() -> None:

@@ -18,7 +18,7 @@ WHERE = place("gates", 7, "payment_address")
 def test_what_was_sealed_is_opened_and_cannot_be_read_unopened(plaintext: bytes, nonce: bytes) -> None:
     sealed = seal(RING, plaintext, WHERE, nonce)
     assert unseal(RING, sealed, WHERE) == plaintext
-    assert len(plaintext) < 8 or plaintext not in sealed
+    assert len(plaintext) < 8 or plaintext not in sealed[len(b"\x042026") + len(nonce) :]
 
 
 def test_a_value_does_not_open_at_another_place() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import uvloop
 
 from tollkeeper.storage import ConstraintError, Statement, StatementError, StorageError, Unit, open_database
 from tollkeeper.storage.batching import WAITING_MAX
@@ -290,6 +292,33 @@ async def test_a_loop_that_closed_before_its_answer_does_no_harm(database: Sqlit
     await asyncio.to_thread(lambda: asyncio.run(give_up()))
     gate.set()
     assert await database.run(note(1, "goes on")) == 1
+
+
+def test_a_busy_loop_does_not_starve_the_database(tmp_path: Path) -> None:
+    """Without lending, the slowest of these takes seconds."""
+
+    async def slowest_seconds() -> float:
+        opened = open_sqlite(tmp_path / "busy", SCHEMA, migrate=True)
+        is_over = False
+
+        async def keep_busy() -> None:
+            while not is_over:
+                sum(range(20_000))
+                await asyncio.sleep(0)
+
+        busy = asyncio.create_task(keep_busy())
+        slowest = 0.0
+        for number in range(40):
+            begun = time.perf_counter()
+            await opened.run(note(number, "x"))
+            await ids(opened)
+            slowest = max(slowest, time.perf_counter() - begun)
+        is_over = True
+        await busy
+        await opened.close()
+        return slowest
+
+    assert uvloop.run(slowest_seconds()) < 0.5
 
 
 async def test_ids_are_dense_under_concurrency_and_refusals(tmp_path: Path) -> None:

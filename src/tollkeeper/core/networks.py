@@ -49,31 +49,36 @@ NETWORKS: Final[dict[str, Network]] = {
     network.name: network
     for network in (
         Network(
-            "base", Family.EVM, 8453, "base", False, Asset("0x833589fcd6edb6e08f4c7c32d4f71b54bda02913", "USD Coin")
+            "base",
+            Family.EVM,
+            8453,
+            "base",
+            is_test=False,
+            usdc=Asset("0x833589fcd6edb6e08f4c7c32d4f71b54bda02913", "USD Coin"),
         ),
         Network(
             "base-sepolia",
             Family.EVM,
             84532,
             "base-sepolia",
-            True,
-            Asset("0x036cbd53842c5426634e7929541ec2318f3dcf7e", "USDC"),
+            is_test=True,
+            usdc=Asset("0x036cbd53842c5426634e7929541ec2318f3dcf7e", "USDC"),
         ),
         Network(
             "solana-mainnet",
             Family.SOLANA,
             None,
             "solana",
-            False,
-            Asset("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"),
+            is_test=False,
+            usdc=Asset("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"),
         ),
         Network(
             "solana-devnet",
             Family.SOLANA,
             None,
             "solana-devnet",
-            True,
-            Asset("4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"),
+            is_test=True,
+            usdc=Asset("4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"),
         ),
     )
 }

@@ -202,7 +202,7 @@ def signature_check(payload: EvmPayload, asset: EvmAsset) -> Check:
 
 def chain_checks(payload: EvmPayload, facts: ChainFacts) -> Iterator[Check]:
     """What the chain says, most telling fact first, so that a failed simulation is named by its cause."""
-    yield Check("assetCode", facts.asset_has_code, Reason.ASSET_CODE, True, facts.asset_has_code)
+    yield Check("assetCode", facts.asset_has_code, Reason.ASSET_CODE, expected=True, actual=facts.asset_has_code)
     yield Check(
         "nonceUnused", not facts.nonce_used, Reason.NONCE_USED, "unused", "used" if facts.nonce_used else "unused"
     )
@@ -216,4 +216,4 @@ _GATE_REASONS: Final = {"recipient": Reason.RECIPIENT, "value": Reason.VALUE}
 
 def refusal_of(name: str, expected: str, actual: str) -> ApiError:
     """The payment error of a term that a gate judges by itself: `recipient` or `value`."""
-    return refusal(Check(name, False, _GATE_REASONS[name], expected, actual))
+    return refusal(Check(name, ok=False, reason=_GATE_REASONS[name], expected=expected, actual=actual))

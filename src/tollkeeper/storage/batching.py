@@ -45,7 +45,10 @@ _Answers: TypeAlias = list[tuple[asyncio.Future[Any], Outcome]]
 
 
 class BatchThread(Generic[J]):
-    """One thread, started at once, that calls `work` with batches and `finish` when it ends."""
+    """One thread, started at once, that calls `work` with batches and `finish` when it ends.
+
+    A busy loop lends it the interpreter for `lent_seconds` at a time.
+    """
 
     def __init__(
         self,

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _BUSY_TIMEOUT_SECONDS: Final = 5.0
 _CACHED_STATEMENTS: Final = 512
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
+_LENT_TO_WRITER_SECONDS: Final = 0.002  # a batch of some hundred statements
+_LENT_TO_READER_SECONDS: Final = 0.0002  # a look-up; a long query is mostly outside the interpreter
 
 # A failed statement is its unit's own affair where SQLite blames the statement; every other code blames the storage.
 _STATEMENT_CODES: Final = frozenset(
@@ -84,8 +86,12 @@ class SqliteDatabase:
         self._failure: str | None = None
         self.commits = 0
         self.units = 0
-        self._writing: BatchThread[Unit[Any]] = BatchThread("tollkeeper-writer", self._commit, self._close_writer, lent_seconds=0.002)
-        self._reading: BatchThread[Statement] = BatchThread("tollkeeper-reader", self._read_all, reader.close, lent_seconds=0.0002)
+        self._writing: BatchThread[Unit[Any]] = BatchThread(
+            "tollkeeper-writer", self._commit, self._close_writer, lent_seconds=_LENT_TO_WRITER_SECONDS
+        )
+        self._reading: BatchThread[Statement] = BatchThread(
+            "tollkeeper-reader", self._read_all, reader.close, lent_seconds=_LENT_TO_READER_SECONDS
+        )
 
     async def read(self, statement: Statement) -> list[Row]:
         """See `Database.read`."""

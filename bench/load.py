@@ -1,0 +1,157 @@
+"""A load generator: callers that each keep one connection, send a prepared request and wait for its answer.
+
+On uvloop and bare sockets, so that on a core of its own it is far from being the limit. Every answer is looked at: what
+is not the expected one ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
+_GRACE_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a run did: answers, the seconds from its first request to its last answer, and each answer's seconds."""
+
+    answers: int
+    seconds: float
+    waits: list[float]
+
+    @property
+    def rate(self) -> float:
+        """Answers per second."""
+        return self.answers / self.seconds
+
+    def wait_ms(self, share: float) -> float:
+        """The time below which this share of the answers came, in milliseconds."""
+        return sorted(self.waits)[int(share * (len(self.waits) - 1))] * 1000
+
+
+class UnexpectedAnswerError(Exception):
+    """A server answered with something else than the benchmark counts on."""
+
+
+def post(url: str, body: bytes) -> bytes:
+    """A whole POST request."""
+    parts = urlsplit(url)
+    head = f"POST {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def drive(
+    url: str, requests: deque[bytes], *, callers: int, seconds: float, expected: bytes, repeat: bool = False
+) -> Load:
+    """Send `requests` from `callers` connections until `seconds` are over, then wait for the open answers.
+
+    Requests that were sent are taken out of the queue, or with `repeat` put at its end. Raises: UnexpectedAnswerError,
+    also when the requests do not last.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_drive(url, requests, callers, seconds, expected, repeat=repeat))
+
+
+async def _drive(
+    url: str, requests: deque[bytes], callers: int, seconds: float, expected: bytes, *, repeat: bool
+) -> Load:
+    parts = urlsplit(url)
+    loop = asyncio.get_running_loop()
+    ends = time.perf_counter() + seconds
+
+    def next_request() -> bytes | None:
+        if time.perf_counter() >= ends:
+            return None
+        if not requests:
+            message = "the prepared requests do not last: prepare more"
+            raise UnexpectedAnswerError(message)
+        request = requests.popleft()
+        if repeat:
+            requests.append(request)
+        return request
+
+    lines = [_Caller(next_request, expected, loop.create_future()) for _ in range(callers)]
+    for line in lines:
+        await loop.create_connection(lambda line=line: line, parts.hostname, parts.port)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+    started = time.perf_counter()
+    ends = started + seconds
+    for line in lines:
+        line.send()
+    async with asyncio.timeout(seconds + _GRACE_SECONDS):
+        await asyncio.gather(*(line.done for line in lines))
+    waits = [wait for line in lines for wait in line.waits]
+    return Load(len(waits), max(line.last for line in lines) - started, waits)
+
+
+class _Caller(asyncio.Protocol):
+    """One connection: one request at a time."""
+
+    def __init__(
+        self, next_request: Callable[[], bytes | None], expected: bytes, done: asyncio.Future[None]
+    ) -> None:
+        self._next = next_request
+        self._expected = expected
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        self._sent = 0.0
+        self.done = done
+        self.last = 0.0
+        self.waits: list[float] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def send(self) -> None:
+        """The next request, or the end."""
+        assert self._transport is not None
+        request = self._next()
+        if request is None:
+            self.done.set_result(None)
+            self._transport.close()
+            return
+        self._sent = time.perf_counter()
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received + data if self._received else data
+        head_size = received.find(b"\r\n\r\n") + 4
+        length = _LENGTH.search(received, 0, head_size) if head_size > 3 else None
+        if length is None or len(received) < head_size + int(length[1]):
+            self._received = received
+            return
+        self._received = b""
+        if self._expected not in received:
+            self._fail(received)
+            return
+        self.last = time.perf_counter()
+        self.waits.append(self.last - self._sent)
+        try:
+            self.send()
+        except UnexpectedAnswerError as error:
+            self.done.set_exception(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(UnexpectedAnswerError(f"the connection was closed: {exc}"))
+
+    def _fail(self, received: bytes) -> None:
+        if not self.done.done():
+            self.done.set_exception(UnexpectedAnswerError(received.decode("latin-1")))
+
+
+def prepared(url: str, bodies: Sequence[bytes]) -> deque[bytes]:
+    """The requests that post these bodies."""
+    return deque(post(url, body) for body in bodies)

@@ -1,0 +1,155 @@
+"""Access tokens of the other part, where gateway and hub run apart (contract 6).
+
+A token's key comes from its issuer's JWKS, the life of its session from its issuer's introspection, which is remembered
+for five seconds. An issuer that gives no clear answer is a 503: never "valid", and never "invalid" either, since a client
+told so would throw a good login away. Only issuers that the operator named are asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+
+from tollkeeper.core import tokens
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_MS: Final = 5_000
+_KEYS_REMEMBERED_MS: Final = 300_000
+_KEYS_ASKED_AGAIN_AFTER_MS: Final = 10_000  # for an unknown key: forged ones must not make us ask for each
+_ANSWERS_MAX: Final = 10_000
+_ANSWER_SIZE_BYTES: Final = 64 * 1024
+_TIMEOUT_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    by_id: dict[str, Ed25519PublicKey]
+    asked_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    is_active: bool
+    asked_ms: int
+
+
+class TrustedIssuers:
+    """The issuers, by public URL, whose tokens are taken here. Close it in the loop that used it."""
+
+    def __init__(self, issuers: Sequence[str], now_ms: Callable[[], int]) -> None:
+        self._issuers = frozenset(issuer.rstrip("/") for issuer in issuers)
+        self._now_ms = now_ms
+        self._keys: dict[str, _Keys] = {}
+        self._answers: dict[bytes, _Answer] = {}
+        self._asking: dict[bytes, asyncio.Task[bool]] = {}
+        self._http: aiohttp.ClientSession | None = None
+
+    def __contains__(self, issuer: object) -> bool:
+        return issuer in self._issuers
+
+    async def claims_in_force(self, token: str, issuer: str) -> tokens.AccessClaims:
+        """What a token of `issuer` says, if it and its session are in force. Raises: INVALID_TOKEN, UNAVAILABLE."""
+        try:
+            claims = await self._read(token, issuer, self._keys.get(issuer), _KEYS_REMEMBERED_MS)
+        except ApiError as error:
+            if error.code is not Code.INVALID_TOKEN:
+                raise
+            # Perhaps signed with a key newer than those that we remember.
+            claims = await self._read(token, issuer, self._keys.get(issuer), _KEYS_ASKED_AGAIN_AFTER_MS)
+        if not await self._is_active(token, issuer):
+            raise tokens.invalid_token()
+        return claims
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for task in list(self._asking.values()):
+            task.cancel()
+            with suppress(asyncio.CancelledError, ApiError):
+                await task
+        if self._http is not None:
+            await self._http.close()
+
+    async def _read(self, token: str, issuer: str, keys: _Keys | None, age_max_ms: int) -> tokens.AccessClaims:
+        if keys is None or self._now_ms() - keys.asked_ms >= age_max_ms:
+            keys = await self._ask_keys(issuer)
+        return tokens.read_access_token(token, keys.by_id, issuer=issuer, now_ms=self._now_ms())
+
+    async def _ask_keys(self, issuer: str) -> _Keys:
+        document = await self._ask(issuer, "/.well-known/jwks.json", None)
+        try:
+            keys = _Keys(tokens.parse_jwks(document), self._now_ms())
+        except ValueError as error:
+            raise _unavailable(issuer, error) from error
+        self._keys[issuer] = keys
+        return keys
+
+    async def _is_active(self, token: str, issuer: str) -> bool:
+        """Introspection, remembered for five seconds; callers that ask at once share one question."""
+        digest = hashlib.sha256(token.encode()).digest()
+        answer = self._answers.get(digest)
+        if answer is not None and 0 <= self._now_ms() - answer.asked_ms < REMEMBERED_MS:
+            return answer.is_active
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = asyncio.create_task(self._introspect(token, issuer, digest))
+            self._asking[digest] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(digest))
+        return await asyncio.shield(asking)
+
+    async def _introspect(self, token: str, issuer: str, digest: bytes) -> bool:
+        asked_ms = self._now_ms()
+        body = await self._ask(issuer, "/api/v1/auth/introspect", {"token": token})
+        is_active = body.get("active")
+        if not isinstance(is_active, bool):
+            raise _unavailable(issuer, "no `active` in the answer")
+        self._answers.pop(digest, None)
+        self._answers[digest] = _Answer(is_active, asked_ms)
+        while len(self._answers) > _ANSWERS_MAX:
+            self._answers.pop(next(iter(self._answers)))
+        return is_active
+
+    async def _ask(self, issuer: str, path: str, body: dict[str, str] | None) -> dict[str, Any]:
+        """One JSON object from an issuer. Raises: UNAVAILABLE for anything else."""
+        if self._http is None:
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+            self._http = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        method = "GET" if body is None else "POST"
+        try:
+            async with self._http.request(method, issuer + path, json=body, allow_redirects=False) as answer:
+                if answer.status != 200:
+                    raise _unavailable(issuer, f"status {answer.status}")
+                document = parse_json(await answer.content.readexactly(_length(answer)))
+        except (aiohttp.ClientError, OSError, EOFError, ValueError) as error:
+            raise _unavailable(issuer, error) from error
+        if not isinstance(document, dict):
+            raise _unavailable(issuer, "not a JSON object")
+        return document
+
+
+def _length(answer: aiohttp.ClientResponse) -> int:
+    """The announced length of a body. Raises: ValueError where it is unknown or more than such an answer has."""
+    length = answer.content_length
+    if length is None or length > _ANSWER_SIZE_BYTES:
+        raise ValueError("an answer of unknown or excessive length")
+    return length
+
+
+def _unavailable(issuer: str, reason: object) -> ApiError:
+    logger.warning("the trusted issuer %s gave no answer: %s", issuer, reason)
+    return ApiError(
+        Code.UNAVAILABLE, "the issuer of this token cannot be asked at the moment", headers={"Retry-After": "5"}
+    )

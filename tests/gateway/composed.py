@@ -1,0 +1,35 @@
+"""The program composed in the test's own event loop, for settings and faults that the sandbox does not have."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tollkeeper.core.keyring import Secret
+from tollkeeper.sandbox.stack import HOST, sandbox_settings
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving.composition import compose
+from tollkeeper.serving.http_server import HttpServer, listen
+from tollkeeper.settings import Settings
+
+
+def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.0.1:1", **changes: Any) -> Settings:  # noqa: ANN401
+    """A sandbox's settings with some of them changed."""
+    wallets = derive_wallets()
+    relayer = Secret(wallets.relayer.private_key)
+    return replace(sandbox_settings(gateway_url, database, rpc_url, relayer, wallets), **changes)
+
+
+@asynccontextmanager
+async def composed(rpc_url: str, database: Path, **changes: Any) -> AsyncIterator[str]:  # noqa: ANN401
+    """The URL of a program with these settings."""
+    listening = listen(HOST, 0)
+    url = f"http://{HOST}:{listening.getsockname()[1]}"
+    async with (
+        compose(settings_for(rpc_url, database, url, **changes)) as app,
+        HttpServer(app, listening, drain_seconds=5) as server,
+    ):
+        yield server.url
