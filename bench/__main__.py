@@ -1,4 +1,4 @@
-"""`python -m bench [NAME]`: one benchmark, or each in a process of its own. The last line of each is its JSON result."""
+"""`python -m bench [NAME]`: one benchmark, or each in a process of its own. The last line of each is its result."""
 
 from __future__ import annotations
 

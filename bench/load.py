@@ -7,11 +7,12 @@ is not the expected one ends the run.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 import uvloop
@@ -84,7 +85,7 @@ async def _drive(
 
     lines = [_Caller(next_request, expected, loop.create_future()) for _ in range(callers)]
     for line in lines:
-        await loop.create_connection(lambda line=line: line, parts.hostname, parts.port)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        await loop.create_connection(functools.partial(_itself, line), parts.hostname or "", parts.port or 80)
     started = time.perf_counter()
     ends = started + seconds
     for line in lines:
@@ -95,12 +96,14 @@ async def _drive(
     return Load(len(waits), max(line.last for line in lines) - started, waits)
 
 
+def _itself(line: _Caller) -> _Caller:
+    return line
+
+
 class _Caller(asyncio.Protocol):
     """One connection: one request at a time."""
 
-    def __init__(
-        self, next_request: Callable[[], bytes | None], expected: bytes, done: asyncio.Future[None]
-    ) -> None:
+    def __init__(self, next_request: Callable[[], bytes | None], expected: bytes, done: asyncio.Future[None]) -> None:
         self._next = next_request
         self._expected = expected
         self._transport: asyncio.Transport | None = None
@@ -111,8 +114,7 @@ class _Caller(asyncio.Protocol):
         self.waits: list[float] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base class
 
     def send(self) -> None:
         """The next request, or the end."""

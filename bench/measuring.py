@@ -71,6 +71,7 @@ def alternate(
 
 def say(text: str) -> None:
     """A line for the reader, on standard error: standard output holds results only."""
+    sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
 
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.evm import Authorization, authorization_digest, sign_digest
+from tollkeeper.core.evm import Authorization, authorization_digest, checksum_address, sign_digest
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wire import EvmPayload, Payment, Requirements, payment_body, requirements_body
@@ -73,4 +73,10 @@ def _signed(asset: EvmAsset, wallets: TestWallets, now_seconds: int, options: di
         "paymentRequirements": requirements_body(requirements),
         **options,
     }
+    # As official clients write them, and as the official facilitator must have them.
+    for place, names in (
+        (body["paymentPayload"]["payload"]["authorization"], ("from", "to")),
+        (body["paymentRequirements"], ("asset", "payTo")),
+    ):
+        place.update({name: checksum_address(place[name]) for name in names})
     return Signed(digest, signature, json.dumps(body, separators=(",", ":")).encode())

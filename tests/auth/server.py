@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,11 +14,12 @@ from typing import Any
 import aiohttp
 import uvicorn
 from litestar import Litestar
+from litestar.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tollkeeper.api import Shell, refused
-from tollkeeper.auth import Auth, auth_routes
+from tollkeeper.auth import Auth, TrustedIssuers, auth_routes
 from tollkeeper.core.evm import address_of_key, checksum_address, personal_message_digest, sign_digest
 from tollkeeper.storage import Database
 
@@ -59,9 +61,10 @@ def issuer(
     *,
     public_url: str = PUBLIC_URL,
     keyring: list[tuple[str, bytes]] = KEYRING,
+    trusted: TrustedIssuers | None = None,
 ) -> Auth:
     """An issuer on `database` with a clock of the test's."""
-    return Auth(database, keyring, public_url, clock, os.urandom)
+    return Auth(database, keyring, public_url, clock, os.urandom, trusted=trusted)
 
 
 @dataclass
@@ -70,6 +73,7 @@ class Client:
 
     http: aiohttp.ClientSession
     base: str
+    paths: list[str]
 
     async def send(
         self,
@@ -95,20 +99,35 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @asynccontextmanager
-async def serving(auth: Auth) -> AsyncIterator[Client]:
-    """Serve the login endpoints of `auth` on a free port of the loopback."""
+async def serving(auth: Auth, port: int = 0) -> AsyncIterator[Client]:
+    """Serve the login endpoints of `auth` on a port of the loopback, by default a free one."""
     app = Shell(Litestar(auth_routes(auth), exception_handlers={Exception: refused}))
-    config = uvicorn.Config(app, log_level="warning")
+    paths: list[str] = []
+
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
+        await app(scope, receive, send)
+
+    config = uvicorn.Config(counted, log_level="warning")
     config.load()
     state = ServerState()  # the protocol alone: `uvicorn.Server` takes 0.2 s to notice that it should stop
     server = await asyncio.get_running_loop().create_server(
-        lambda: HttpToolsProtocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0, backlog=512
+        lambda: HttpToolsProtocol(config=config, server_state=state, app_state={}), "127.0.0.1", port, backlog=512
     )
     port = server.sockets[0].getsockname()[1]
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-            yield Client(http, f"http://127.0.0.1:{port}")
+            yield Client(http, f"http://127.0.0.1:{port}", paths)
     finally:
         server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
         await server.wait_closed()

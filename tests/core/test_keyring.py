@@ -19,7 +19,9 @@ def test_a_ring_reads_back_what_key_line_wrote_and_its_first_key_is_current() ->
     assert dict(ring.keys) == {"e-2": bytes.fromhex(KEY), "e-1": bytes.fromhex(OTHER)}
 
 
-@pytest.mark.parametrize("text", [f"a:{KEY},b:{OTHER}", f"a:{KEY} b:0x{OTHER.upper()}", f"a:{KEY}\r\n\tb:{OTHER} # old"])
+@pytest.mark.parametrize(
+    "text", [f"a:{KEY},b:{OTHER}", f"a:{KEY} b:0x{OTHER.upper()}", f"a:{KEY}\r\n\tb:{OTHER} # old"]
+)
 def test_entries_of_a_ring_may_be_apart_by_commas_blanks_and_line_ends(text: str) -> None:
     assert list(parse_key_ring(text).keys) == ["a", "b"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer
-from tollkeeper.core.evm import Authorization
+from tollkeeper.core.evm import Authorization, checksum_address
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
 
@@ -82,7 +82,7 @@ async def test_paid_call_gets_the_targets_response_and_moves_exactly_the_price(m
     assert receipt is not None
     assert receipt["success"] is True
     assert receipt["network"] == "base-sepolia"
-    assert receipt["payer"] == market.buyer.wallet.address
+    assert receipt["payer"] == checksum_address(market.buyer.wallet.address)
     assert receipt["amount"] == "10000"
     assert receipt["transaction"].startswith("0x")
     assert answer.headers["x-purchase-id"] == receipt["purchaseId"]

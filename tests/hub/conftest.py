@@ -50,3 +50,10 @@ async def deep_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncItera
     """Success needs three confirmations."""
     async with run_hub(tmp_path, embedded_chain, config={"depth_blocks": 3}) as running:
         yield running
+
+
+@pytest_asyncio.fixture
+async def hub_with_low_cap(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    """Pays at most one wei per gas."""
+    async with run_hub(tmp_path, embedded_chain, config={"max_fee_per_gas_wei": 1}) as running:
+        yield running

@@ -9,6 +9,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
+from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
 
@@ -27,7 +28,7 @@ async def test_settlement_moves_the_money_and_answers_with_every_field(
         "transaction": transaction,
         "network": NETWORK,
         "amount": "10000",
-        "payer": payment.authorization.payer,
+        "payer": checksum_address(payment.authorization.payer),
         "errorReason": None,
         "apiVersion": "v1",
         "timestamp": "",

@@ -10,6 +10,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
+from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.evm import SECP256K1_ORDER, domain_separator
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
@@ -123,7 +124,7 @@ async def test_a_valid_payment_is_valid_until_it_is_used(hub_on_chain: HubUnderT
     assert valid.body | {"timestamp": ""} == {
         "isValid": True,
         "invalidReason": None,
-        "payer": payment.authorization.payer,
+        "payer": checksum_address(payment.authorization.payer),
         "apiVersion": "v1",
         "timestamp": "",
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tollkeeper.auth.issuer import Auth, Login, TokenPair
 from tollkeeper.auth.routes import auth_routes
+from tollkeeper.auth.trusted import TrustedIssuers
 from tollkeeper.storage.auth import Session, User
 
-__all__ = ["Auth", "Login", "Session", "TokenPair", "User", "auth_routes"]
+__all__ = ["Auth", "Login", "Session", "TokenPair", "TrustedIssuers", "User", "auth_routes"]

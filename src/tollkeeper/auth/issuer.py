@@ -19,6 +19,7 @@ from tollkeeper.storage import auth as store
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tollkeeper.auth.trusted import TrustedIssuers
     from tollkeeper.storage import Database
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ class Auth:
     """The issuer.
 
     `keyring` is (kid, 32-byte Ed25519 seed), the signing key first; `public_url` is the one authority for domain, URI
-    and `iss`; `chain_id` is what the login message shows: a login is good for every network.
+    and `iss`; `chain_id` is what the login message shows: a login is good for every network. Tokens of the `trusted`
+    issuers are taken too, by `authenticate` only.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Auth:
         random_bytes: Callable[[int], bytes],
         *,
         chain_id: int = BASE_CHAIN_ID,
+        trusted: TrustedIssuers | None = None,
     ) -> None:
         self._database = database
         self._keys = tokens.SigningKeys(keyring)
@@ -66,6 +69,7 @@ class Auth:
         self._now_ms = now_ms
         self._random_bytes = random_bytes
         self._chain_id = chain_id
+        self._trusted = trusted
 
     async def message(self, wallet_address: str) -> str:
         """The EIP-4361 text for a wallet to sign: once, within five minutes. Raises: INVALID_ADDRESS, UNAVAILABLE."""
@@ -112,6 +116,10 @@ class Auth:
         """The session that an access token speaks for. Raises: AUTH_REQUIRED, INVALID_TOKEN, UNAVAILABLE."""
         if bearer is None:
             raise ApiError(Code.AUTH_REQUIRED, "this route requires user authentication")
+        if self._trusted is not None:
+            issuer = tokens.unverified_issuer(bearer)
+            if issuer is not None and issuer != self._public_url and issuer in self._trusted:
+                return await self._guest(await self._trusted.claims_in_force(bearer, issuer))
         _, session = await self._in_force(bearer)
         return session
 
@@ -123,7 +131,12 @@ class Auth:
         return user
 
     async def logout(self, session: store.Session) -> None:
-        """End a login: its refresh token and its access tokens. Raises: UNAVAILABLE."""
+        """End a login: its refresh token and its access tokens.
+
+        Raises: FORBIDDEN where it began elsewhere; UNAVAILABLE.
+        """
+        if session.issuer is not None:
+            raise ApiError(Code.FORBIDDEN, f"this login began at {session.issuer}: end it there")
         await self._database.run(store.end_session(session.session_id, self._now_ms()))
 
     async def introspect(self, token: str) -> dict[str, Any]:
@@ -146,6 +159,17 @@ class Auth:
         if session is None or checksum_address(session.wallet) != claims.subject:
             raise tokens.invalid_token()
         return claims, session
+
+    async def _guest(self, claims: tokens.AccessClaims) -> store.Session:
+        """The session of another issuer's token, its wallet a user here too."""
+        try:
+            wallet = parse_address(claims.subject)
+        except ApiError:
+            raise tokens.invalid_token() from None
+        user = await store.read_user_of(self._database, wallet)
+        if user is None:
+            user = await self._database.run(store.admit(wallet, self._now_ms()))
+        return store.Session(user.id, wallet, claims.session_id, claims.issuer)
 
     def _access_token(self, session: store.Session, now_ms: int) -> str:
         subject = checksum_address(session.wallet)

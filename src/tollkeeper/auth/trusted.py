@@ -1,7 +1,7 @@
 """Access tokens of the other part, where gateway and hub run apart (contract 6).
 
-A token's key comes from its issuer's JWKS, the life of its session from its issuer's introspection, which is remembered
-for five seconds. An issuer that gives no clear answer is a 503: never "valid", and never "invalid" either, since a client
+A token's key comes from its issuer's JWKS, the life of its session from its issuer's introspection, remembered for five
+seconds. An issuer that gives no clear answer is a 503: never "valid", and never "invalid" either, since a client
 told so would throw a good login away. Only issuers that the operator named are asked.
 """
 
@@ -108,6 +108,7 @@ class TrustedIssuers:
             asking = asyncio.create_task(self._introspect(token, issuer, digest))
             self._asking[digest] = asking
             asking.add_done_callback(lambda _: self._asking.pop(digest))
+            asking.add_done_callback(_settled)
         return await asyncio.shield(asking)
 
     async def _introspect(self, token: str, issuer: str, digest: bytes) -> bool:
@@ -132,20 +133,28 @@ class TrustedIssuers:
             async with self._http.request(method, issuer + path, json=body, allow_redirects=False) as answer:
                 if answer.status != 200:
                     raise _unavailable(issuer, f"status {answer.status}")
-                document = parse_json(await answer.content.readexactly(_length(answer)))
-        except (aiohttp.ClientError, OSError, EOFError, ValueError) as error:
+                document = parse_json(await _body(answer))
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _unavailable(issuer, error) from error
         if not isinstance(document, dict):
             raise _unavailable(issuer, "not a JSON object")
         return document
 
 
-def _length(answer: aiohttp.ClientResponse) -> int:
-    """The announced length of a body. Raises: ValueError where it is unknown or more than such an answer has."""
-    length = answer.content_length
-    if length is None or length > _ANSWER_SIZE_BYTES:
-        raise ValueError("an answer of unknown or excessive length")
-    return length
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises: ValueError where it is longer than such an answer can be."""
+    data = b""
+    async for chunk in answer.content.iter_any():
+        data += chunk
+        if len(data) > _ANSWER_SIZE_BYTES:
+            raise ValueError("the answer is too long")
+    return data
+
+
+def _settled(asking: asyncio.Task[bool]) -> None:
+    """Take note of an outcome that nobody may be waiting for any more."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _unavailable(issuer: str, reason: object) -> ApiError:

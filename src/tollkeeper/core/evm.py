@@ -85,6 +85,7 @@ class Authorization:
     nonce: str
 
 
+@lru_cache(maxsize=4096)
 def checksum_address(address: str) -> str:
     """EIP-55 spelling of a 20-byte address given as 0x + 40 hex digits in any case."""
     digits = address[2:].lower()

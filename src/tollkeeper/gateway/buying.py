@@ -8,6 +8,7 @@ row decides. What a crash or a lost answer leaves behind is finished by `complet
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,6 +103,7 @@ class Buying:
         self._gateway_url = gateway_url
         self._attempts: dict[tuple[PaymentKey, int, int], _Attempt] = {}
         self._decided = asyncio.Condition()
+        self._awaited: Counter[str] = Counter()
 
     def is_under_way(self, purchase_id: str) -> bool:
         """Is an attempt of this process settling this purchase?"""
@@ -139,8 +141,13 @@ class Buying:
         if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
             _LOG.error("purchase_broke_off", fault=repr(fault))
 
+    def is_awaited(self, purchase_id: str) -> bool:
+        """Does a buyer wait right now for this purchase to be decided?"""
+        return self._awaited[purchase_id] > 0
+
     async def wait_decided(self, purchase: Purchase, deadline: float) -> None:
         """Returns once the purchase is no longer CLAIMED. Raises: SETTLEMENT_PENDING when `deadline` passes first."""
+        self._awaited[purchase.id] += 1
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
@@ -155,6 +162,10 @@ class Buying:
                             continue
         except TimeoutError:
             raise pending(purchase, self._gateway_url) from None
+        finally:
+            self._awaited[purchase.id] -= 1
+            if not self._awaited[purchase.id]:
+                del self._awaited[purchase.id]
 
     async def _attempt(
         self, slot: tuple[PaymentKey, int, int], opened: OpenGate, presented: Presented, buyer: Buyer

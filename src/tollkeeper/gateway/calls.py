@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.wire import encode_header
 from tollkeeper.gateway.inbox import Inbox
 
@@ -127,7 +128,7 @@ def receipt_headers(purchase: Purchase) -> Headers:
         "success": True,
         "transaction": purchase.transaction_hash or "",
         "network": purchase.network,
-        "payer": purchase.payer,
+        "payer": checksum_address(purchase.payer),
         "amount": str(purchase.value_micro),
         "purchaseId": purchase.id,
     }

@@ -71,14 +71,15 @@ class Completer:
             await self._purchases.park(purchase, "outcome_unknown", self._clock_ms())
             return
         status = await self._hub.payment_status(_key(purchase))
-        if status is None:
-            if is_request_expired(purchase, self._clock_ms()):
-                answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
-            else:
-                return  # it may still be on its way to the hub; it expires soon
-        else:
-            # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours.
+        is_expired = is_request_expired(purchase, self._clock_ms())
+        if status is not None or (not is_expired and self._buying.is_awaited(purchase.id)):
+            # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
+            # there, and the buyer is back and waits: the request never arrived, and now it shall.
             answer = await self._hub.settle(SettleRequest.from_bytes(request))
+        elif is_expired:
+            answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
+        else:
+            return  # it may still be on its way to the hub; it expires soon
         try:
             await self._buying.conclude(purchase, answer, None)
         except ApiError as decided:

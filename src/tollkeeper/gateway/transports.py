@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp
 
-_ANSWER_SIZE_BYTES = 1024 * 1024
+ANSWER_SIZE_BYTES: Final = 1024 * 1024
 
 
 class HttpTransport:
@@ -35,8 +35,12 @@ class HttpTransport:
             async with self._session.request(
                 method, self._base + path, headers=headers, data=body, timeout=timeout, allow_redirects=False
             ) as answer:
-                data = await answer.content.read(_ANSWER_SIZE_BYTES)
-                return answer.status, data
+                parts: list[bytes] = []
+                async for part in answer.content.iter_any():
+                    parts.append(part)
+                    if sum(map(len, parts)) > ANSWER_SIZE_BYTES:
+                        raise HubUnreachableError("the answer is too large")
+                return answer.status, b"".join(parts)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise HubUnreachableError(type(error).__name__) from error
 

@@ -202,7 +202,8 @@ def _static_checks(asked: Asked, assets: Mapping[str, EvmAsset], now_seconds: in
 
 
 def _payer(payment: Payment) -> str | None:
-    return payment.payload.authorization.payer if isinstance(payment.payload, EvmPayload) else None
+    payload = payment.payload
+    return checksum_address(payload.authorization.payer) if isinstance(payload, EvmPayload) else None
 
 
 def _kind(name: str, asset: EvmAsset) -> dict[str, Any]:

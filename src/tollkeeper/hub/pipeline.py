@@ -91,8 +91,8 @@ class Pipeline:
             )
         elif sighting.verdict in {Verdict.REVERTED, Verdict.MISMATCH}:
             failure = await self._failure(chain, row, sighting) if sighting.deep else None
-            if failure is None:
-                return await self._taken(row)
+            if failure is None:  # not deep, or not proven: nobody may be told that it succeeded
+                return Advance(row)
             change = failure
         elif submission is Submission.TAKEN:
             if row.state is not State.SIGNED:  # the row says so already
@@ -118,12 +118,6 @@ class Pipeline:
         change = Move(State.FAILED, self._clock_ms(), proof=Proof.NEVER_SENT, error=Reason.STATE.value)
         return await self._move(row, change)
 
-    async def _taken(self, row: Settlement) -> Advance:
-        """A failing receipt that is not deep yet: the transaction is on the chain, the outcome not known."""
-        if row.state is not State.SIGNED:
-            return Advance(row)
-        return await self._move(row, Move(State.BROADCAST, self._clock_ms()))
-
     async def _back_from_mined(self, row: Settlement) -> Advance:
         """A reorganisation took the block away from a mined row."""
         if row.state is not State.MINED:
@@ -137,10 +131,14 @@ class Pipeline:
             foreign = await chain.find_use(row.key.payer, row.key.nonce) if used else None
         except RpcUnavailable:
             return None
-        if used and foreign != row.transaction_hash:
-            proof, error = Proof.FOREIGN, Reason.NONCE_USED
+        if not used:
+            proof, error = Proof.REVERTED, Reason.TRANSACTION_FAILED
+        elif foreign == row.transaction_hash or (foreign is None and sighting.verdict is Verdict.MISMATCH):
+            # It says that our transaction used the authorization and moved nothing: a node that lies, or no USDC.
+            _LOG.error("settlement_contradicted", settlement=row.id, transaction=row.transaction_hash)
+            return None
         else:
-            proof, error, foreign = Proof.REVERTED, Reason.TRANSACTION_FAILED, None
+            proof, error = Proof.FOREIGN, Reason.NONCE_USED
         return Move(
             State.FAILED,
             self._clock_ms(),

@@ -198,9 +198,11 @@ class Settlements:
         row = None if known.settlement_id is None else await read_settlement(self._database, known.settlement_id)
         if known.answer is None and row is not None and row.attempt == known.attempt:
             row = await self._outcome_of(order, row)
-            if row.state is not State.FAILED:
-                return _success(row)
-            return _failed(row)
+            if row.state is State.FAILED:
+                return _failed(row)
+            if row.handed_out_ms is None:
+                await self._database.run(hand_out(row, None, self._clock_ms()))
+            return _success(row)
         answer = known.answer or {}
         return Outcome(
             bool(answer.get("success")),
@@ -374,10 +376,15 @@ def unavailable(reason: str) -> ApiError:
 
 
 def _has_outcome(row: Settlement, *, confirm: bool) -> bool:
-    """May a caller be told how this ended? Without `confirm`, a node's acceptance is enough."""
+    """May somebody who did not start the attempt be told how it ended?
+
+    Without `confirm` a mined transaction is enough, and one that a node took where that was called a success already: a
+    row that is only BROADCAST may have a failed receipt by now.
+    """
     if row.state in {State.CONFIRMED, State.FAILED}:
         return True
-    return not confirm and row.state in {State.BROADCAST, State.MINED}
+    was_given = row.state is State.BROADCAST and row.handed_out_ms is not None
+    return not confirm and (row.state is State.MINED or was_given)
 
 
 def _success(row: Settlement) -> Outcome:

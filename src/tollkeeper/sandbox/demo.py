@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
+import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,6 +88,12 @@ def run_demo(client: str, engine: str) -> bool:
         run(play(narrator, options, is_official=client == "official"))
     except StepFailed as failed:
         say(f"\nFAILED at step {narrator.steps} ({narrator.current}): {failed}")
+        return False
+    except Exception as fault:
+        if narrator.steps == 0:  # it could not even start: the command says why
+            raise
+        say(f"\nFAILED at step {narrator.steps} ({narrator.current}): {type(fault).__name__}")
+        traceback.print_exception(fault)
         return False
     say(f"\nDone: {narrator.steps} steps, {narrator.checks} checks, {narrator.seconds:.1f} s. Every check was met.")
     return True

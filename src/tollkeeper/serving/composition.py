@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.api import clock_ms
-from tollkeeper.auth import Auth
+from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.chains.evm import EvmConfig
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
@@ -54,7 +54,9 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
     async with AsyncExitStack() as parts:
         database = open_own_database(settings)
         parts.push_async_callback(database.close)
-        auth = _auth(settings, database)
+        trusted = TrustedIssuers(settings.trusted_issuers, clock_ms)
+        parts.push_async_callback(trusted.close)
+        auth = _auth(settings, database, trusted)
         if settings.role is Role.GATEWAY:
             app = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
             yield AccessLog(app)
@@ -79,7 +81,7 @@ def open_own_database(settings: Settings) -> SqliteDatabase:
     return open_database(settings.database_url)
 
 
-def _auth(settings: Settings, database: Database) -> Auth:
+def _auth(settings: Settings, database: Database, trusted: TrustedIssuers) -> Auth:
     ring = _given(settings.auth_keys)
     network = settings.default_network or next(iter(settings.networks.values())).network
     return Auth(
@@ -89,6 +91,7 @@ def _auth(settings: Settings, database: Database) -> Auth:
         clock_ms,
         os.urandom,
         chain_id=_given(network.chain_id),
+        trusted=trusted,
     )
 
 

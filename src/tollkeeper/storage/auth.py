@@ -34,11 +34,12 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login in force. `wallet` is lower-case hex."""
+    """A login in force. `wallet` is lower-case hex; `issuer` is where it began, None where that was here."""
 
     user_id: int
     wallet: str
     session_id: str
+    issuer: str | None = None
 
 
 class Refreshed(Enum):
@@ -68,14 +69,17 @@ def log_in(
         return None
     yield from _sweep(now_ms)
     rows = yield _QUERIES.touch_user(wallet=wallet, now_ms=now_ms)
-    if not rows:
-        user_id = yield from next_id("users")
-        rows = yield _QUERIES.add_user(id=user_id, wallet=wallet, now_ms=now_ms)
-    user = _user(rows[0])
+    user = _user(rows[0]) if rows else (yield from _add_user(wallet, now_ms))
     expires_ms = now_ms + REFRESH_TOKEN_LIFETIME_SECONDS * 1000
     yield _QUERIES.add_session(id=session_id, user_id=user.id, now_ms=now_ms, expires_ms=expires_ms)
     yield _QUERIES.add_refresh_token(digest=refresh_digest, session_id=session_id, expires_ms=expires_ms)
     return user
+
+
+def admit(wallet: str, now_ms: int) -> Unit[User]:
+    """The user of a wallet that logged in elsewhere, who is made where there is none."""
+    rows = yield _QUERIES.read_user_of(wallet=wallet)
+    return _user(rows[0]) if rows else (yield from _add_user(wallet, now_ms))
 
 
 def rotate_refresh_token(digest: bytes, new_digest: bytes, now_ms: int) -> Unit[tuple[Refreshed, Session | None]]:
@@ -115,6 +119,18 @@ async def read_user(database: Database, user_id: int) -> User | None:
     """The user of that id."""
     rows = await database.read(_QUERIES.read_user(id=user_id))
     return _user(rows[0]) if rows else None
+
+
+async def read_user_of(database: Database, wallet: str) -> User | None:
+    """The user of that wallet."""
+    rows = await database.read(_QUERIES.read_user_of(wallet=wallet))
+    return _user(rows[0]) if rows else None
+
+
+def _add_user(wallet: str, now_ms: int) -> Unit[User]:
+    user_id = yield from next_id("users")
+    rows = yield _QUERIES.add_user(id=user_id, wallet=wallet, now_ms=now_ms)
+    return _user(rows[0])
 
 
 def _sweep(now_ms: int) -> Unit[None]:

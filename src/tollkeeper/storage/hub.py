@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import HistoryRow, Kind, Proof, State, may_move
 from tollkeeper.core.wire import PaymentKey
@@ -342,7 +343,7 @@ def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow
         id=settlement.id,
         created=iso(settlement.created_ms),
         updated=iso(settlement.updated_ms),
-        signer=settlement.key.payer,
+        signer=checksum_address(settlement.key.payer),
         amount=settlement.value,
         network=settlement.key.network,
         transaction_hash=settlement.transaction_hash or None,
@@ -353,9 +354,9 @@ def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow
             "x402Version": payment["x402Version"],
             "scheme": payment["scheme"],
             "network": settlement.key.network,
-            "asset": settlement.key.asset,
-            "payer": settlement.key.payer,
-            "payTo": settlement.pay_to,
+            "asset": checksum_address(settlement.key.asset),
+            "payer": checksum_address(settlement.key.payer),
+            "payTo": checksum_address(settlement.pay_to),
             "value": str(settlement.value),
             "validAfter": authorization["validAfter"],
             "validBefore": authorization["validBefore"],

@@ -27,6 +27,9 @@ RETURNING id, wallet, created_ms, updated_ms;
 -- name: read_user
 SELECT id, wallet, created_ms, updated_ms FROM users WHERE id = :id;
 
+-- name: read_user_of
+SELECT id, wallet, created_ms, updated_ms FROM users WHERE wallet = :wallet;
+
 -- name: add_session
 INSERT INTO sessions (id, user_id, created_ms, expires_ms) VALUES (:id, :user_id, :now_ms, :expires_ms);
 

@@ -1,0 +1,124 @@
+"""Running `tollkeeper` as its users do, in a process of its own, and asking it over HTTP."""
+# ruff: noqa: S310 - the addresses that are asked are our own
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+START_SECONDS: Final = 30
+STOP_SECONDS: Final = 30
+
+
+@dataclass
+class Answer:
+    """One HTTP answer; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:  # noqa: ANN401 - JSON
+        return json.loads(self.body)
+
+
+def ask(
+    url: str, *, method: str | None = None, body: object = None, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """One request; a body is sent as JSON."""
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        url, content, {"Content-Type": "application/json", **(headers or {})}, method=method
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, response.read())
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return Answer(refused.code, {k.lower(): v for k, v in refused.headers.items()}, refused.read())
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without settings of Tollkeeper's but those given."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLKEEPER_")}
+    return {**environment, **(extra or {})}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The command line of a `tollkeeper` command."""
+    return [sys.executable, "-m", "tollkeeper.cli", *map(str, arguments)]
+
+
+def finished(*arguments: str | Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself, with what it wrote."""
+    return subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env=clean_environment(environ),
+    )
+
+
+@dataclass
+class Running:
+    """A process that serves. `wrote` is everything on its standard error so far."""
+
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def wrote(self) -> str:
+        return Path(self.log.name).read_text()
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.wrote.splitlines() if line.startswith("{")]
+
+    def wait_for_event(self, event: str) -> dict[str, Any]:
+        """The first log line of that event. Raises AssertionError where the process ends or takes too long."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            for line in self.lines():
+                if line.get("event") == event:
+                    return line
+            assert self.process.poll() is None, self.wrote
+            time.sleep(0.02)
+        raise AssertionError(self.wrote)
+
+    def first_line(self) -> str:
+        """The first line of standard output; empty when the process ends without one."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        assert line, self.wrote
+        return line
+
+    def exit_code(self) -> int:
+        return self.process.wait(STOP_SECONDS)
+
+
+@contextmanager
+def running(*arguments: str | Path, environ: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """A command that serves until it is told to stop; killed at the end where it has not ended."""
+    with tempfile.NamedTemporaryFile("wb") as log:
+        process = subprocess.Popen(
+            command(*arguments), stdout=subprocess.PIPE, stderr=log, env=clean_environment(environ)
+        )
+        with process:
+            try:
+                yield Running(process, log)
+            finally:
+                if process.poll() is None:
+                    process.kill()

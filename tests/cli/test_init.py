@@ -1,0 +1,138 @@
+"""`init` and `config check`: what is written serves, nothing is written over, no secret is printed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import finished
+from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.keyring import parse_private_key
+from tollkeeper.settings import Role, load_settings
+
+RPC = "https://node.example.org/v2/c0ffee5ec2e7"
+
+
+def keys_of(directory: Path) -> list[str]:
+    return [
+        word.rpartition(":")[2].strip().removeprefix("0x")
+        for word in (path.read_text() for path in (directory / "keys").iterdir())
+    ]
+
+
+def test_init_writes_a_configuration_that_every_part_can_start_with(tmp_path: Path) -> None:
+    made = finished("init", "--dir", tmp_path / "new", "--rpc-url", RPC, "--network", "base")
+    assert made.returncode == 0, made.stderr
+    environ = {"TOLLKEEPER_HUB_URL": "https://hub.example.org"}
+    for role in Role:
+        settings = load_settings(role, tmp_path / "new" / "tollkeeper.toml", environ=environ)
+        assert list(settings.networks) == ["base"]
+        assert settings.networks["base"].rpc_urls == (RPC,)
+    check = finished("config", "check", "--config", tmp_path / "new" / "tollkeeper.toml")
+    assert check.returncode == 0, check.stdout
+
+
+def test_init_keeps_its_files_to_their_owner(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert finished("init", "--dir", tmp_path).returncode == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+    for path in (*(tmp_path / "keys").iterdir(), tmp_path / "tollkeeper.toml"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_init_says_whom_to_fund_and_no_secret(tmp_path: Path) -> None:
+    made = finished("init", "--dir", tmp_path)
+    key = parse_private_key((tmp_path / "keys" / "signer.key").read_text())
+    assert checksum_address(address_of_key(key.reveal())) in made.stdout
+    for secret in keys_of(tmp_path):
+        assert len(secret) == 64
+        assert secret not in made.stdout + made.stderr
+
+
+def test_init_makes_other_keys_each_time(tmp_path: Path) -> None:
+    finished("init", "--dir", tmp_path / "a")
+    finished("init", "--dir", tmp_path / "b")
+    keys = keys_of(tmp_path / "a") + keys_of(tmp_path / "b")
+    assert len(set(keys)) == 6
+
+
+@pytest.mark.parametrize("there", ["tollkeeper.toml", "keys/signer.key", "keys/auth.keys", "keys/encryption.keys"])
+def test_init_writes_over_nothing(tmp_path: Path, there: str) -> None:
+    path = tmp_path / there
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    before = sorted(str(each) for each in tmp_path.rglob("*"))
+    made = finished("init", "--dir", tmp_path)
+    assert made.returncode == 1
+    assert str(path) in made.stderr
+    assert path.read_text() == "mine"
+    assert sorted(str(each) for each in tmp_path.rglob("*")) == before
+
+
+def test_without_a_node_config_check_says_what_is_missing(tmp_path: Path) -> None:
+    assert finished("init", "--dir", tmp_path).returncode == 0
+    check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml")
+    assert check.returncode == 3
+    assert "TOLLKEEPER_RPC_URL_BASE_SEPOLIA" in check.stdout
+
+
+def test_config_check_shows_what_is_effective_and_no_secret(tmp_path: Path) -> None:
+    finished("init", "--dir", tmp_path, "--rpc-url", RPC)
+    check = finished(
+        "config", "check", "--config", tmp_path / "tollkeeper.toml", environ={"TOLLKEEPER_LOG_LEVEL": "error"}
+    )
+    shown = dict(line.split(None, 1) for line in check.stdout.splitlines() if line.strip() and "  " in line)
+    assert shown["log_level"] == "error"
+    assert shown["networks.base-sepolia.rpc_url"] == "https://node.example.org/..."
+    for secret in (*keys_of(tmp_path), "c0ffee5ec2e7"):
+        assert secret not in check.stdout + check.stderr
+
+
+def test_config_check_warns_of_what_is_unwise_in_public(tmp_path: Path) -> None:
+    finished("init", "--dir", tmp_path, "--rpc-url", RPC, "--public-url", "http://pay.example.org")
+    environ = {"TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true", "TOLLKEEPER_ANONYMOUS_PAYGATES": "manage"}
+    check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml", environ=environ)
+    assert check.returncode == 0
+    warnings = [line for line in check.stdout.splitlines() if line.startswith("warning: ")]
+    assert [line.split(": ")[1] for line in warnings] == ["public_url", "allow_private_targets", "anonymous_paygates"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["init", "--network", "mars"],
+        ["init", "--rpc-url", "node"],
+        ["init", "--host", "0.0.0.0"],  # noqa: S104 - refused without a public URL
+        ["init", "--payment-address", "0x12"],
+        ["sandbox", "--engine", "abacus"],
+        ["sandbox", "--relayer-key", "abc"],
+        ["demo", "--client", "nobody"],
+        ["demo", "--engine", "abacus"],
+        ["serve", "--port", "70000"],
+        ["no-such-command"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_writes_nothing(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert finished(*arguments).returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_colours_only_where_a_terminal_reads() -> None:
+    done = finished("serve", "--config", "/nowhere/tollkeeper.toml")
+    assert done.returncode == 3
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_version_is_the_packages() -> None:
+    from tollkeeper import __version__  # noqa: PLC0415 - the one test that needs it
+
+    assert finished("--version").stdout == f"tollkeeper {__version__}\n"

@@ -1,0 +1,143 @@
+"""`sandbox`: one line for programs, a text for people, another node on demand, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+import time
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import Answer, Running, ask, finished, running
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.wallets import derive_wallets
+
+SLOW_SECONDS = 2
+
+
+@pytest.fixture
+def sandbox() -> Iterator[tuple[Running, dict[str, str]]]:
+    with running("sandbox", "--port", "0", "--print-json") as process:
+        yield process, json.loads(process.first_line())
+
+
+def paid_gate(told: dict[str, str], path: str) -> tuple[str, str]:
+    """A gate in front of the demo target's path, and a payment for it."""
+    target = told["targetUrl"].removesuffix("/weather") + path
+    gate = ask(f"{told['gatewayUrl']}/api/v1/paygates", body={"targetUrl": target, "price": "0.01"}).json()
+    challenge = ask(gate["accessUrl"]).json()
+    return gate["accessUrl"], Buyer(derive_wallets().buyer).sign(challenge)
+
+
+def call_aside(url: str, payment: str, answers: list[Answer | Exception]) -> threading.Thread:
+    def call() -> None:
+        try:
+            answers.append(ask(url, headers={"X-Payment": payment}))
+        except (OSError, urllib.error.URLError) as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def test_print_json_says_one_line_and_nothing_else(sandbox: tuple[Running, dict[str, str]]) -> None:
+    process, told = sandbox
+    assert set(told) == {
+        "gatewayUrl",
+        "hubUrl",
+        "rpcUrl",
+        "targetUrl",
+        "payTo",
+        "buyerKey",
+        "buyerAddress",
+        "token",
+    }
+    assert ask(f"{told['gatewayUrl']}/readyz").status == 200
+    assert ask(f"{told['hubUrl']}/readyz").status == 200
+    assert ask(told["targetUrl"]).status == 200
+    process.process.send_signal(signal.SIGTERM)
+    assert process.exit_code() == 0
+    assert process.process.stdout is not None
+    assert process.process.stdout.read() == b""
+
+
+def test_a_call_accepted_before_sigterm_is_finished_and_then_the_process_ends(
+    sandbox: tuple[Running, dict[str, str]],
+) -> None:
+    process, told = sandbox
+    url, payment = paid_gate(told, f"/slow?seconds={SLOW_SECONDS}")
+    answers: list[Answer | Exception] = []
+    thread = call_aside(url, payment, answers)
+    time.sleep(SLOW_SECONDS / 2)
+    process.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    with pytest.raises(urllib.error.URLError):
+        ask(f"{told['gatewayUrl']}/healthz")
+    thread.join()
+    (answer,) = answers
+    assert isinstance(answer, Answer), answer
+    assert answer.status == 200
+    assert answer.json() == {"sleptSeconds": SLOW_SECONDS}
+    assert process.exit_code() == 0
+
+
+def test_a_second_signal_ends_the_waiting(sandbox: tuple[Running, dict[str, str]]) -> None:
+    process, told = sandbox
+    url, payment = paid_gate(told, "/slow?seconds=60")
+    answers: list[Answer | Exception] = []
+    thread = call_aside(url, payment, answers)
+    time.sleep(1)
+    began = time.monotonic()
+    process.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    process.process.send_signal(signal.SIGTERM)
+    assert process.exit_code() == 0
+    assert time.monotonic() - began < 10
+    thread.join()
+
+
+def test_people_get_a_gate_and_a_line_to_pay_for_it() -> None:
+    with running("sandbox", "--port", "0") as process:
+        assert process.process.stdout is not None
+        text = ""
+        while "Ctrl-C" not in text:
+            text += process.process.stdout.readline().decode()
+        line = next(line for line in text.splitlines() if "X-Payment" in line)
+        url, header = line.split("'")[1], line.split("'")[3]
+        calls = [ask(url, headers=dict([header.split(": ", 1)])) for _ in range(4)]
+    assert [call.status for call in calls] == [200, 200, 200, 402]
+    assert calls[0].json()["city"] == "Oslo"
+
+
+def test_another_node_takes_the_place_of_the_embedded_chain(tmp_path: Path) -> None:
+    with EvmNode().run_in_thread() as node:
+        arguments = ("sandbox", "--port", "0", "--print-json", "--rpc-url", node.url, "--data-dir", tmp_path)
+        for _ in range(2):  # the chain is still there, so the database may be used again
+            with running(*arguments) as process:
+                told = json.loads(process.first_line())
+                assert told["rpcUrl"] == node.url
+                url, payment = paid_gate(told, "/weather")
+                assert ask(url, headers={"X-Payment": payment}).status == 200
+                process.process.send_signal(signal.SIGTERM)
+                assert process.exit_code() == 0
+        owner = derive_wallets().owner.address
+        assert asyncio.run(balance(node.url, told["token"], owner)) == 20_000
+
+
+async def balance(rpc_url: str, token: str, holder: str) -> int:
+    async with Buyer(derive_wallets().buyer) as buyer:
+        return await buyer.balance_micro(rpc_url, token, holder)
+
+
+def test_the_database_of_a_chain_that_is_gone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sandbox.db").write_bytes(b"")
+    done = finished("sandbox", "--port", "0", "--data-dir", tmp_path)
+    assert done.returncode == 3
+    assert "earlier sandbox" in done.stderr

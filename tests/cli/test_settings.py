@@ -1,0 +1,289 @@
+"""Settings: where they come from, what wins, what is refused, and that everything wrong is said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tollkeeper.core.challenge import Profile
+from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
+from tollkeeper.settings import Role, Settings, SettingsError, load_settings
+
+KEY = "5ec2e7" + "ab" * 29
+RPC = "https://node.example.org/v2/5ec2e7"
+SECRETS = {
+    "TOLLKEEPER_ENCRYPTION_KEYS": f"e1:{KEY}",
+    "TOLLKEEPER_AUTH_KEYS": f"a1:{KEY}",
+    "TOLLKEEPER_SIGNER_KEY": KEY,
+}
+ENOUGH = {
+    **SECRETS,
+    "TOLLKEEPER_DEFAULT_NETWORK": "base-sepolia",
+    "TOLLKEEPER_RPC_URL_BASE_SEPOLIA": RPC,
+    "TOLLKEEPER_HUB_URL": "https://hub.example.org",
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "tollkeeper.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def load(extra: dict[str, str] | None = None, *, role: Role = Role.SERVE, file: Path | None = None) -> Settings:
+    return load_settings(role, file, environ={**ENOUGH, **(extra or {})})
+
+
+def problems(environ: dict[str, str], *, role: Role = Role.SERVE, file: Path | None = None) -> dict[str, str]:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(role, file, environ=environ)
+    return {finding.name: finding.problem for finding in caught.value.findings}
+
+
+def test_defaults_are_those_of_a_machine_of_ones_own() -> None:
+    settings = load()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8402)
+    assert settings.public_url.text == "http://127.0.0.1:8402"
+    assert settings.anonymous_paygates is AnonymousPaygates.CREATE
+    assert not settings.allow_private_targets
+    assert settings.challenge_profile is Profile.SUPERSET
+    assert settings.database_url == "sqlite:///data/tollkeeper.db"
+    assert settings.hub_url is None
+    assert list(settings.networks) == ["base-sepolia"]
+    assert settings.networks["base-sepolia"].rpc_urls == (RPC,)
+
+
+def test_parts_that_run_apart_have_databases_of_their_own() -> None:
+    urls = {load(role=role).database_url for role in Role}
+    assert len(urls) == len(Role)
+    assert load(role=Role.HUB).port != load(role=Role.GATEWAY).port
+
+
+def test_an_option_wins_over_the_environment_and_the_environment_over_the_file(
+    config: Callable[[str], Path],
+) -> None:
+    file = config('port = 1111\nhost = "::1"\nlog_level = "debug"\n')
+    environ = {**ENOUGH, "TOLLKEEPER_PORT": "2222", "TOLLKEEPER_HOST": "127.0.0.2"}
+    settings = load_settings(Role.SERVE, file, overrides={"port": "3333"}, environ=environ)
+    assert (settings.port, settings.host, settings.log_level) == (3333, "127.0.0.2", LogLevel.DEBUG)
+
+
+def test_the_file_is_the_option_else_the_variable_else_the_one_in_this_directory(
+    config: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config("port = 1111")
+    other = tmp_path / "other.toml"
+    other.write_text("port = 2222")
+    third = tmp_path / "third.toml"
+    third.write_text("port = 3333")
+    assert load().port == 1111
+    assert load({"TOLLKEEPER_CONFIG": str(other)}).port == 2222
+    assert load({"TOLLKEEPER_CONFIG": str(other)}, file=third).port == 3333
+
+
+def test_a_network_section_and_its_variables_are_one(config: Callable[[str], Path]) -> None:
+    file = config(
+        """
+        [networks.base-mainnet]
+        rpc_url = ["https://one.example.org", "https://two.example.org"]
+        asset_name = "Another Coin"
+        [networks.base-sepolia]
+        asset = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
+        """
+    )
+    networks = load({"TOLLKEEPER_ASSET_VERSION_BASE": "3"}, file=file).networks
+    assert networks["base"].rpc_urls == ("https://one.example.org", "https://two.example.org")
+    assert (networks["base"].asset_name, networks["base"].asset_version) == ("Another Coin", "3")
+    assert networks["base-sepolia"].network.usdc.address == "0x833589fcd6edb6e08f4c7c32d4f71b54bda02913"
+    assert networks["base-sepolia"].rpc_urls == (RPC,)
+
+
+def test_paths_are_relative_to_the_file_that_names_them(config: Callable[[str], Path], tmp_path: Path) -> None:
+    key = tmp_path / "keys" / "signer.key"
+    key.parent.mkdir()
+    key.write_text(KEY)
+    key.chmod(0o600)
+    file = config('signer_key_file = "keys/signer.key"\ndata_dir = "state"')
+    environ = {name: value for name, value in ENOUGH.items() if name != "TOLLKEEPER_SIGNER_KEY"}
+    settings = load_settings(Role.SERVE, file, environ=environ)
+    assert settings.signer_key is not None
+    assert settings.signer_key.reveal() == bytes.fromhex(KEY)
+    assert settings.database_url == f"sqlite:///{tmp_path}/state/tollkeeper.db"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HOST", "a b"),
+        ("PORT", "65536"),
+        ("PORT", "84o2"),
+        ("PUBLIC_URL", "pay.example.org"),
+        ("PUBLIC_URL", "https://pay.example.org/x"),
+        ("HUB_URL", "hub"),
+        ("DATABASE_URL", "postgresql://db/x"),
+        ("DEFAULT_NETWORK", "base"),
+        ("DEFAULT_NETWORK", "ethereum"),
+        ("DEFAULT_PAYMENT_ADDRESS", "0x12"),
+        ("DEFAULT_PAYMENT_ADDRESS", "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02914"),
+        ("ANONYMOUS_PAYGATES", "sometimes"),
+        ("ALLOW_PRIVATE_TARGETS", "1"),
+        ("CHALLENGE_PROFILE", "x402-c"),
+        ("ASSUME_VALID_MAX_PAYMENTS", "0"),
+        ("ASSUME_VALID_MAX_VALUE", "0.0000001"),
+        ("TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("TRUSTED_ISSUERS", "hub"),
+        ("CORS_ORIGINS", "https://x/y"),
+        ("CONFIRM_DEPTH", "0"),
+        ("MAX_FEE_PER_GAS_WEI", "0"),
+        ("GAS_LIMIT", "49999"),
+        ("LOG_LEVEL", "loud"),
+        ("LOG_FORMAT", "xml"),
+        ("SHUTDOWN_TIMEOUT_SECONDS", "0"),
+        ("RPC_URL_BASE_SEPOLIA", "node"),
+        ("ASSET_BASE_SEPOLIA", "0x12"),
+        ("ASSET_NAME_BASE_SEPOLIA", "\u20ac"),
+        ("ASSET_VERSION_BASE_SEPOLIA", "x" * 65),
+        ("ENCRYPTION_KEYS", "e1"),
+        ("AUTH_KEYS", KEY),
+        ("SIGNER_KEY", "e1:" + KEY),
+        ("PROT", "8402"),
+        ("RPC_URL_SOLANA_DEVNET", "https://node.example.org"),
+    ],
+)
+def test_a_wrong_value_or_name_is_reported_by_the_name_that_its_reader_wrote(variable: str, value: str) -> None:
+    found = problems({**ENOUGH, f"TOLLKEEPER_{variable}": value})
+    assert f"TOLLKEEPER_{variable}" in found
+
+
+def test_everything_that_is_wrong_is_said_at_once(config: Callable[[str], Path]) -> None:
+    file = config('port = "x"\nprot = 1\ndebug = 1.5\n[networks.mars]\nrpc_url = "https://x"')
+    found = problems({"TOLLKEEPER_LOG_LEVEL": "loud", "TOLLKEEPER_HOST": "0.0.0.0"}, file=file)  # noqa: S104
+    assert set(found) == {
+        "port",
+        "prot",
+        "debug",
+        "networks",
+        "networks.mars.rpc_url",
+        "TOLLKEEPER_LOG_LEVEL",
+        "public_url (TOLLKEEPER_PUBLIC_URL)",
+        "default_network (TOLLKEEPER_DEFAULT_NETWORK)",
+        "encryption_keys_file (TOLLKEEPER_ENCRYPTION_KEYS_FILE)",
+        "auth_keys_file (TOLLKEEPER_AUTH_KEYS_FILE)",
+        "signer_key_file (TOLLKEEPER_SIGNER_KEY_FILE)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "needed"),
+    [
+        (Role.SERVE, {"encryption_keys", "auth_keys", "signer_key"}),
+        (Role.GATEWAY, {"encryption_keys", "auth_keys"}),
+        (Role.HUB, {"auth_keys", "signer_key"}),
+    ],
+)
+def test_each_part_needs_the_keys_that_it_uses_and_no_others(role: Role, needed: set[str]) -> None:
+    environ = {name: value for name, value in ENOUGH.items() if name not in SECRETS}
+    found = problems(environ, role=role)
+    assert set(found) == {f"{name}_file (TOLLKEEPER_{name.upper()}_FILE)" for name in needed}
+
+
+def test_a_gateway_alone_needs_a_hub_and_no_node(config: Callable[[str], Path]) -> None:
+    file = config("[networks.base]\n[networks.base-sepolia]")
+    environ = {**SECRETS, "TOLLKEEPER_DEFAULT_NETWORK": "base"}
+    assert set(problems(environ, role=Role.GATEWAY, file=file)) == {"hub_url (TOLLKEEPER_HUB_URL)"}
+    environ["TOLLKEEPER_HUB_URL"] = "https://hub.example.org/x402/"
+    settings = load_settings(Role.GATEWAY, file, environ=environ)
+    assert settings.hub_url == "https://hub.example.org/x402"
+    assert list(settings.networks) == ["base", "base-sepolia"]
+
+
+def test_a_section_without_a_node_is_reported_where_a_hub_runs(config: Callable[[str], Path]) -> None:
+    assert set(problems(ENOUGH, file=config("[networks.base]"))) == {"rpc_url_base (TOLLKEEPER_RPC_URL_BASE)"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, AnonymousPaygates.CREATE),
+        ({"TOLLKEEPER_TRUSTED_PROXIES": "127.0.0.1"}, AnonymousPaygates.OFF),
+        ({"TOLLKEEPER_PUBLIC_URL": "https://pay.example.org"}, AnonymousPaygates.OFF),
+        (
+            {"TOLLKEEPER_PUBLIC_URL": "https://pay.example.org", "TOLLKEEPER_ANONYMOUS_PAYGATES": "create"},
+            AnonymousPaygates.CREATE,
+        ),
+        ({"TOLLKEEPER_ANONYMOUS_PAYGATES": "manage"}, AnonymousPaygates.MANAGE),
+    ],
+)
+def test_who_may_make_ownerless_gates_follows_from_who_can_ask(
+    extra: dict[str, str], expected: AnonymousPaygates
+) -> None:
+    assert load(extra).anonymous_paygates is expected
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610])
+def test_a_key_file_that_others_can_touch_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "signer.key"
+    path.write_text(KEY)
+    path.chmod(mode)
+    environ = {name: value for name, value in ENOUGH.items() if name != "TOLLKEEPER_SIGNER_KEY"}
+    environ["TOLLKEEPER_SIGNER_KEY_FILE"] = str(path)
+    (problem,) = problems(environ).values()
+    assert "chmod 600" in problem
+    path.chmod(0o600)
+    load_settings(Role.SERVE, environ=environ)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"not a key"])
+def test_a_missing_or_unreadable_key_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "encryption.keys"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(0o600)
+    environ = {name: value for name, value in ENOUGH.items() if name != "TOLLKEEPER_ENCRYPTION_KEYS"}
+    assert list(problems({**environ, "TOLLKEEPER_ENCRYPTION_KEYS_FILE": str(path)})) == [
+        "TOLLKEEPER_ENCRYPTION_KEYS_FILE"
+    ]
+    assert list(problems({**environ, "TOLLKEEPER_ENCRYPTION_KEYS_FILE": str(tmp_path)})) == [
+        "TOLLKEEPER_ENCRYPTION_KEYS_FILE"
+    ]
+
+
+def test_a_secret_in_the_configuration_file_is_refused_and_not_quoted(config: Callable[[str], Path]) -> None:
+    environ = {name: value for name, value in ENOUGH.items() if name != "TOLLKEEPER_SIGNER_KEY"}
+    with pytest.raises(SettingsError, match="does not belong") as caught:
+        load_settings(Role.SERVE, config(f'signer_key = "{KEY}"'), environ=environ)
+    assert "5ec2e7" not in str(caught.value)
+
+
+def test_no_error_and_no_repr_shows_a_secret() -> None:
+    settings = load()
+    assert "5ec2e7" not in repr(settings)
+    assert "ababab" not in repr(settings)
+    for variable in ("SIGNER_KEY", "AUTH_KEYS", "ENCRYPTION_KEYS", "PORT", "HOST", "RPC_URL_BASE_SEPOLIA", "LOG_LEVEL"):
+        with pytest.raises(SettingsError) as caught:
+            load({f"TOLLKEEPER_{variable}": f"{KEY} {KEY}"})
+        assert "5ec2e7" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["port = ", "\x00", 'networks = "base"', "[networks]\nbase = 1"])
+def test_a_file_that_is_no_configuration_is_refused(config: Callable[[str], Path], text: str) -> None:
+    assert problems(ENOUGH, file=config(text))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert list(problems(ENOUGH, file=tmp_path / "none.toml")) == [str(tmp_path / "none.toml")]
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert load({"TOLLKEEPER_PORT": "", "TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": " "}).port == 8402

@@ -1,0 +1,38 @@
+"""The demo: exit 0 only when every step was checked and met, on each engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.processes import finished
+from tollkeeper.sandbox.narration import Narrator, StepFailed
+
+
+@pytest.mark.parametrize("engine", ["pyrevm", "pyevm"])
+def test_the_demo_meets_every_check(engine: str) -> None:
+    done = finished("demo", "--engine", engine)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in (
+        "CREDITS_EXHAUSTED",
+        "INSUFFICIENT_AMOUNT",
+        "PAYMENT_EXPIRED",
+        "PAYMENT_INVALID",
+        "NONCE_ALREADY_USED",
+    ):
+        assert said in done.stdout
+    assert done.stdout.rstrip().endswith("Every check was met.")
+    assert done.stderr == ""
+
+
+def test_the_demo_runs_where_a_tick_cannot_be_printed() -> None:
+    done = finished("demo", environ={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_check_that_is_not_met_ends_the_step_by_name() -> None:
+    said: list[str] = []
+    narrator = Narrator(said.append)
+    with pytest.raises(StepFailed, match=r"status: expected 402, got 200"), narrator.step("A buyer calls"):
+        narrator.check("status", expected=402, actual=200)
+    assert (narrator.steps, narrator.current) == (1, "A buyer calls")
+    assert not any("✓" in line for line in said)

@@ -1,0 +1,410 @@
+"""What the strict listener accepts, in which order it answers, and whom it gives up (A-40, A-58, performance 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+import structlog
+
+from tests.edge.callers import Answer, Listening, caller, everything, first_answer, listener, say
+from tollkeeper.edge.inbound import PIPELINED_MAX, UNREAD_BODY_BYTES
+from tollkeeper.edge.patience import Patience
+
+HOST = b"Host: gw.example\r\n"
+LAST = b"GET /last HTTP/1.1\r\nHost: gw.example\r\nConnection: close\r\n\r\n"
+BAD = b"GET /bad HTTP/1.1\r\n\r\n"
+IMPATIENT = Patience(head_seconds=0.2, body_seconds=0.3, read_seconds=0.4, linger_seconds=0.2, sweep_seconds=0.05)
+
+
+def get(path: bytes, *lines: bytes, method: bytes = b"GET") -> bytes:
+    return method + b" " + path + b" HTTP/1.1\r\n" + HOST + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+
+
+def answers_in(raw: bytes) -> list[Answer]:
+    found = []
+    while raw:
+        answer = first_answer(raw)
+        found.append(answer)
+        raw = answer.rest
+    return found
+
+
+@pytest.mark.parametrize(
+    ("raw", "path", "body"),
+    [
+        (get(b"/a"), b"/a", b""),
+        (b"\r\n\r\n" + get(b"/a"), b"/a", b""),
+        (get(b"//a"), b"//a", b""),
+        (get(b"/a/../b;c%2f%41"), b"/a/../b;c%2f%41", b""),
+        (get(b"/a?b=c&d=[e]{f}|'"), b"/a", b""),
+        (get(b"/a", method=b"DELETE"), b"/a", b""),
+        (get(b"/a", method=b"OPTIONS"), b"/a", b""),
+        (get(b"/a", method=b"TRACE"), b"/a", b""),
+        (get(b"/a", b"Content-Length: 0", method=b"POST"), b"/a", b""),
+        (get(b"/a", b"Content-Length: 5", method=b"POST") + b"hello", b"/a", b"hello"),
+        (get(b"/a", b"Content-Length:5", method=b"PUT") + b"hello", b"/a", b"hello"),
+        (get(b"/a", b"Content-Length: \t5 ", method=b"PATCH") + b"hello", b"/a", b"hello"),
+        (get(b"/a", b"Content-Length: 005", method=b"POST") + b"hello", b"/a", b"hello"),
+        (get(b"/a", b"Content-Length: 5") + b"hello", b"/a", b"hello"),
+        (get(b"/a", b"Transfer-Encoding: chunked", method=b"POST") + b"5\r\nhello\r\n0\r\n\r\n", b"/a", b"hello"),
+        (get(b"/a", b"Transfer-Encoding: CHUNKED", method=b"POST") + b"5;a=b;c=\"d\"\r\nhello\r\n00\r\n\r\n", b"/a", b"hello"),
+        (get(b"/a", b"Transfer-Encoding: chunked") + b"A\r\n0123456789\r\n0\r\nT: v\r\n\r\n", b"/a", b"0123456789"),
+        (get(b"/a", b"A:", b"B: ", b"C:d", b"E:\tf", "G: é".encode("latin-1")), b"/a", b""),
+        (get(b"/a", b"Accept: a", b"Accept: b", b"Cookie: a=1", b"Cookie: b=2"), b"/a", b""),
+        (get(b"/a", b"x_custom: 1", b"X_Custom: 2"), b"/a", b""),
+        (get(b"/a", b"X-Payment: p", b"Authorization: Bearer t", b"X-Credit-Token: c"), b"/a", b""),
+        (get(b"/a", b"Upgrade: h2c"), b"/a", b""),
+    ],
+)
+async def test_a_plain_request_reaches_the_application_as_it_is(raw: bytes, path: bytes, body: bytes) -> None:
+    async with listener() as listening:
+        answers = answers_in(await say(listening, raw + LAST))
+        assert [answer.status for answer in answers] == [200, 200]
+        assert (listening.seen[0].path, listening.seen[0].body) == (path, body)
+        assert listening.seen[1].path == b"/last"
+
+
+@pytest.mark.parametrize("host", [b"gw.example", b"gw.example:8402", b"127.0.0.1:1", b"[::1]:8402", b"a_b", b"GW"])
+async def test_a_host_in_any_plain_form_is_taken(host: bytes) -> None:
+    async with listener() as listening:
+        raw = b"GET /a HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
+        assert first_answer(await say(listening, raw)).status == 200
+
+
+async def test_http_1_0_is_answered_and_closed() -> None:
+    async with listener() as listening:
+        answer = first_answer(await say(listening, b"GET /a HTTP/1.0\r\nHost: gw.example\r\n\r\n"))
+        assert (answer.status, answer.headers[b"connection"]) == (200, b"close")
+
+
+async def test_a_head_that_comes_byte_by_byte_is_a_head() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        for byte in get(b"/a", b"Content-Length: 2", b"Connection: close", method=b"POST") + b"hi":
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert first_answer(await everything(reader)).body == b"POST /a hi"
+
+
+async def test_trailers_reach_nobody() -> None:
+    """Headers behind the body would otherwise join those that were checked."""
+    trailers = b"X-Payment: late\r\nHost: evil.example\r\nContent-Length: 4\r\nX_Payment: late\r\n"
+    raw = get(b"/wait", b"Transfer-Encoding: chunked", method=b"POST") + b"2\r\nhi\r\n0\r\n" + trailers + b"\r\n"
+    async with listener() as listening:
+        listening.go.set()
+        answers = answers_in(await say(listening, raw + LAST))
+        assert [answer.status for answer in answers] == [200, 200]
+        assert listening.seen[0].headers == [(b"host", b"gw.example"), (b"transfer-encoding", b"chunked")]
+
+
+# Order
+
+
+async def test_pipelined_requests_are_answered_in_their_order() -> None:
+    async with listener() as listening:
+        raw = b"".join(get(b"/%d" % number, b"Content-Length: 1", method=b"POST") + b"x" for number in range(20))
+        answers = answers_in(await say(listening, raw + LAST))
+        assert [answer.body for answer in answers] == [b"POST /%d x" % n for n in range(20)] + [b"GET /last "]
+
+
+async def test_a_refusal_waits_for_the_answers_before_it() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/wait") + get(b"/second") + BAD + LAST)
+        await asyncio.sleep(0.1)
+        listening.go.set()
+        answers = answers_in(await asyncio.wait_for(everything(reader), 5))
+        assert [answer.status for answer in answers] == [200, 200, 400]
+        assert [seen.path for seen in listening.seen] == [b"/wait", b"/second"]
+        assert listening.gone == 0
+
+
+async def test_a_refusal_that_comes_while_an_answer_is_awaited_waits_for_it() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/wait"))
+        await asyncio.sleep(0.05)
+        writer.write(BAD)
+        await asyncio.sleep(0.05)
+        writer.write(LAST)
+        await asyncio.sleep(0.05)
+        listening.go.set()
+        assert [answer.status for answer in answers_in(await everything(reader))] == [200, 400]
+        assert len(listening.seen) == 1
+
+
+async def test_more_requests_than_may_wait_are_refused_after_the_answers_to_the_others() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/wait") + get(b"/a") * (PIPELINED_MAX + 1000))
+        await asyncio.sleep(0.2)
+        listening.go.set()
+        answers = answers_in(await everything(reader))
+        assert [answer.status for answer in answers] == [200] * (PIPELINED_MAX + 1) + [429]
+        assert answers[-1].error["code"] == "RATE_LIMITED"
+
+
+async def test_a_body_that_breaks_takes_its_request_back() -> None:
+    raw = get(b"/a", b"Transfer-Encoding: chunked", method=b"POST") + b"2\r\nhi\r\n"
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(raw)
+        await asyncio.sleep(0.05)
+        writer.write(b"zz\r\n" + LAST)
+        answers = answers_in(await everything(reader))
+        assert [answer.status for answer in answers] == [400]
+        assert ([seen.path for seen in listening.seen], listening.gone) == ([b"/a"], 1)
+
+
+async def test_a_body_that_breaks_behind_an_answer_that_is_awaited_is_refused_after_it() -> None:
+    raw = get(b"/wait") + get(b"/broken", b"Transfer-Encoding: chunked", method=b"POST") + b"2\r\nhi\r\nzz\r\n"
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(raw + LAST)
+        await asyncio.sleep(0.1)
+        listening.go.set()
+        answers = answers_in(await everything(reader))
+        assert [answer.status for answer in answers] == [200, 400]
+        assert [seen.path for seen in listening.seen] == [b"/wait"]
+
+
+async def test_a_body_that_breaks_when_its_answer_has_begun_ends_the_connection() -> None:
+    raw = get(b"/begun", b"Transfer-Encoding: chunked", method=b"POST") + b"2\r\nhi\r\n"
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(raw)
+        await asyncio.sleep(0.05)
+        writer.write(b"zz\r\n" + LAST)
+        received = await everything(reader)
+        assert received.endswith(b"4\r\nhalf\r\n")
+        assert b"400" not in received
+        assert listening.gone == 1
+
+
+async def test_an_answer_before_the_body_does_not_confuse_what_follows() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/early", b"Content-Length: 100000", method=b"POST"))
+        assert (await reader.readuntil(b"early")).startswith(b"HTTP/1.1 200")
+        writer.write(get(b"/smuggled") * 2 + bytes(100_000 - 2 * len(get(b"/smuggled"))) + LAST)
+        assert first_answer(await everything(reader)).body == b"GET /last "
+        assert [seen.path for seen in listening.seen] == [b"/early", b"/last"]
+
+
+async def test_a_body_that_nobody_reads_any_more_is_read_so_far_only() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/early", b"Content-Length: 1099511627776", method=b"POST"))
+        await reader.readuntil(b"early")
+        sent = 0
+        reading = asyncio.ensure_future(everything(reader))
+        while not reading.done() and sent < 50 * UNREAD_BODY_BYTES:
+            writer.write(bytes(65_536))
+            sent += 65_536
+            await asyncio.sleep(0.001)
+        assert first_answer(await reading).status == 413
+        assert sent < 50 * UNREAD_BODY_BYTES
+
+
+# Upgrades
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"),
+        (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"),
+        (b"Upgrade: TLS/1.0", b"Connection: keep-alive, upgrade"),
+    ],
+)
+async def test_an_upgrade_that_is_asked_for_is_not_given_and_the_request_is_served(lines: tuple[bytes, ...]) -> None:
+    async with listener() as listening:
+        raw = get(b"/a", *lines) + get(b"/b", *lines, b"Content-Length: 5", method=b"POST") + b"hello"
+        raw += get(b"/c", *lines, b"Transfer-Encoding: chunked", method=b"POST") + b"5\r\nhello\r\n0\r\n\r\n"
+        answers = answers_in(await say(listening, raw + LAST))
+        assert [answer.body for answer in answers] == [b"GET /a ", b"POST /b hello", b"POST /c hello", b"GET /last "]
+        names = {name for seen in listening.seen for name, _ in seen.headers}
+        assert names.isdisjoint({b"upgrade", b"http2-settings"})
+
+
+async def test_a_body_behind_an_upgrade_is_never_the_next_request() -> None:
+    smuggled = get(b"/smuggled")
+    async with listener() as listening, caller(listening) as (reader, writer):
+        head = b"Connection: upgrade", b"Upgrade: x", b"Content-Length: %d" % len(smuggled)
+        writer.write(get(b"/a", *head, method=b"POST"))
+        await asyncio.sleep(0.05)
+        writer.write(smuggled)
+        await asyncio.sleep(0.05)
+        writer.write(LAST)
+        assert len(answers_in(await everything(reader))) == 2
+        assert [(seen.path, seen.body) for seen in listening.seen] == [(b"/a", smuggled), (b"/last", b"")]
+
+
+async def test_an_upgrade_does_not_hide_what_is_refused() -> None:
+    async with listener() as listening:
+        lines = b"Connection: upgrade", b"Upgrade: x", b"X-Payment: a", b"X-Payment: b"
+        assert first_answer(await say(listening, get(b"/a", *lines))).status == 400
+        many = get(b"/wait") + get(b"/a", *lines[:2]) * 2000
+        async with caller(listening) as (reader, writer):
+            writer.write(many)
+            await asyncio.sleep(0.2)
+            listening.go.set()
+            assert answers_in(await everything(reader))[-1].status == 429
+
+
+# Continue
+
+
+async def test_a_caller_who_waits_for_100_gets_it_when_the_body_is_wanted() -> None:
+    async with listener(IMPATIENT) as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/a", b"Content-Length: 5", b"Expect: 100-continue", b"Connection: close", method=b"POST"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hello")
+        assert first_answer(await everything(reader)).body == b"POST /a hello"
+
+
+async def test_a_caller_who_waits_for_100_gets_an_early_answer_without_it() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/early", b"Content-Length: 5", b"Expect: 100-continue", method=b"POST"))
+        assert (await reader.readuntil(b"early")).startswith(b"HTTP/1.1 200")
+
+
+# Patience
+
+
+async def ends_within(listening: Listening, raw: bytes, seconds: float) -> bytes:
+    return await say(listening, raw, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\r\n",
+        b"G",
+        b"GET /a HTTP/1.1\r\n",
+        b"GET /a HTTP/1.1\r\nHost: gw.example\r\nA: b",
+        get(b"/a", b"Content-Length: 5", method=b"POST") + b"hell",
+        get(b"/a", b"Transfer-Encoding: chunked", method=b"POST"),
+        get(b"/a", b"Transfer-Encoding: chunked", method=b"POST") + b"5\r\nhello\r\n0\r\n",
+    ],
+)
+async def test_a_caller_who_stops_in_the_middle_is_given_up(raw: bytes) -> None:
+    async with listener(IMPATIENT) as listening:
+        assert await ends_within(listening, raw, 2) == b""
+        await asyncio.sleep(0.01)
+        assert not listening.connections
+        assert listening.gone == len(listening.seen)
+
+
+@pytest.mark.parametrize(
+    ("first", "drop"),
+    [
+        (b"", b"\r\n"),
+        (b"GET /a HTTP/1.1\r\nHost: gw.example\r\n", b"A: b\r\n"),
+        (b"GET /a HTTP/1.1\r\nHost: gw.example\r\nA: ", b"b"),
+        (get(b"/a", b"Content-Length: 1000", method=b"POST"), b"b"),
+        (get(b"/a", b"Transfer-Encoding: chunked", method=b"POST"), b"1\r\nb\r\n"),
+        (get(b"/a", b"Transfer-Encoding: chunked", method=b"POST") + b"1;", b"b"),
+        (get(b"/early", b"Content-Length: 1000", method=b"POST"), b"b"),
+        (get(b"/a"), b"\r\n"),
+        (get(b"/a"), b"G"[:0] + b"\r\n"),
+    ],
+)
+async def test_a_caller_who_drips_is_given_up(first: bytes, drop: bytes) -> None:
+    async with listener(IMPATIENT, keep_alive_seconds=0) as listening, caller(listening) as (reader, writer):
+        writer.write(first)
+        reading = asyncio.ensure_future(everything(reader))
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while not reading.done() and loop.time() - started < 3:
+            writer.write(drop)
+            await asyncio.sleep(0.02)
+        assert loop.time() - started < 3
+
+
+async def test_a_caller_who_is_slow_but_steady_is_served() -> None:
+    patience = Patience(head_seconds=0.3, body_seconds=0.3, sweep_seconds=0.05)
+    async with listener(patience) as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/a", b"Content-Length: 40960", b"Connection: close", method=b"POST"))
+        for _ in range(20):
+            writer.write(bytes(2048))
+            await asyncio.sleep(0.05)
+        assert first_answer(await everything(reader)).status == 200
+
+
+async def test_a_caller_who_waits_for_a_slow_answer_is_never_given_up() -> None:
+    async with listener(IMPATIENT) as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/wait", b"Content-Length: 2", b"Connection: close", method=b"POST") + b"hi")
+        await asyncio.sleep(0.8)
+        listening.go.set()
+        assert first_answer(await everything(reader)).body == b"POST /wait hi"
+
+
+async def test_half_a_head_behind_a_request_that_is_being_answered_takes_nothing_from_it() -> None:
+    async with listener(IMPATIENT) as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/wait") + b"GET /ne")
+        await asyncio.sleep(0.6)
+        listening.go.set()
+        assert first_answer(await asyncio.wait_for(everything(reader), 7)).body == b"GET /wait "
+
+
+async def test_a_caller_who_does_not_read_is_given_up() -> None:
+    async with listener(IMPATIENT) as listening:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)  # noqa: FBT003 - the socket's own signature
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(raw, ("127.0.0.1", listening.port))
+        await loop.sock_sendall(raw, get(b"/endless"))
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if listening.seen and not listening.connections:
+                break
+        assert not listening.connections
+        raw.close()
+
+
+async def test_an_idle_connection_is_closed() -> None:
+    async with listener(keep_alive_seconds=0) as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/a"))
+        assert first_answer(await asyncio.wait_for(everything(reader), 2)).status == 200
+
+
+async def test_a_refused_caller_can_read_why_while_still_sending() -> None:
+    """A connection that is closed over unread bytes is reset, and the reset overtakes the answer."""
+    async with listener(IMPATIENT) as listening, caller(listening) as (reader, writer):
+        writer.write(b"GET /a HTTP/1.1\r\nHost: gw.example\r\nA: " + b"b" * 2_000_000)
+        reading = asyncio.ensure_future(everything(reader))
+        await asyncio.sleep(0.1)
+        assert first_answer(await asyncio.wait_for(reading, 3)).status == 431
+
+
+async def test_a_refused_caller_who_does_not_leave_is_cut_off() -> None:
+    async with listener(IMPATIENT) as listening, caller(listening) as (reader, writer):
+        writer.write(BAD)
+        assert first_answer(await everything(reader)).status == 400
+        for _ in range(40):
+            writer.write(LAST)
+            await asyncio.sleep(0.02)
+        assert not listening.connections
+        assert listening.seen == []
+
+
+# Faults
+
+
+async def test_a_fault_in_a_callback_is_logged_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("tollkeeper.edge.inbound.check_request_head", broken)
+    async with listener() as listening:
+        with structlog.testing.capture_logs() as logs:
+            answer = first_answer(await say(listening, get(b"/a")))
+        assert (answer.status, answer.error["code"]) == (500, "INTERNAL_ERROR")
+        assert [entry["event"] for entry in logs] == ["request_callback_failed", "request_refused"]
+
+
+async def test_a_caller_who_vanishes_is_noticed_by_the_application() -> None:
+    async with listener() as listening:
+        async with caller(listening) as (_, writer):
+            writer.write(get(b"/a", b"Content-Length: 5", method=b"POST") + b"he")
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+        assert (len(listening.seen), listening.gone) == (1, 1)
+        assert not listening.connections

@@ -1,0 +1,209 @@
+"""Gateway and hub apart, and an answer that is lost or cannot be believed (contract 4.3, 4.4; F3, F4, F19; A-16)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import HostileHub, Settling, cut, lose_answer, run_hostile_hub, says, settles_but_says
+from tests.gateway.recording_target import RecordingTarget
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
+
+
+@dataclass(slots=True)
+class Apart:
+    """A gateway whose hub is reached through a hostile proxy."""
+
+    gateway_url: str
+    hub: HostileHub
+    chain: ChainUnderTest
+    target: RecordingTarget
+    buyer: Buyer
+
+    async def gate(self, **fields: object) -> dict[str, Any]:
+        body = {"price": "0.01", "targetUrl": self.target.url, "paymentAddress": "0x" + "77" * 20, **fields}
+        answer = await self.buyer.ask("POST", self.gateway_url + "/api/v1/paygates", body=body)
+        assert answer.status == 201, answer.body
+        return answer.json()
+
+    async def payment(self, gate: dict[str, Any]) -> str:
+        return self.buyer.sign((await self.buyer.ask("GET", gate["accessUrl"])).json())
+
+    async def pay(self, gate: dict[str, Any], payment: str) -> Answer:
+        return await self.buyer.call(gate["accessUrl"], payment)
+
+    def received_micro(self) -> int:
+        return self.chain.balance("0x" + "77" * 20)
+
+
+@pytest.fixture
+async def apart(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> AsyncIterator[Apart]:
+    chain_url = embedded_chain.url
+    async with (
+        composed(chain_url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        composed(chain_url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hostile.url) as gateway_url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        yield Apart(gateway_url, hostile, embedded_chain, target, buyer)
+
+
+SUCCESS = {"success": True, "status": "success", "transaction": "0x" + "ab" * 32, "network": "base-sepolia"}
+LOST: list[tuple[str, Settling, int]] = [
+    ("answer lost", lose_answer, 10_000),
+    ("500 after settling", settles_but_says(500, '{"error":"oops"}'), 10_000),
+    ("not JSON after settling", settles_but_says(200, "<html>"), 10_000),
+    ("success as a string after settling", settles_but_says(200, json.dumps({**SUCCESS, "success": "true"})), 10_000),
+    ("another shape after settling", settles_but_says(200, "[]"), 10_000),
+    ("request lost", cut, 10_000),
+    ("success as a string", says(200, json.dumps({**SUCCESS, "success": "true"})), 10_000),
+    ("success as 1", says(200, json.dumps({**SUCCESS, "success": 1})), 10_000),
+    ("success without a transaction", says(200, '{"success":true,"network":"base-sepolia"}'), 10_000),
+    ("settlement_pending", says(200, '{"success":false,"errorReason":"settlement_pending","transaction":""}'), 10_000),
+    ("bad gateway", says(502, "{}"), 10_000),
+]
+
+
+@pytest.mark.parametrize(("name", "settling", "paid_micro"), LOST, ids=[case[0] for case in LOST])
+async def test_unknown_outcome_is_a_503_and_the_same_payment_is_served_once_in_the_end(
+    apart: Apart, name: str, settling: Settling, paid_micro: int
+) -> None:
+    del name
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = settling
+    answer = await apart.pay(gate, payment)
+    body = answer.json()
+    assert (answer.status, body["error"]["code"], body["error"]["type"]) == (503, "SETTLEMENT_PENDING", "payment")
+    assert int(answer.headers["retry-after"]) > 0
+    assert "accepts" not in body
+    assert body["error"]["details"]["statusUrl"].startswith(apart.gateway_url)
+    assert answer.headers["x-credit-token"]
+    assert apart.target.requests == []
+    apart.hub.settling = HostileHub().settling
+    again = await apart.pay(gate, payment)
+    assert again.status == 200, again.body
+    assert "x-credit-token" not in again.headers
+    assert len(apart.target.requests) == 1
+    assert apart.received_micro() == paid_micro
+    assert len(set(apart.hub.settles)) == 1  # the same bytes each time
+    assert (await apart.pay(gate, payment)).json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
+
+
+async def test_credits_are_granted_without_the_buyer_when_an_answer_was_lost(apart: Apart) -> None:
+    gate = await apart.gate(credits=2)
+    payment = await apart.payment(gate)
+    apart.hub.settling = lose_answer
+    token = (await apart.pay(gate, payment)).headers["x-credit-token"]
+    apart.hub.settling = HostileHub().settling
+    for _ in range(100):
+        held = await apart.buyer.ask("GET", apart.gateway_url + "/api/v1/credits", headers={"X-Credit-Token": token})
+        if held.json()["data"][0]["granted"]:
+            break
+        await asyncio.sleep(0.1)
+    assert held.json()["data"][0]["remaining"] == 2
+    served = await apart.buyer.ask("GET", gate["accessUrl"], headers={"X-Credit-Token": token})
+    assert (served.status, served.headers["x-credits-remaining"]) == (200, "1")
+
+
+async def test_clear_failure_is_a_402_and_the_payment_may_be_tried_three_times_in_all(apart: Apart) -> None:
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = says(200, '{"success":false,"errorReason":"insufficient_funds","transaction":""}')
+    codes = []
+    for _ in range(4):
+        answer = await apart.pay(gate, payment)
+        body = answer.json()
+        codes.append((answer.status, body["error"]["code"], body["error"]["details"]["reason"]))
+        assert body["accepts"]
+    assert codes == [(402, "INSUFFICIENT_FUNDS", "insufficient_funds")] * 3 + [
+        (402, "PAYMENT_INVALID", "attempts_exhausted")
+    ]
+    assert [json.loads(body)["purchaseData"]["purchaseId"] for body in apart.hub.settles] == [
+        json.loads(apart.hub.settles[0])["purchaseData"]["purchaseId"]
+    ] * 3
+    assert apart.target.requests == []
+
+
+async def test_failed_attempt_may_succeed_when_presented_again(apart: Apart) -> None:
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = says(200, '{"success":false,"errorReason":"unexpected_settle_error","transaction":""}')
+    assert (await apart.pay(gate, payment)).status == 402
+    apart.hub.settling = HostileHub().settling
+    assert (await apart.pay(gate, payment)).status == 200
+    assert apart.received_micro() == 10_000
+
+
+async def test_payment_settled_for_another_server_buys_nothing_here(apart: Apart) -> None:
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = says(
+        200, json.dumps({"success": False, "errorReason": "duplicate_settlement", "transaction": "0x" + "cd" * 32})
+    )
+    answer = await apart.pay(gate, payment)
+    body = answer.json()
+    assert (answer.status, body["error"]["code"]) == (402, "NONCE_ALREADY_USED")
+    assert body["error"]["details"]["transaction"] == "0x" + "cd" * 32
+
+
+async def test_facilitator_that_cannot_confirm_serves_only_gates_that_trust_it(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    supported = json.dumps({"kinds": [{"x402Version": 1, "scheme": "exact", "network": "base-sepolia",
+                                       "extra": {"name": "USD Coin", "version": "2"}}]})
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        hostile.supported = supported
+        async with composed(
+            embedded_chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hostile.url
+        ) as gateway_url:
+            body = {"price": "0.01", "targetUrl": target.url}
+            refused = await buyer.ask("POST", gateway_url + "/api/v1/paygates", body=body)
+            assert refused.json()["error"]["details"]["field"] == "assumeValid"
+            gate = (
+                await buyer.ask("POST", gateway_url + "/api/v1/paygates", body={**body, "assumeValid": True})
+            ).json()
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 200
+
+
+async def test_hub_that_is_down_is_a_503_that_charges_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        async with run_hostile_hub(hub_url) as hostile:
+            parts = composed(embedded_chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hostile.url)
+            gateway_url = await parts.__aenter__()
+            body = {"price": "0.01", "targetUrl": target.url, "credits": 2}
+            gate = (await buyer.ask("POST", gateway_url + "/api/v1/paygates", body=body)).json()
+            challenge = (await buyer.ask("GET", gate["accessUrl"])).json()
+            held = buyer.sign(challenge)
+            assert (await buyer.call(gate["accessUrl"], held)).status == 200
+        try:
+            answer = await buyer.call(gate["accessUrl"], buyer.sign(challenge))
+            assert (answer.status, answer.json()["error"]["code"]) == (503, "UNAVAILABLE")
+            assert "accepts" not in answer.json()
+            assert (await buyer.call(gate["accessUrl"], held)).status == 200  # held credits need no hub
+            ready = await buyer.ask("GET", gateway_url + "/readyz")
+            assert (ready.status, ready.json()["checks"]) == (503, {"database": True, "hub": False})
+        finally:
+            await parts.__aexit__(None, None, None)

@@ -1,0 +1,169 @@
+"""`purchaseData` and a request's expiry: only a trusted gateway's signature counts (contract 4.3, 6, 7)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, run_hub
+from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
+
+KEY = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(32)))
+STRANGER = SigningKey("gateway-2", Algorithm.ED25519, bytes(range(1, 33)))
+IMPOSTOR = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(1, 33)))
+COVERED = ("@method", "@path", "content-digest", "idempotency-key")
+DATA = {
+    "gateway": "https://gate.example",
+    "paygateId": 7,
+    "slug": "abc",
+    "title": "",
+    "price": "0.01",
+    "credits": 10,
+    "purchaseId": "p-1",
+}
+
+
+@pytest_asyncio.fixture
+async def trusting_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    trusted = {KEY.key_id: KEY.verifying_key().material}
+    async with run_hub(tmp_path, embedded_chain, trusted_keys=trusted) as running:
+        yield running
+
+
+def signed(
+    body: bytes,
+    *,
+    key: SigningKey = KEY,
+    path: str = "/settle",
+    covered: tuple[str, ...] = COVERED,
+    created: int | None = None,
+    lifetime_seconds: int = 60,
+    idempotency_key: str = "claim.1",
+) -> dict[str, str]:
+    created = int(time.time()) if created is None else created
+    digest = content_digest(body)
+    components = {"@method": "POST", "@path": path, "content-digest": digest, "idempotency-key": idempotency_key}
+    parameters = Parameters(
+        covered, created=created, expires=created + lifetime_seconds, key_id=key.key_id, algorithm=key.algorithm.value
+    )
+    headers = sign(components, key, label="tollkeeper", parameters=parameters)
+    return {"Content-Digest": digest, "Idempotency-Key": idempotency_key, **headers}
+
+
+def request_of(payment: TestPayment) -> bytes:
+    return json.dumps(payment.asking(confirm=True, purchaseData=DATA)).encode()
+
+
+async def post(hub: HubUnderTest, body: bytes, headers: dict[str, str], path: str = "/settle") -> Answer:
+    return await hub.send("POST", path, data=body, headers=headers)
+
+
+async def purchase_data_of(hub: HubUnderTest, chain: ChainUnderTest) -> Any:
+    bearer = await hub.login(chain.wallets.buyer)
+    (item,) = (await hub.get("/api/v1/history?limit=1", Authorization=bearer)).body["history"]
+    return item.get("purchaseData")
+
+
+@pytest.mark.parametrize(
+    ("called", "signed_path"),
+    [
+        ("/settle", "/settle"),
+        ("/settle", "/hub/settle"),
+        ("/api/v1/settle", "/api/v1/settle"),
+        ("/api/v1/settle", "/hub/api/v1/settle"),
+    ],
+)
+async def test_a_trusted_gateway_s_purchase_data_is_in_the_history(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest, called: str, signed_path: str
+) -> None:
+    assert PUBLIC_URL.endswith("/hub")
+    body = request_of(new_payment(embedded_chain))
+    answer = await post(trusting_hub, body, signed(body, path=signed_path), called)
+    assert answer.body["success"] is True
+    assert await purchase_data_of(trusting_hub, embedded_chain) == DATA
+
+
+async def test_unsigned_purchase_data_is_left_out_and_the_payment_settled(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    answer = await post(trusting_hub, request_of(new_payment(embedded_chain)), {})
+    assert answer.body["success"] is True
+    assert await purchase_data_of(trusting_hub, embedded_chain) is None
+
+
+async def test_an_unknown_gateway_s_purchase_data_is_left_out(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    body = request_of(new_payment(embedded_chain))
+    assert (await post(trusting_hub, body, signed(body, key=STRANGER))).body["success"] is True
+    assert await purchase_data_of(trusting_hub, embedded_chain) is None
+
+
+async def test_a_signature_under_another_label_is_somebody_else_s(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    body = request_of(new_payment(embedded_chain))
+    headers = {name: value.replace("tollkeeper=", "other=") for name, value in signed(body).items()}
+    assert (await post(trusting_hub, body, headers)).body["success"] is True
+    assert await purchase_data_of(trusting_hub, embedded_chain) is None
+
+
+NOW = int(time.time())
+WRONG: dict[str, Callable[[bytes], dict[str, str]]] = {
+    "another key under the name": lambda body: signed(body, key=IMPOSTOR),
+    "another path": lambda body: signed(body, path="/verify"),
+    "another body": lambda body: {**signed(body), "Content-Digest": content_digest(body + b" ")},
+    "another key of idempotency": lambda body: {**signed(body), "Idempotency-Key": "claim.2"},
+    "no digest covered": lambda body: signed(body, covered=("@method", "@path", "idempotency-key")),
+    "no idempotency key covered": lambda body: signed(body, covered=("@method", "@path", "content-digest")),
+    "made in the future": lambda body: signed(body, created=NOW + 3600),
+    "good for too long": lambda body: signed(body, lifetime_seconds=61),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+async def test_a_trusted_gateway_s_signature_that_does_not_fit_refuses_the_request(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest, case: str
+) -> None:
+    payment = new_payment(embedded_chain)
+    body = request_of(payment)
+    answer = await post(trusting_hub, body, WRONG[case](body))
+    assert (answer.status, answer.code) == (401, "INVALID_SIGNATURE")
+    assert await trusting_hub.status(payment) == "unknown"
+
+
+@pytest.mark.parametrize("key", [KEY, STRANGER])
+async def test_an_expired_request_starts_nothing(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest, key: SigningKey
+) -> None:
+    payment = new_payment(embedded_chain)
+    body = request_of(payment)
+    answer = await post(trusting_hub, body, signed(body, key=key, created=int(time.time()) - 61))
+    assert (answer.status, answer.code) == (401, "INVALID_SIGNATURE")
+    assert answer.body["error"]["details"]["reason"] == "signature_expired"
+    assert await trusting_hub.status(payment) == "unknown"
+
+
+async def test_an_expired_request_still_shows_what_its_key_shows(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    body = request_of(new_payment(embedded_chain))
+    first = await post(trusting_hub, body, signed(body))
+    again = await post(trusting_hub, body, signed(body, created=int(time.time()) - 3600))
+    assert (again.body["success"], again.body["transaction"]) == (True, first.body["transaction"])
+
+
+async def test_a_header_that_must_be_single_is_refused_twice(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    body = request_of(new_payment(embedded_chain))
+    headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    answer = await trusting_hub.send("POST", "/settle", data=body, headers=headers)
+    assert (answer.status, answer.code) == (400, "INVALID_PARAMETER")
