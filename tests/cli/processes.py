@@ -29,7 +29,7 @@ class Answer:
     headers: dict[str, str]
     body: bytes
 
-    def json(self) -> Any:  # noqa: ANN401 - JSON
+    def json(self) -> Any:
         return json.loads(self.body)
 
 

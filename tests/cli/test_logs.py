@@ -46,8 +46,11 @@ def test_a_line_is_json_with_time_level_logger_and_event_first(written: io.Strin
 
 @pytest.mark.parametrize(
     "name",
-    ["authorization", "Authorization", "x-payment", "X_PAYMENT", "signature", "private_key", "signerKey", "cookie"]
-    + ["access_token", "refreshToken", "credit_token", "X-Credit-Token", "secret", "password", "rpc_url", "rpc_urls"],
+    [
+        *("authorization", "Authorization", "x-payment", "X_PAYMENT", "signature", "private_key", "signerKey"),
+        *("cookie", "access_token", "refreshToken", "credit_token", "X-Credit-Token", "secret", "password"),
+        *("rpc_url", "rpc_urls"),
+    ],
 )
 def test_a_field_of_a_secret_name_is_not_written_at_any_depth(written: io.StringIO, name: str) -> None:
     assert is_secret_name(name)
@@ -76,8 +79,8 @@ def test_a_field_of_another_name_is_written(name: str) -> None:
 def test_what_looks_like_a_secret_is_not_written_wherever_it_stands(written: io.StringIO, text: str) -> None:
     encoded = base64.b64encode(CANARY.encode()).decode()[4:40]
     try:
-        raise RuntimeError(text)
-    except RuntimeError:
+        json.loads("{}")[text]
+    except KeyError:
         structlog.get_logger().exception("failed", note=text, notes=[text], by_name={text: text})
     logging.getLogger("aiohttp.server").warning("library says %s", text)
     assert len(lines(written)) == 2

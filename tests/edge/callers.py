@@ -46,7 +46,7 @@ class Listening:
     connections: set[Any] = field(default_factory=set)
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's own types
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         seen = Seen(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
         self.seen.append(seen)
         if seen.path.endswith(b"/early"):
@@ -73,7 +73,7 @@ class Listening:
         await answer(send, b"%b %b %b" % (seen.method.encode(), seen.path, seen.body))
 
 
-async def answer(send: Any, body: bytes) -> None:  # noqa: ANN401 - as above
+async def answer(send: Any, body: bytes) -> None:
     headers = [(b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -85,7 +85,12 @@ async def listener(patience: Patience | None = None, keep_alive_seconds: int = 5
     listening = Listening()
     protocol: type[StrictProtocol] = strict_protocol(render, patience)
     config = Config(
-        listening, http=protocol, lifespan="off", log_config=None, access_log=False, timeout_keep_alive=keep_alive_seconds
+        listening,
+        http=protocol,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=keep_alive_seconds,
     )
     config.load()
     state = ServerState()

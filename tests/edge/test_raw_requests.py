@@ -271,6 +271,7 @@ CHUNKS = {
         "a bare line feed in an extension": b"5;a\nb\r\nhello\r\n0\r\n\r\n",
         "a folded trailer": b"0\r\nA: b\r\n c\r\n\r\n",
         "a trailer without a colon": b"0\r\nGET /smuggled HTTP/1.1\r\n\r\n",
+        "a length in the trailers": b"0\r\nContent-Length: 5\r\n\r\n",
         "NUL in a trailer": b"0\r\nA: \x00\r\n\r\n",
         "a bare line feed behind a trailer": b"0\r\nA: b\nC: d\r\n\r\n",
     }.items()
@@ -327,7 +328,11 @@ async def test_an_ambiguous_request_is_refused_before_anything_sees_it(name: str
         for path in PATHS:
             raw = await say(listening, MALFORMED[name].replace(b"@", path) + SMUGGLED)
             answer = first_answer(raw)
-            assert (answer.status, answer.error["type"], answer.error["code"]) == (400, "validation", "INVALID_PARAMETER")
+            assert (answer.status, answer.error["type"], answer.error["code"]) == (
+                400,
+                "validation",
+                "INVALID_PARAMETER",
+            )
             assert answer.headers[b"connection"] == b"close"
             assert answer.headers[b"x402-version"] == b"1"
             assert answer.headers[b"content-type"] == b"application/json"
@@ -361,7 +366,9 @@ async def test_a_refusal_does_not_depend_on_how_the_bytes_arrive(name: str) -> N
     async with listener() as listening:
         whole = first_answer(await say(listening, raw))
         step = 1 if len(raw) < 2000 else 4096
-        pieces = first_answer(await say_in_pieces(listening.port, [raw[at : at + step] for at in range(0, len(raw), step)]))
+        pieces = first_answer(
+            await say_in_pieces(listening.port, [raw[at : at + step] for at in range(0, len(raw), step)])
+        )
         assert (whole.status, whole.error["code"]) == (pieces.status, pieces.error["code"])
 
 

@@ -16,7 +16,7 @@ from tollkeeper.serving.http_server import HttpServer, listen
 from tollkeeper.settings import Settings
 
 
-def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.0.1:1", **changes: Any) -> Settings:  # noqa: ANN401
+def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.0.1:1", **changes: Any) -> Settings:
     """A sandbox's settings with some of them changed."""
     wallets = derive_wallets()
     relayer = Secret(wallets.relayer.private_key)
@@ -24,7 +24,7 @@ def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.
 
 
 @asynccontextmanager
-async def composed(rpc_url: str, database: Path, **changes: Any) -> AsyncIterator[str]:  # noqa: ANN401
+async def composed(rpc_url: str, database: Path, **changes: Any) -> AsyncIterator[str]:
     """The URL of a program with these settings."""
     listening = listen(HOST, 0)
     url = f"http://{HOST}:{listening.getsockname()[1]}"

@@ -71,7 +71,9 @@ async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
         body = await request.read()
 
         async def forward() -> web.Response:
-            names = {name: value for name, value in request.headers.items() if name.lower() not in {"host", "content-length"}}
+            names = {
+                name: value for name, value in request.headers.items() if name.lower() not in {"host", "content-length"}
+            }
             async with http.request(request.method, hub_url + request.path_qs, data=body, headers=names) as answer:
                 return web.Response(status=answer.status, body=await answer.read(), content_type="application/json")
 

@@ -29,7 +29,7 @@ class Market:
         assert answer.status == 201, answer.body
         return answer.json()
 
-    async def ask(self, method: str, path: str, **given: Any) -> Answer:  # noqa: ANN401 - as Buyer.ask
+    async def ask(self, method: str, path: str, **given: Any) -> Answer:
         """A request to the gateway."""
         return await self.buyer.ask(method, path if "://" in path else self.stack.gateway_url + path, **given)
 

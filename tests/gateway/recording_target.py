@@ -51,7 +51,9 @@ class RecordingTarget:
                 head = await reader.readuntil(b"\r\n\r\n")
                 lines = head[:-4].decode("latin-1").split("\r\n")
                 method, path, _ = lines[0].split(" ")
-                headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:])]
+                headers = [
+                    (name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:])
+                ]
                 request = Received(method, path, headers, await _body(reader, dict(headers)), head, reader)
                 self.requests.append(request)
                 await self.answer(request, writer)

@@ -44,7 +44,9 @@ async def statuses(market: Market, slug: str, headers: Iterable[bytes]) -> Count
                 reader = None
                 continue
             counted[int(head.split(b" ", 2)[1])] += 1
-            length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length:" in line)
+            length = next(
+                int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length:" in line
+            )
             await reader.readexactly(length)
             if b"connection: close" in head.lower():
                 writer.close()

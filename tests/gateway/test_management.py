@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
@@ -239,18 +240,28 @@ async def test_list_is_newest_first_in_pages(market: Market) -> None:
     assert second["pagination"]["hasPrev"] is True
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "offset=-1", "limit=1e2", "offset=99999999999999999"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=101", "limit=x", "offset=-1", "limit=1e2", "offset=99999999999999999"]
+)
 async def test_pages_out_of_bounds_are_refused(market: Market, query: str) -> None:
     assert code_of(await market.ask("GET", f"/api/v1/paygates?{query}")) == (400, "INVALID_PARAMETER")
 
 
-BAD_BODIES = [b"", b"{", b"[]", b'"x"', b"{} {}", b'{"price":NaN}', b'{"price":"1","price":"2"}', b"\xff\xfe{}", b"[" * 9]
+BAD_BODIES = [
+    b"",
+    b"{",
+    b"[]",
+    b'"x"',
+    b"{} {}",
+    b'{"price":NaN}',
+    b'{"price":"1","price":"2"}',
+    b"\xff\xfe{}",
+    b"[" * 9,
+]
 
 
 @pytest.mark.parametrize("body", BAD_BODIES, ids=[repr(body) for body in BAD_BODIES])
 async def test_bad_json_is_a_clear_refusal(market: Market, body: bytes) -> None:
-    import aiohttp
-
     async with aiohttp.ClientSession() as session:
         async with session.post(market.stack.gateway_url + "/api/v1/paygates", data=body) as answer:
             found = await answer.json()
@@ -293,9 +304,7 @@ class Place:
     async def bearer(self, who: int) -> dict[str, str]:
         return {"Authorization": f"Bearer {await self.people[who].login(self.url)}"}
 
-    async def ask(
-        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
-    ) -> Answer:
+    async def ask(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
         return await self.people[0].ask(method, self.url + path, body=body, headers=headers)
 
     async def create(self, headers: dict[str, str] | None = None, **fields: object) -> Answer:
@@ -326,7 +335,9 @@ async def test_owned_gate_is_its_owners_alone(place: Place) -> None:
         assert code_of(await place.ask(method, path, body)) == (401, "AUTH_REQUIRED")
         assert code_of(await place.ask(method, path, body, {"Authorization": "Bearer x"})) == (401, "INVALID_TOKEN")
     assert (await place.ask("GET", path, None, owner)).json()["title"] == ""
-    assert [found["id"] for found in (await place.ask("GET", "/api/v1/paygates", None, owner)).json()["data"]] == [gate["id"]]
+    assert [found["id"] for found in (await place.ask("GET", "/api/v1/paygates", None, owner)).json()["data"]] == [
+        gate["id"]
+    ]
     assert (await place.ask("GET", "/api/v1/paygates", None, other)).json()["data"] == []
     assert (await place.ask("DELETE", path, None, owner)).status == 200
 

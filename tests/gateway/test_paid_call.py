@@ -225,7 +225,9 @@ async def test_payment_used_at_one_gate_is_worth_nothing_at_another(market: Mark
     payment, answer = await market.buy(first)
     receipt = answer.receipt
     assert receipt is not None
-    details = assert_refused(await market.pay(second, payment), 402, "NONCE_ALREADY_USED", "payment")["error"]["details"]
+    details = assert_refused(await market.pay(second, payment), 402, "NONCE_ALREADY_USED", "payment")["error"][
+        "details"
+    ]
     assert details["transaction"] == receipt["transaction"]
     assert len(market.target.requests) == 1
 
@@ -248,7 +250,11 @@ async def test_reencoded_header_does_not_spend_held_credits(market: Market) -> N
     reencoded = base64.b64encode(json.dumps(json.loads(base64.b64decode(payment)), indent=1).encode()).decode()
     answer = await market.pay(gate, reencoded)
     body = answer.json()
-    assert (answer.status, body["error"]["code"], body["error"]["type"]) == (403, "CREDIT_TOKEN_REQUIRED", "authentication")
+    assert (answer.status, body["error"]["code"], body["error"]["type"]) == (
+        403,
+        "CREDIT_TOKEN_REQUIRED",
+        "authentication",
+    )
     assert "accepts" not in body
     assert (await market.pay(gate, payment)).status == 200
 

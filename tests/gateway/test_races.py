@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import base64
+import contextlib
 import json
 from collections import Counter
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer, answer_ok
+from tests.interop.stack import ask
 from tollkeeper.core.usdc import format_usdc
 
 CALLERS = 1000
@@ -37,8 +38,6 @@ def settlements_of(market: Market, payment: str) -> int:
     nonce = json.loads(base64.b64decode(payment))["payload"]["authorization"]["nonce"]
     topic = "0x98de503528ee59b575ef0c0a2576a82497bfc029a5685b209e9ec333479b10a5"
     query = {"fromBlock": "0x0", "address": market.stack.token, "topics": [topic, None, nonce]}
-    from tests.interop.stack import ask
-
     _, answer = ask(market.stack.rpc_url, {"jsonrpc": "2.0", "id": 1, "method": "eth_getLogs", "params": [query]})
     return len(answer["result"])
 

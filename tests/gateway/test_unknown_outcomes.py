@@ -47,9 +47,7 @@ class Apart:
 
 
 @pytest.fixture
-async def apart(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
-) -> AsyncIterator[Apart]:
+async def apart(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[Apart]:
     chain_url = embedded_chain.url
     async with (
         composed(chain_url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
@@ -162,8 +160,18 @@ async def test_payment_settled_for_another_server_buys_nothing_here(apart: Apart
 async def test_facilitator_that_cannot_confirm_serves_only_gates_that_trust_it(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
-    supported = json.dumps({"kinds": [{"x402Version": 1, "scheme": "exact", "network": "base-sepolia",
-                                       "extra": {"name": "USD Coin", "version": "2"}}]})
+    supported = json.dumps(
+        {
+            "kinds": [
+                {
+                    "x402Version": 1,
+                    "scheme": "exact",
+                    "network": "base-sepolia",
+                    "extra": {"name": "USD Coin", "version": "2"},
+                }
+            ]
+        }
+    )
     async with (
         composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
         run_hostile_hub(hub_url) as hostile,

@@ -6,6 +6,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
+from tollkeeper.core.evm import checksum_address
 
 
 async def read_history(hub: HubUnderTest, bearer: str, query: str) -> Answer:
@@ -31,7 +32,7 @@ async def test_an_item_has_every_specified_field(hub: HubUnderTest, embedded_cha
         "id": "",
         "createdAt": "",
         "updatedAt": "",
-        "signerAddress": authorization.payer,
+        "signerAddress": checksum_address(authorization.payer),
         "amount": "10000",
         "network": "base-sepolia",
         "chainId": 84532,
@@ -43,9 +44,9 @@ async def test_an_item_has_every_specified_field(hub: HubUnderTest, embedded_cha
             "x402Version": 1,
             "scheme": "exact",
             "network": "base-sepolia",
-            "asset": payment.body["paymentRequirements"]["asset"],
-            "payer": authorization.payer,
-            "payTo": authorization.pay_to,
+            "asset": checksum_address(payment.body["paymentRequirements"]["asset"]),
+            "payer": checksum_address(authorization.payer),
+            "payTo": checksum_address(authorization.pay_to),
             "value": "10000",
             "validAfter": str(authorization.valid_after),
             "validBefore": str(authorization.valid_before),
@@ -122,7 +123,8 @@ async def test_filters_narrow_by_network_and_role(hub: HubUnderTest, embedded_ch
     counts = {}
     for role, wallet in (("buyer", embedded_chain.wallets.buyer), ("owner", embedded_chain.wallets.owner)):
         bearer = await hub.login(wallet)
-        for query in ("", "&role=signer", "&role=recipient", "&network=base-sepolia", "&network=base", "&network=solana"):
+        roles, networks = ("&role=signer", "&role=recipient"), ("base-sepolia", "base", "solana")
+        for query in ("", *roles, *(f"&network={network}" for network in networks)):
             answer = await read_history(hub, bearer, f"limit=10{query}")
             counts[role + query] = answer.body["pagination"]["totalCount"]
     assert counts == {
@@ -176,7 +178,8 @@ async def test_public_status_follows_a_payment_by_any_name_of_its_network(
     payment = new_payment(embedded_chain)
     assert (await hub.get(payment.status_path)).code == "NOT_FOUND"
     settled = await hub.settle(payment)
-    answer = await hub.get(payment.status_path.replace(payment.authorization.nonce, payment.authorization.nonce.upper().replace("0X", "0x")))
+    shouting = payment.status_path.replace(payment.authorization.nonce, "0x" + payment.authorization.nonce[2:].upper())
+    answer = await hub.get(shouting)
     assert answer.status == 200
     assert answer.body["status"] == "success"
     assert answer.body["transaction"] == settled.body["transaction"]

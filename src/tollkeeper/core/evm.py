@@ -135,16 +135,16 @@ def domain_separator(name: str, version: str, chain_id: int, verifying_contract:
 
 def authorization_digest(separator: bytes, authorization: Authorization) -> bytes:
     """The 32 bytes that the payer signs: EIP-712 of TransferWithAuthorization under the token's domain."""
-    struct_hash = keccak256(
-        TRANSFER_TYPEHASH
-        + _address_word(authorization.payer)
-        + _address_word(authorization.pay_to)
-        + _word(authorization.value)
-        + _word(authorization.valid_after)
-        + _word(authorization.valid_before)
-        + bytes.fromhex(authorization.nonce[2:])
-    )
+    struct_hash = keccak256(TRANSFER_TYPEHASH + _authorization_words(authorization))
     return keccak256(b"\x19\x01" + separator + struct_hash)
+
+
+def _authorization_words(authorization: Authorization) -> bytes:
+    """The six words of an authorization, in the order in which it is hashed and called."""
+    return bytes.fromhex(
+        f"{authorization.payer[2:]:0>64}{authorization.pay_to[2:]:0>64}{authorization.value:064x}"
+        f"{authorization.valid_after:064x}{authorization.valid_before:064x}{authorization.nonce[2:]}"
+    )
 
 
 def personal_message_digest(message: bytes) -> bytes:
@@ -198,14 +198,7 @@ def sign_digest(digest: bytes, private_key: bytes) -> bytes:
 
 def transfer_calldata(authorization: Authorization, signature: bytes) -> bytes:
     """Calldata of transferWithAuthorization: the (v, r, s) overload for 65 bytes, else the bytes overload."""
-    head = (
-        _address_word(authorization.payer)
-        + _address_word(authorization.pay_to)
-        + _word(authorization.value)
-        + _word(authorization.valid_after)
-        + _word(authorization.valid_before)
-        + bytes.fromhex(authorization.nonce[2:])
-    )
+    head = _authorization_words(authorization)
     if len(signature) == SIGNATURE_LENGTH:
         return SELECTOR_TRANSFER + head + _word(signature[64]) + signature[:64]
     padding = bytes(-len(signature) % 32)

@@ -11,10 +11,15 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from tollkeeper.core.limits import JSON_DEPTH, JSON_INTEGER_DIGITS
 
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)  # also one without an end, so that it is linear
 _BRACKET: Final = re.compile(rb"[{}\[\]]")
+_SPACES: Final = b" \t\n\r"
+_EVERY_DIGIT_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
+_TOO_MANY_ZEROS: Final = b"0" * JSON_INTEGER_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,9 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its types u
     if data.count(b"{") + data.count(b"[") > JSON_DEPTH and _is_too_deep(data):
         msg = "JSON is nested too deeply"
         raise ValueError(msg)
+    value = _read_plain(data)
+    if value is not msgspec.UNSET:
+        return value
     value = _DECODER.decode(data.decode("utf-8"))
     if b"\\u" in data:
         _refuse_surrogates(value)
@@ -64,6 +72,33 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=_integer, parse_float=NumberText, parse_constant=_constant
 )
+
+
+def _fraction(digits: str) -> NoReturn:
+    msg = f"{digits} is not plain"
+    raise ValueError(msg)
+
+
+_READ: Final = msgspec.json.Decoder(float_hook=_fraction).decode
+_WRITE: Final = msgspec.json.Encoder().encode
+
+
+def _read_plain(data: bytes) -> Any:  # noqa: ANN401 - as parse_json
+    """The value of a document in plain spelling, as programs write it; UNSET for any other, which is read slowly.
+
+    This reader is several times faster but knows only half of our rules. So its value is written again: where that is
+    the document, spaces aside, no key came twice, because what a repeated key drops is missing from what is written, and
+    nothing that is read and written without a fraction becomes longer. Long integers are left to the other reader.
+    """
+    if _TOO_MANY_ZEROS in data.translate(_EVERY_DIGIT_ZERO):
+        return msgspec.UNSET
+    try:
+        value = _READ(data)
+    except (msgspec.DecodeError, ValueError):
+        return msgspec.UNSET
+    written = _WRITE(value)
+    is_plain = written == data or written.translate(None, _SPACES) == data.translate(None, _SPACES)
+    return value if is_plain else msgspec.UNSET
 
 
 def _children(value: object) -> list[Any]:

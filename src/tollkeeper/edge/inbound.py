@@ -99,16 +99,24 @@ class StrictProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._refusal is not None:
             return
+        unread: bytes | None = data
+        while unread is not None:
+            unread = self._read(unread)
+
+    def _read(self, data: bytes) -> bytes | None:
+        """Parse `data`; returns what is to be parsed next, if anything."""
         was_in_head = self._in_head
+        upgrade_at: int | None = None
         self._chatter_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self._read_without_upgrade(data[upgrade.args[0] :])
-            return
+            upgrade_at = upgrade.args[0]
         except HttpParserError as error:
             self._refuse(_reason(error))
-            return
+            return None
+        if upgrade_at is not None:
+            return self._head_without_upgrade() + data[upgrade_at:]
         if self._in_head:
             # A head that began in these bytes is measured by its parts (`_measure_head`); of an endless part only
             # the bytes are known.
@@ -117,6 +125,7 @@ class StrictProtocol(HttpToolsProtocol):
                 self._refuse(_head_too_large())
         elif self._in_body and self._chatter_bytes > CHATTER_BYTES:
             self._refuse(_malformed("there is too much beside the body"))
+        return None
 
     # What the parser calls. ApiError stops it; `data_received` takes it from there.
 
@@ -185,8 +194,8 @@ class StrictProtocol(HttpToolsProtocol):
 
     # An upgrade that is asked for and not given
 
-    def _read_without_upgrade(self, rest: bytes) -> None:
-        """Read the head again as if no upgrade had been asked for, and then `rest`, the bytes that follow it.
+    def _head_without_upgrade(self) -> bytes:
+        """The head that was read, as if no upgrade had been asked for, for a parser that has read nothing yet.
 
         RFC 9110 7.8 lets a server ignore the request; clients that prefer HTTP/2 ask on every plain connection.
         """
@@ -201,7 +210,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._without_upgrade = self._in_body = False
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.data_received(b"".join([*lines, b"\r\n", rest]))
+        return b"".join([*lines, b"\r\n"])
 
     # Refusing
 
@@ -264,7 +273,9 @@ class StrictProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _is_waiting_for_body(self) -> bool:
-        return self._in_body and not self.flow.read_paused and not self.cycle.waiting_for_100_continue
+        if not (self._in_body and self._is_accepted) or self._refusal is not None:
+            return False
+        return not self.flow.read_paused and not self.cycle.waiting_for_100_continue
 
 
 def strict_protocol(render: Render, patience: Patience | None = None) -> type[StrictProtocol]:

@@ -9,7 +9,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import structlog
+
 BODY_BYTES_PER_SECOND: Final = 1024
+
+log = structlog.get_logger("tollkeeper.edge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +66,8 @@ class Sweep:
         passed, self._last_seconds = now - self._last_seconds, now
         self._timer = loop.call_later(self._seconds, self._run, loop)
         for connection in list(self._watched):
-            connection.check_patience(now, passed)
+            try:
+                connection.check_patience(now, passed)
+            except Exception:  # one connection's fault must not keep the others from being looked at
+                log.exception("sweep_failed")
+                self.forget(connection)

@@ -29,6 +29,7 @@ from tollkeeper.hub.app import create_app as create_hub_app
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
+from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.settings import NetworkSettings, Role, Settings
 from tollkeeper.storage import StorageError, open_database
 
@@ -59,15 +60,20 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
         auth = _auth(settings, database, trusted)
         if settings.role is Role.GATEWAY:
             app = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
-            yield AccessLog(app)
+            yield _fronted(app, settings)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         hub = await _open_hub(parts, settings, database, auth, settings.public_url.text + prefix)
         if settings.role is Role.HUB:
-            yield AccessLog(hub)
+            yield _fronted(hub, settings)
             return
         gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
-        yield AccessLog(Mounted(gateway, HUB_PREFIX, hub))
+        yield _fronted(Mounted(gateway, HUB_PREFIX, hub), settings)
+
+
+def _fronted(app: Application, settings: Settings) -> Application:
+    guarded = ("/api/", HUB_PREFIX + "/api/")
+    return AccessLog(OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded))
 
 
 def open_own_database(settings: Settings) -> SqliteDatabase:

@@ -18,6 +18,8 @@ import structlog
 import uvicorn
 import uvloop
 
+from tollkeeper.serving.http_protocol import BoundedHttpProtocol
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
     from types import TracebackType
@@ -92,7 +94,7 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app=app,
-                http="httptools",
+                http=BoundedHttpProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,0 +1,208 @@
+"""JSON-RPC to a node: joined without a timer, strict replies, two kinds of failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
+
+
+class ScriptedNode:
+    """A node that answers as `reply` says; `bodies` are the requests it got."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.bodies: list[Any] = []
+        self.reply: Callable[[Any], Any] = echo
+        self.delay_seconds = 0.0
+        self.status = 200
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        self.bodies.append(body)
+        await asyncio.sleep(self.delay_seconds)
+        reply = self.reply(body)
+        data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+        return web.Response(body=data, status=self.status, content_type="application/json")
+
+
+def echo(body: Any) -> Any:
+    """Each call's first parameter is its result."""
+    if isinstance(body, list):
+        return [echo(call) for call in body]
+    return {"jsonrpc": "2.0", "id": body["id"], "result": (body["params"] or [None])[0]}
+
+
+@pytest_asyncio.fixture
+async def node() -> AsyncIterator[ScriptedNode]:
+    scripted = ScriptedNode()
+    app = web.Application()
+    app.router.add_post("/", scripted.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    scripted.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    yield scripted
+    await runner.cleanup()
+
+
+@pytest_asyncio.fixture
+async def rpc(node: ScriptedNode) -> AsyncIterator[Rpc]:
+    client = Rpc([node.url], timeout_seconds=0.5)
+    yield client
+    await client.close()
+
+
+async def test_a_lone_call_goes_out_at_once_and_alone(node: ScriptedNode, rpc: Rpc) -> None:
+    assert await rpc.call("echo", 7) == 7
+    assert node.bodies == [{"jsonrpc": "2.0", "id": 0, "method": "echo", "params": [7]}]
+
+
+async def test_calls_of_one_moment_share_a_batch_and_get_their_own_answers(node: ScriptedNode, rpc: Rpc) -> None:
+    assert await asyncio.gather(*(rpc.call("echo", index) for index in range(50))) == list(range(50))
+    assert [len(body) for body in node.bodies] == [50]
+
+
+async def test_calls_asked_during_a_flight_leave_together_with_the_next(node: ScriptedNode, rpc: Rpc) -> None:
+    node.delay_seconds = 0.05
+    flights = [asyncio.create_task(rpc.call("echo", -index - 1)) for index in range(3)]
+    for flight in flights[:1]:
+        await asyncio.sleep(0)
+        assert not flight.done()
+    crowd = []
+    for index in range(300):
+        crowd.append(asyncio.create_task(rpc.call("echo", index)))
+        await asyncio.sleep(0)
+    assert await asyncio.gather(*crowd) == list(range(300))
+    await asyncio.gather(*flights)
+    assert len(node.bodies) < 20
+    assert max(len(body) for body in node.bodies if isinstance(body, list)) <= 100
+
+
+async def test_the_same_read_is_sent_once_per_batch(node: ScriptedNode, rpc: Rpc) -> None:
+    assert await asyncio.gather(*(rpc.call("echo", "same") for _ in range(20))) == ["same"] * 20
+    assert node.bodies == [{"jsonrpc": "2.0", "id": 0, "method": "echo", "params": ["same"]}]
+
+
+async def test_an_error_of_one_call_is_its_own(node: ScriptedNode, rpc: Rpc) -> None:
+    def reply(body: Any) -> Any:
+        if isinstance(body, list):
+            return [reply(call) for call in body]
+        if body["method"] == "fail":
+            return {"jsonrpc": "2.0", "id": body["id"], "error": {"code": 3, "message": "reverted", "data": "0x12"}}
+        return echo(body)
+
+    node.reply = reply
+    good, bad = await asyncio.gather(rpc.call("echo", 1), rpc.call("fail"), return_exceptions=True)
+    assert good == 1
+    assert isinstance(bad, RpcError)
+    assert (bad.code, bad.message, bad.data) == (3, "reverted", "0x12")
+    answers = await rpc.ask([("echo", [1]), ("fail", [])])
+    assert answers[0] == 1
+    assert isinstance(answers[1], RpcError)
+
+
+async def test_a_null_result_with_a_null_error_is_a_result(node: ScriptedNode, rpc: Rpc) -> None:
+    node.reply = lambda body: {"jsonrpc": "2.0", "id": body["id"], "result": None, "error": None}
+    assert await rpc.call("echo", 1) is None
+
+
+MALFORMED: dict[str, Callable[[Any], Any]] = {
+    "not JSON": lambda _body: b"<html>",
+    "not UTF-8": lambda _body: b'{"id":0,"result":"\xff"}',
+    "an array for one call": lambda body: [echo(body)],
+    "another id": lambda body: {**echo(body), "id": 5},
+    "no id": lambda _body: {"result": 1},
+    "neither result nor error": lambda body: {"jsonrpc": "2.0", "id": body["id"]},
+    "result and error": lambda body: {**echo(body), "error": {"code": 1, "message": ""}},
+    "an error without a code": lambda body: {"id": body["id"], "error": {"message": ""}},
+    "an error that is a text": lambda body: {"id": body["id"], "error": "no"},
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+async def test_a_malformed_reply_tells_nothing(node: ScriptedNode, rpc: Rpc, case: str) -> None:
+    node.reply = MALFORMED[case]
+    with pytest.raises(RpcUnavailable):
+        await rpc.call("echo", 1)
+
+
+BATCHES: dict[str, Callable[[Any], Any]] = {
+    "one missing": lambda body: echo(body)[:-1],
+    "one twice": lambda body: [*echo(body)[:-1], echo(body)[0]],
+    "a stranger": lambda body: [*echo(body)[:-1], {"id": 99, "result": 1}],
+    "one error for all": lambda _body: {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no batch"}},
+}
+
+
+@pytest.mark.parametrize("case", BATCHES)
+async def test_a_batch_that_is_not_answered_call_by_call_tells_nothing(
+    node: ScriptedNode, rpc: Rpc, case: str
+) -> None:
+    node.reply = BATCHES[case]
+    with pytest.raises(RpcUnavailable):
+        await rpc.ask([("echo", [1]), ("echo", [2])])
+
+
+async def test_answers_of_a_batch_may_come_in_any_order(node: ScriptedNode, rpc: Rpc) -> None:
+    node.reply = lambda body: list(reversed(echo(body)))
+    assert await rpc.ask([("echo", [1]), ("echo", [2])]) == [1, 2]
+
+
+async def test_a_timeout_an_http_error_and_a_dead_node_tell_nothing(node: ScriptedNode, rpc: Rpc) -> None:
+    node.delay_seconds = 1
+    with pytest.raises(RpcUnavailable, match="in time"):
+        await rpc.call("echo", 1)
+    node.delay_seconds, node.status = 0, 429
+    with pytest.raises(RpcUnavailable, match="429"):
+        await rpc.call("echo", 1)
+    dead = Rpc(["http://127.0.0.1:1/secret-key"])
+    with pytest.raises(RpcUnavailable) as refusal:
+        await dead.call("echo", 1)
+    assert "secret" not in str(refusal.value)
+    await dead.close()
+
+
+async def test_a_raw_transaction_goes_out_on_its_own(node: ScriptedNode, rpc: Rpc) -> None:
+    node.reply = lambda body: echo(body) if isinstance(body, list) else {**echo(body), "result": "0xhash"}
+    sent, *reads = await asyncio.gather(rpc.send_raw(b"\x02\x01"), rpc.call("echo", 1), rpc.call("echo", 2))
+    assert (sent, reads) == ("0xhash", [1, 2])
+    assert {"jsonrpc": "2.0", "id": 0, "method": "eth_sendRawTransaction", "params": ["0x0201"]} in node.bodies
+
+
+@pytest.mark.parametrize("result", [None, 5, {}])
+async def test_a_send_without_a_hash_is_unclear(node: ScriptedNode, rpc: Rpc, result: object) -> None:
+    node.reply = lambda body: {**echo(body), "result": result}
+    with pytest.raises(RpcUnavailable):
+        await rpc.send_raw(b"\x02")
+
+
+async def test_a_refused_send_is_the_node_s_word(node: ScriptedNode, rpc: Rpc) -> None:
+    node.reply = lambda body: {"id": body["id"], "error": {"code": -32000, "message": "already known"}}
+    with pytest.raises(RpcError, match="already known"):
+        await rpc.send_raw(b"\x02")
+
+
+async def test_closing_fails_the_calls_in_flight(node: ScriptedNode, rpc: Rpc) -> None:
+    node.delay_seconds = 0.4
+    asked = asyncio.create_task(rpc.call("echo", 1))
+    await asyncio.sleep(0.05)
+    await rpc.close()
+    with pytest.raises(RpcUnavailable):
+        await asked
+
+
+async def test_a_caller_that_went_away_disturbs_nobody(node: ScriptedNode, rpc: Rpc) -> None:
+    node.delay_seconds = 0.05
+    gone = asyncio.create_task(rpc.call("echo", 1))
+    stays = asyncio.create_task(rpc.call("echo", 2))
+    await asyncio.sleep(0.01)
+    gone.cancel()
+    assert await stays == 2

@@ -1,0 +1,119 @@
+"""The inbound protocol: heads are bounded in size, and what is no HTTP is refused in specification 7's words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
+from tollkeeper.serving.access import AccessLog
+from tollkeeper.serving.http_server import Address, HttpServer, ListenError, listen
+
+
+async def app(_scope: Any, receive: Any, send: Any) -> None:
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    body = str(size).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[Address]:
+    async with HttpServer(AccessLog(app), listen("127.0.0.1", 0), drain_seconds=1) as server:
+        yield server.address
+
+
+async def exchange(address: Address, *parts: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def error_of(answer: bytes) -> tuple[int, str]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    said = json.loads(body)
+    assert said["apiVersion"] == "v1"
+    assert said["error"]["requestId"].encode() in head
+    assert b"x402-version: 1" in head
+    return int(head.split()[1]), said["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\nno colon here\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\na",
+    ],
+)
+async def test_bytes_that_are_no_request_are_refused_with_the_error_body(address: Address, sent: bytes) -> None:
+    assert error_of(await exchange(address, sent)) == (400, "INVALID_PARAMETER")
+
+
+@pytest.mark.parametrize("sent", [b"GET /" + b"a" * 200_000, b"GET / HTTP/1.1\r\nX: " + b"a" * 200_000])
+async def test_an_endless_head_is_cut_off(address: Address, sent: bytes) -> None:
+    answer = await exchange(address, sent)
+    assert answer == b"" or error_of(answer) == (431, "HEADERS_TOO_LARGE")
+
+
+async def test_a_head_of_the_permitted_size_is_taken(address: Address) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: " + b"a" * (REQUEST_HEAD_SIZE_BYTES - 100)
+    answer = await exchange(address, head, b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_body_is_no_head_however_large(address: Address) -> None:
+    body = b"b" * 1_000_000
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = await exchange(address, head, body, last)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert b"1000000" in answer
+
+
+async def test_pipelined_requests_are_answered_in_order(address: Address) -> None:
+    one = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+    last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = await exchange(address, one % (1, b"a") + one % (2, b"bb") + last)
+    bodies = [part.partition(b"\r\n\r\n")[2][:1] for part in answer.split(b"HTTP/1.1 200")[1:]]
+    assert bodies == [b"1", b"2", b"0"]
+
+
+async def test_a_taken_port_is_said_with_its_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=f"127.0.0.1:{port} "):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        (Address("0.0.0.0", 80), "http://127.0.0.1:80"),  # noqa: S104 - shown, not listened on
+        (Address("::", 80), "http://[::1]:80"),
+        (Address("::1", 80), "http://[::1]:80"),
+        (Address("localhost", 80), "http://localhost:80"),
+    ],
+)
+def test_a_listener_on_every_address_is_reached_on_this_machine(address: Address, url: str) -> None:
+    assert address.url == url

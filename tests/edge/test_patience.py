@@ -1,0 +1,47 @@
+"""The sweep looks at every connection, whatever one of them does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from tollkeeper.edge.patience import Sweep
+
+
+class Sleeper:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.looked_at = 0
+        self.fails = fails
+
+    def check_patience(self, now_seconds: float, passed_seconds: float) -> None:
+        assert 0 < passed_seconds <= now_seconds
+        self.looked_at += 1
+        if self.fails:
+            raise ZeroDivisionError
+
+
+async def test_one_connection_s_fault_does_not_hide_the_others() -> None:
+    sweep, loop = Sweep(0.01), asyncio.get_running_loop()
+    failing, sound = Sleeper(fails=True), Sleeper()
+    with structlog.testing.capture_logs() as logs:
+        for connection in (failing, sound):
+            sweep.watch(connection, loop)
+        await asyncio.sleep(0.1)
+    assert failing.looked_at == 1
+    assert sound.looked_at > 2
+    assert [entry["event"] for entry in logs] == ["sweep_failed"]
+    sweep.forget(sound)
+
+
+async def test_the_sweep_rests_while_there_is_nothing_to_look_at() -> None:
+    sweep, loop, sleeper = Sweep(0.01), asyncio.get_running_loop(), Sleeper()
+    sweep.watch(sleeper, loop)
+    sweep.forget(sleeper)
+    sweep.forget(sleeper)
+    await asyncio.sleep(0.05)
+    assert sleeper.looked_at == 0
+    sweep.watch(sleeper, loop)
+    await asyncio.sleep(0.05)
+    assert sleeper.looked_at > 0
+    sweep.forget(sleeper)

@@ -1,0 +1,147 @@
+"""`tollkeeper serve` killed at any step of a purchase loses and doubles nothing (F1, F2, F3, F10, F11; contract 4.3).
+
+The node stands behind a proxy that kills the process, and its own answer with it, when a chosen call comes by. After a
+restart on the same files the same payment is presented again: it was settled at most once, and it is served what it
+bought, less at most the one call that was under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.processes import Running, finished, running
+from tests.gateway.recording_target import recording_target
+from tests.hub.chaos import Act, ChaosNode, run_chaos
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+PAYEE = "0x" + "77" * 20
+CREDITS = 3
+
+Arm = Callable[[ChaosNode, Callable[[], None]], None]
+
+
+def before(method: str) -> Arm:
+    """Kill when the call comes; the node never sees it."""
+
+    def arm(chaos: ChaosNode, kill: Callable[[], None]) -> None:
+        def judge(methods: list[str]) -> Act:
+            if method not in methods:
+                return Act.PASS
+            kill()
+            return Act.CUT
+
+        chaos.act = judge
+
+    return arm
+
+
+def after(method: str) -> Arm:
+    """Kill once the node has carried the call out."""
+
+    def arm(chaos: ChaosNode, kill: Callable[[], None]) -> None:
+        def passed(methods: list[str]) -> None:
+            if method in methods:
+                kill()
+
+        chaos.after_pass = passed
+
+    return arm
+
+
+POINTS: list[tuple[str, Arm]] = [
+    ("while it verifies", before("eth_call")),
+    ("after the last reads", after("eth_call")),
+    ("after signing, before the node sees it", before("eth_sendRawTransaction")),
+    ("after the node took it", after("eth_sendRawTransaction")),
+    ("before the receipt is seen", before("eth_getTransactionReceipt")),
+    ("after the receipt is seen", after("eth_getTransactionReceipt")),
+]
+
+
+class Shop:
+    """The configured program and what surrounds it."""
+
+    def __init__(self, home: Path, chain: ChainUnderTest, chaos: ChaosNode) -> None:
+        self.chain = chain
+        self.chaos = chaos
+        self.config = home / "tollkeeper.toml"
+        wallets = derive_wallets()
+        made = finished("init", "--dir", home, "--rpc-url", chaos.url, "--payment-address", PAYEE)
+        assert made.returncode == 0, made.stderr
+        self.environ = {
+            "TOLLKEEPER_SIGNER_KEY": wallets.relayer.private_key_hex,
+            "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",
+            "TOLLKEEPER_ANONYMOUS_PAYGATES": "manage",
+            "TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": chain.token_name,
+        }
+
+    def serving(self) -> Any:
+        return running("serve", "--config", self.config, "--port", "0", environ=self.environ)
+
+
+def url_of(program: Running) -> str:
+    event = program.wait_for_event("serving")
+    url: str = event["url"]
+    return url
+
+
+async def present(buyer: Buyer, url: str, payment: str) -> Answer:
+    """The payment, again and again while the program says that it does not know yet."""
+    for _ in range(30):
+        answer = await buyer.call(url, payment)
+        if answer.status != 503:
+            return answer
+        assert "accepts" not in answer.json()
+        await asyncio.sleep(0.3)
+    raise AssertionError(answer.body)
+
+
+@pytest.mark.parametrize(("name", "arm"), POINTS, ids=[point[0] for point in POINTS])
+async def test_killed_purchase_is_settled_once_and_served_what_it_bought(
+    tmp_path: Path, embedded_chain: ChainUnderTest, name: str, arm: Arm
+) -> None:
+    del name
+    async with (
+        run_chaos(embedded_chain.url) as chaos,
+        recording_target() as target,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, chaos)
+        before_micro = embedded_chain.balance(PAYEE)
+        with shop.serving() as program:
+            url = await asyncio.to_thread(url_of, program)
+            body = {"price": "0.01", "targetUrl": target.url, "credits": CREDITS}
+            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+            slug = gate["slug"]
+            payment = buyer.sign((await buyer.ask("GET", f"{url}/{slug}")).json())
+            pid = program.process.pid
+
+            def kill() -> None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+            arm(chaos, kill)
+            with contextlib.suppress(aiohttp.ClientError):
+                await buyer.call(f"{url}/{slug}", payment)
+            assert await asyncio.to_thread(program.process.wait, 10) == -signal.SIGKILL
+        chaos.calm()
+        chaos.after_pass = lambda _methods: None
+        with shop.serving() as program:
+            url = await asyncio.to_thread(url_of, program)
+            answers = [await present(buyer, f"{url}/{slug}", payment) for _ in range(CREDITS + 1)]
+        assert embedded_chain.balance(PAYEE) - before_micro == 10_000
+        served = [answer for answer in answers if answer.status == 200]
+        assert len(served) >= CREDITS - 1
+        assert answers[-1].error_code == "CREDITS_EXHAUSTED"
+        assert len(target.requests) == CREDITS

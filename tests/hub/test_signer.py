@@ -1,0 +1,92 @@
+"""The signer shows its key to nobody and signs nothing but a bounded transfer (security A-24, A-26)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from dataclasses import replace
+
+import pytest
+
+from tollkeeper.core.evm import (
+    SELECTOR_TRANSFER,
+    SELECTOR_TRANSFER_BYTES,
+    Authorization,
+    Transaction,
+    address_of_key,
+    selector,
+    transfer_calldata,
+)
+from tollkeeper.hub.signer import PolicyError, Signer, SignerPolicy
+
+KEY = bytes(range(1, 33))
+TOKEN = "0x036cbd53842c5426634e7929541ec2318f3dcf7e"
+POLICY = SignerPolicy(chain_id=84532, assets=frozenset({TOKEN}), gas_max=150_000, max_fee_per_gas_max=10**10)
+AUTHORIZATION = Authorization("0x" + "11" * 20, "0x" + "22" * 20, 10_000, 0, 2**40, "0x" + "33" * 32)
+GOOD = Transaction(84532, 0, 10**6, 10**9, 150_000, TOKEN, 0, transfer_calldata(AUTHORIZATION, bytes(64) + b"\x1b"))
+
+
+@pytest.mark.parametrize("size", [65, 96, 1, 2048])
+def test_both_forms_of_the_transfer_are_signed(size: int) -> None:
+    transaction = replace(GOOD, data=transfer_calldata(AUTHORIZATION, bytes(size - 1) + b"\x1b"))
+    raw, transaction_hash = Signer(KEY).sign(transaction, POLICY)
+    assert raw[0] == 2
+    assert len(transaction_hash) == 66
+
+
+FORBIDDEN: dict[str, Transaction] = {
+    "another chain": replace(GOOD, chain_id=8453),
+    "another contract": replace(GOOD, to="0x" + "44" * 20),
+    "value": replace(GOOD, value=1),
+    "more gas": replace(GOOD, gas=150_001),
+    "no gas": replace(GOOD, gas=0),
+    "higher fee": replace(GOOD, max_fee_per_gas=10**10 + 1),
+    "tip above fee": replace(GOOD, max_priority_fee_per_gas=10**9 + 1),
+    "negative tip": replace(GOOD, max_priority_fee_per_gas=-1),
+    "no call": replace(GOOD, data=b""),
+    "selector alone": replace(GOOD, data=SELECTOR_TRANSFER),
+    "another call": replace(GOOD, data=selector(b"approve(address,uint256)") + GOOD.data[4:]),
+    "a byte more": replace(GOOD, data=GOOD.data + b"\0"),
+    "a byte less": replace(GOOD, data=GOOD.data[:-1]),
+    "bytes form too short": replace(GOOD, data=SELECTOR_TRANSFER_BYTES + bytes(100)),
+    "bytes form with a wild offset": replace(GOOD, data=SELECTOR_TRANSFER_BYTES + b"\xff" * 300),
+}
+
+
+@pytest.mark.parametrize("case", FORBIDDEN)
+def test_anything_else_is_refused(case: str) -> None:
+    with pytest.raises(PolicyError):
+        Signer(KEY).sign(FORBIDDEN[case], POLICY)
+
+
+def test_random_transactions_are_refused() -> None:
+    source = random.Random(1)
+    signer = Signer(KEY)
+    for _ in range(2_000):
+        data = source.choice([SELECTOR_TRANSFER, SELECTOR_TRANSFER_BYTES, source.randbytes(4)])
+        changed = replace(
+            GOOD,
+            to=source.choice([TOKEN, "0x" + source.randbytes(20).hex()]),
+            gas=source.choice([150_000, source.randrange(2**32)]),
+            value=source.choice([0, 0, source.randrange(2**64)]),
+            data=data + source.randbytes(source.choice([0, 31, 287, 289, 320, 352])),
+        )
+        with pytest.raises(PolicyError):
+            signer.sign(changed, POLICY)
+
+
+def test_the_key_is_in_no_text_of_the_signer_and_leaves_it_no_way() -> None:
+    signer = Signer(KEY)
+    assert signer.address == address_of_key(KEY)
+    assert repr(signer) == str(signer) == f"Signer({signer.address})"
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError):
+            leave(signer)
+
+
+@pytest.mark.parametrize("key", [b"", bytes(31), bytes(32), b"\xff" * 32, bytes(33)])
+def test_what_is_no_key_is_refused_without_showing_it(key: bytes) -> None:
+    with pytest.raises(ValueError, match="a signing key is a number of 32 bytes") as refusal:
+        Signer(key)
+    assert key.hex() not in str(refusal.value) or not key

@@ -1,0 +1,48 @@
+"""Fixtures: a sandbox of these tests' own, whose log and database they may read, and the world around it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.gateway.conftest import target as target  # noqa: PLC0414 - the fixture, for this package too
+from tests.gateway.recording_target import RecordingTarget
+from tests.interop.stack import Stack, sandbox
+from tests.specification.client import Http
+from tests.specification.world import World, of_stack
+
+
+@pytest.fixture(autouse=True)
+def row_id(request: pytest.FixtureRequest) -> str:
+    """The row of the specification that a test case is named after; empty for the few that are about no row."""
+    return str(getattr(request, "param", ""))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the program keeps its log and its database."""
+    return tmp_path_factory.mktemp("specification")
+
+
+@pytest.fixture(scope="session")
+def stack(folder: Path) -> Iterator[Stack]:
+    """The program: gateway, hub and embedded chain."""
+    with sandbox(folder / "log.txt", "--data-dir", str(folder)) as running:
+        yield running
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[Http]:
+    """Raw HTTP."""
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        yield Http(session)
+
+
+@pytest.fixture
+def world(stack: Stack, target: RecordingTarget, http: Http, folder: Path) -> World:
+    """The running program, a target and a buyer with funds."""
+    return of_stack(stack, target, http, folder / "log.txt", folder / "sandbox.db")

@@ -1,0 +1,149 @@
+"""Every row of every table and every numbered rule of the specification's sections 2 to 5 and 7 to 9, by name.
+
+A row's name is its section and what its first column says: `2.1-price`, `4.4-verify-isValid`, `7-proxy-1`. Section 6
+has neither a table nor a rule. A row is tested by the one test case that is named after it (`@row`), or it stands in
+NOT_BUILT, with the reason and what the program answers instead; `test_rows.py` sees to it that no row is forgotten.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Final, TypeVar
+
+import pytest
+
+_ROW_ARGUMENT: Final = "row_id"
+
+
+def _rows(section: str, names: str) -> tuple[str, ...]:
+    return tuple(section + name for name in names.split())
+
+
+RESOURCES: Final = (
+    *_rows(
+        "2.1-",
+        "targetUrl price credits method title description assumeValid requireAuth paymentAddress headerAuthMode "
+        "resourceType file",
+    ),
+    *_rows("2.1-rule-", "1 2 3 4 5 6 7"),
+    *_rows("2.2-", "A-x402.token A-x402.amount A-x402.address"),
+    *_rows("2.2-B-", "error x402Version accepts paymentRequired.amount paymentRequired.currency paymentRequired.network"),
+    *_rows("2.2-header-", "Content-Type X402-Version"),
+    *_rows("2.3-", "x402Version scheme network payload signature"),
+    *_rows("2.3-authorization.", "from to value validAfter validBefore nonce"),
+    "2.3-transaction",
+    *_rows("2.3-EIP-712-", "domain.name domain.version domain.chainId domain.verifyingContract"),
+    *_rows("2.3-EIP-712-", "primaryType types.TransferWithAuthorization message"),
+    "2.3-value-of-amount",
+    *_rows("2.4-", "base base-sepolia solana-devnet solana-mainnet node-address"),
+    *_rows(
+        "2.5-",
+        "id createdAt updatedAt signerAddress amount network chainId transactionHash status error type x402Data "
+        "purchaseData",
+    ),
+    "2.6-user",
+)
+STATES: Final = (*_rows("3-status-", "pending success failed"), *_rows("3.", "1 2 3"))
+ENDPOINTS: Final = (
+    *_rows("4-", "JSON apiVersion timestamp"),
+    *_rows("4.1-", "access create create-file update list delete auth-message login transfer"),
+    *_rows("4.2-", "message login refresh current-user logout message-text"),
+    *_rows("4.3-", "bearer limit offset network success history"),
+    *_rows("4.3-pagination.", "totalCount limit offset hasNext hasPrev"),
+    *_rows("4.3-", "apiVersion timestamp"),
+    *_rows("4.4-", "evm solana"),
+    *_rows("4.4-supported-", "kinds scheme network assets.address assets.name assets.symbol assets.decimals"),
+    *_rows("4.4-verify-", "x402Version paymentPayload paymentRequirements isValid invalidReason"),
+    *_rows("4.4-settle-", "x402Version paymentPayload paymentRequirements confirm useDbId"),
+    *_rows("4.4-settle-", "status transaction network amount"),
+    *_rows("4.4-transfer-", "payload network asset amount recipient confirm"),
+    *_rows("4.4-transfer-response.", "status transaction network amount"),
+)
+AUTHENTICATION: Final = _rows("5.", "1 2 3 4 5 6 7")
+ERRORS: Final = (
+    *_rows("7-", "error.type error.code error.message apiVersion timestamp"),
+    *_rows("7-status-", "200 201 400 401 402 403 404 429 500 502"),
+    *_rows("7-", "AUTH_REQUIRED INVALID_TOKEN INVALID_SIGNATURE-authentication INVALID_SIGNATURE-payment"),
+    *_rows("7-", "INVALID_ADDRESS INVALID_AMOUNT INVALID_NETWORK MISSING_PARAMETER"),
+    *_rows("7-", "PAYMENT_INVALID INSUFFICIENT_FUNDS NONCE_ALREADY_USED INSUFFICIENT_AMOUNT PAYMENT_EXPIRED"),
+    *_rows("7-", "INSUFFICIENT_FUNDS-400 NONCE_ALREADY_USED-400"),
+    *_rows("7-proxy-", "1 2"),
+)
+LIMITS: Final = _rows(
+    "8-",
+    "proxy-time proxy-size proxy-size-file history-limit history-offset access-token-lifetime refresh-token-lifetime "
+    "hub-rate-limit",
+)
+VERSIONING: Final = _rows("9.", "1 2 3")
+
+ROWS: Final = (*RESOURCES, *STATES, *ENDPOINTS, *AUTHENTICATION, *ERRORS, *LIMITS, *VERSIONING)
+
+
+@dataclass(frozen=True, slots=True)
+class NotBuilt:
+    """Why a row is not there yet, and what the program answers to whoever asks for it: never silence."""
+
+    reason: str
+    answer: str
+
+
+_FILES: Final = "file PayGates are not built"
+_SOLANA: Final = "payments on Solana are not built"
+_TRANSFER: Final = "the transfer operations of hub and gateway are not built"
+_NO_PATH: Final = "404 NOT_FOUND"
+
+NOT_BUILT: Final[dict[str, NotBuilt]] = {
+    "2.1-headerAuthMode": NotBuilt("signing of forwarded requests is not built", "hmac: 400 INVALID_PARAMETER"),
+    "2.1-resourceType": NotBuilt(_FILES, "file: 400 INVALID_PARAMETER that names resourceType"),
+    "2.1-file": NotBuilt(_FILES, "400 INVALID_PARAMETER that names file"),
+    "2.1-rule-5": NotBuilt(_FILES, "multipart form data: 400 INVALID_PARAMETER"),
+    "2.3-transaction": NotBuilt(_SOLANA, "402 INVALID_NETWORK, and PAYMENT_INVALID under an EVM network's name"),
+    "2.4-solana-devnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
+    "2.4-solana-mainnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
+    "4.1-create-file": NotBuilt(_FILES, "multipart form data: 400 INVALID_PARAMETER, with a bearer too"),
+    "4.1-transfer": NotBuilt(_TRANSFER, _NO_PATH),
+    "4.4-solana": NotBuilt(_SOLANA, "200 with invalid_network from verify and settle; no such kind in supported"),
+    **{row: NotBuilt(_TRANSFER, _NO_PATH) for row in ENDPOINTS if row.startswith("4.4-transfer-")},
+    "5.7": NotBuilt("signing of forwarded requests is not built", "hmac: 400 INVALID_PARAMETER, also on update"),
+    "7-status-429": NotBuilt("only a connection that floods is limited", "hundreds of quick requests are all answered"),
+    "7-INSUFFICIENT_FUNDS-400": NotBuilt("a PayGate answers 402; the 400 is that of the transfers", _NO_PATH),
+    "7-NONCE_ALREADY_USED-400": NotBuilt("a PayGate answers 402; the 400 is that of the transfers", _NO_PATH),
+    "8-proxy-size-file": NotBuilt(_FILES, "no PayGate is without the size limit"),
+}
+
+TestFunction = TypeVar("TestFunction", bound=Callable[..., object])
+
+
+def row(*names: str) -> Callable[[TestFunction], TestFunction]:
+    """Makes one test case of each of these rows, with the row's name as its id; a test may take it as `row_id`."""
+    unknown = set(names) - set(ROWS)
+    if unknown:
+        raise ValueError(f"the specification has no rows {sorted(unknown)}")
+    return pytest.mark.parametrize(_ROW_ARGUMENT, names, indirect=True)
+
+
+def rows_under_test(modules: str = "test_*") -> Counter[str]:
+    """How many test cases of this package's modules are named after each row."""
+    found: Counter[str] = Counter()
+    for path in sorted(Path(__file__).parent.glob(f"{modules}.py")):
+        module = importlib.import_module(f"{__package__}.{path.stem}")
+        for function in vars(module).values():
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                for names in _row_marks(function):
+                    found.update(names)
+    return found
+
+
+def _row_marks(function: FunctionType) -> Iterator[tuple[str, ...]]:
+    marks: list[Any] = getattr(function, "pytestmark", [])
+    parametrized = [mark for mark in marks if mark.name == "parametrize"]
+    for mark in parametrized:
+        if mark.args[0] == _ROW_ARGUMENT:
+            if len(parametrized) > 1:
+                raise ValueError(f"{function.__name__} makes several test cases of one row")
+            yield mark.args[1]
