@@ -43,6 +43,7 @@ ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gatewa
 
 def main() -> None:
     """The command's entry."""
+    from tollkeeper.serving import StartError
     from tollkeeper.storage import StorageError
 
     try:
@@ -51,6 +52,8 @@ def main() -> None:
         _refuse(*(str(finding) for finding in error.findings))
     except StorageError as error:
         _refuse(error.message)
+    except StartError as error:
+        _refuse(str(error))
 
 
 def _refuse(*problems: str, code: int = EXIT_CONFIGURATION) -> NoReturn:
@@ -87,12 +90,9 @@ def _settings(role: Role, config: Path | None, host: str | None, port: int | Non
 
 def _serve(role: Role, config: Path | None, host: str | None, port: int | None) -> None:
     settings = _settings(role, config, host, port)
-    from tollkeeper.serving.process import StartError, serve
+    from tollkeeper.serving.process import serve
 
-    try:
-        serve(settings)
-    except StartError as error:
-        _refuse(str(error))
+    serve(settings)
 
 
 @app.command("serve")
@@ -217,16 +217,12 @@ def sandbox_command(
     Example: tollkeeper sandbox
     """
     from tollkeeper.sandbox.running import parse_options, run_sandbox
-    from tollkeeper.serving.process import StartError
 
     try:
         chosen = parse_options(port, data_dir, engine, rpc_url, relayer_key, log_level)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    try:
-        run_sandbox(chosen, print_json=print_json)
-    except StartError as error:
-        _refuse(str(error))
+    run_sandbox(chosen, print_json=print_json)
 
 
 @app.command("demo")

@@ -30,6 +30,13 @@ class RpcClient:
 
     def post(self, body: object) -> Any:  # noqa: ANN401 - any JSON value
         """The JSON answer to a JSON body."""
+        try:
+            return self._exchange(body)
+        except (http.client.HTTPException, ConnectionError):  # an idle connection was ended, or a test was cut short
+            self._connection.close()
+            return self._exchange(body)
+
+    def _exchange(self, body: object) -> Any:  # noqa: ANN401 - as above
         self._connection.request("POST", "/", json.dumps(body), {"Content-Type": "application/json"})
         return json.loads(self._connection.getresponse().read())
 

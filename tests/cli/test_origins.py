@@ -44,7 +44,9 @@ async def ask(asked: Asked, method: str, path: str, **headers: str) -> tuple[int
 
 
 @pytest.mark.parametrize("origin", [OTHER, "null", OWN + "0", "http://localhost:8402", NAMED + ".evil.org", ""])
-@pytest.mark.parametrize("path", ["/api/v1/paygates", "/hub/api/v1/auth/login"])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/paygates", "//api/v1/paygates", "/hub/api/v1/auth/login", "/hub//api/v1/auth/login"]
+)
 @pytest.mark.parametrize("method", ["POST", "GET", "OPTIONS"])
 async def test_a_request_of_another_origin_is_not_carried_out(origin: str, path: str, method: str) -> None:
     asked = Asked()

@@ -120,7 +120,7 @@ def create(**fields: object) -> dict[str, Any]:
     return parse_create({**LEAST, **fields}, DEFAULTS).fields
 
 
-def change(gate: PayGate = GATE, now_ms: int = NOW_MS, **fields: Any) -> PayGate:  # noqa: ANN401 - JSON
+def change(gate: PayGate = GATE, now_ms: int = NOW_MS, **fields: Any) -> PayGate:
     return updated(gate, fields, now_ms, FORBIDDEN)
 
 
@@ -380,7 +380,7 @@ def test_an_update_of_nothing_and_a_change_of_slug_are_refused() -> None:
     assert refused.value.details == {"field": "slug"}
 
 
-def former(**changed: Any) -> FormerVersion:  # noqa: ANN401 - fields of several types
+def former(**changed: Any) -> FormerVersion:
     fields: dict[str, Any] = {
         "price_micro": 1,
         "credits": 2,

@@ -77,9 +77,7 @@ def headers(key: SigningKey = ED25519, **changes: object) -> dict[str, str]:
     ],
 )
 def test_the_examples_of_the_rfc_are_reproduced(key: SigningKey, covered: tuple[str, ...], signature: str) -> None:
-    made = sign(
-        RFC_MESSAGE, key, label="sig", parameters=Parameters(covered, created=1_618_884_473, key_id=key.key_id)
-    )
+    made = sign(RFC_MESSAGE, key, label="sig", parameters=Parameters(covered, created=1_618_884_473, key_id=key.key_id))
     assert made["Signature"] == f"sig=:{signature}:"
     read = read_signature(made["Signature-Input"], made["Signature"], label="sig")
     require_signature(read, RFC_MESSAGE, key.verifying_key(), required=covered)

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tollkeeper.core.limits import JSON_DEPTH, JSON_INTEGER_DIGITS
@@ -92,6 +92,86 @@ def test_any_bytes_are_a_value_or_a_value_error(data: bytes) -> None:
     except ValueError:
         return
     json.loads(data.decode("utf-8"))
+
+
+# JSON texts in every spelling, good and bad: keys twice, spaces in and around strings, escapes, numbers of all kinds.
+SPACE = st.sampled_from(["", "", "", " ", "\n", "\t\r\n "])
+STRINGS = ["a", "a ", " a", "b", "", " ", "\u00e9", "\u2028", "\x7f", "/", "\U0001f600", "\n", "\t", "\x00"]
+ESCAPES = [r"\u0061", r"\u0020", r"\u00e9", r"\n", r"\u000a", r"\/", r"\u001f", r"\u001F", r"\u0000", r"\"", r"\\"]
+SURROGATES = [r"\ud83d\ude00", r"\ud800", r"\udc00", r"\udc00\ud800", r"\x"]
+STRING = st.lists(st.sampled_from([*STRINGS, *ESCAPES, *SURROGATES]), max_size=2).map(
+    lambda parts: f'"{"".join(parts)}"'
+)
+NUMBERS = [
+    "0",
+    "1",
+    "-1",
+    "-0",
+    "00",
+    "01",
+    "1.0",
+    "1.5",
+    "1e2",
+    "1E+2",
+    "-0.0",
+    "1e999",
+    "NaN",
+    "-Infinity",
+    "+1",
+    "1_0",
+]
+INTEGERS = [*(str(2**63 + n) for n in (-1, 0, 2**63 - 1, 2**63)), *("9" * n for n in (79, 80, 81)), "-" + "9" * 80]
+NUMBER = st.sampled_from([*NUMBERS, *INTEGERS, "-" + "9" * 79, "\u0661"])
+WORD = st.sampled_from(["null", "true", "false", "True", "nul"])
+
+
+def spelled(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    member = st.tuples(STRING, SPACE, SPACE, inner).map(lambda parts: f"{parts[0]}{parts[1]}:{parts[2]}{parts[3]}")
+    members = st.tuples(SPACE, st.lists(member, max_size=3)).map(lambda two: f"{{{two[0]}{f',{two[0]}'.join(two[1])}}}")
+    items = st.tuples(SPACE, st.lists(inner, max_size=3)).map(lambda two: f"[{f'{two[0]},'.join(two[1])}{two[0]}]")
+    return members | items
+
+
+TEXTS = st.tuples(SPACE, st.recursive(STRING | NUMBER | WORD, spelled, max_leaves=6), SPACE).map("".join)
+
+
+def reference(data: bytes) -> object:
+    """The same rules, written as plainly as they can be; None where the document is refused."""
+
+    def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise ValueError
+        return dict(pairs)
+
+    def integer(digits: str) -> int:
+        if len(digits) > JSON_INTEGER_DIGITS:
+            raise ValueError
+        return int(digits)
+
+    def refuse(_: str) -> object:
+        raise ValueError
+
+    try:
+        value = json.loads(
+            data.decode(), object_pairs_hook=members, parse_int=integer, parse_float=NumberText, parse_constant=refuse
+        )
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except ValueError:
+        return None
+    return (value,) if depth(value) <= JSON_DEPTH else None
+
+
+@given(TEXTS)
+@settings(max_examples=1500)
+def test_every_spelling_is_read_as_the_plainest_reader_with_the_same_rules_reads_it(text: str) -> None:
+    expected = reference(text.encode())
+    if expected is None:
+        with pytest.raises(ValueError, match=r".*"):
+            parse_json(text.encode())
+    else:
+        value = parse_json(text.encode())
+        assert (value,) == expected
+        assert repr((value,)) == repr(expected)  # true is not 1, and an integer is not a text
 
 
 @pytest.mark.parametrize("data", REFUSED, ids=lambda data: repr(data[:24]))

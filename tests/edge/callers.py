@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,7 +81,9 @@ async def answer(send: Any, body: bytes) -> None:
 
 
 @contextlib.asynccontextmanager
-async def listener(patience: Patience | None = None, keep_alive_seconds: int = 5) -> AsyncIterator[Listening]:
+async def listener(
+    patience: Patience | None = None, keep_alive_seconds: int = 5, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Listening]:
     """A strict listener on a port of its own."""
     listening = Listening()
     protocol: type[StrictProtocol] = strict_protocol(render, patience)
@@ -97,7 +100,7 @@ async def listener(patience: Patience | None = None, keep_alive_seconds: int = 5
     listening.connections = state.connections
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: protocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
+        lambda: protocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0, ssl=tls
     )
     listening.port = server.sockets[0].getsockname()[1]
     try:

@@ -620,3 +620,85 @@ async def test_a_caller_who_leaves_a_stream_ends_the_exchange() -> None:
         response.close()
         await asyncio.wait_for(there.lost.wait(), 2)
         assert edge.pool.open_count == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_streamed_call_on_a_stale_connection_follows_the_same_rule(method: str) -> None:
+    first = asyncio.Event()
+
+    async def behave(connection: Connection) -> None:
+        await closes_kept(there, first, connection)
+
+    async with target(behave) as there, forwarder() as edge:
+        await edge.forward(get(there.at()), b"")
+        if method == "GET":
+            response = await edge.forward_streamed(get(there.at(), method), b"")
+            assert not isinstance(response.body, bytes)
+            assert [part async for part in response.body] == [b"x"]
+        else:
+            with pytest.raises(ApiError) as refusal:
+                await edge.forward_streamed(get(there.at(), method), b"")
+            assert refusal.value.code is Code.UPSTREAM_UNREACHABLE
+        assert there.connections == (2 if method == "GET" else 1)
+
+
+async def test_a_streamed_answer_that_is_late_breaks_off() -> None:
+    async with target(answers(OK + b"Content-Length: 10\r\n\r\nhello")) as there, forwarder() as edge:
+        response = await edge.forward_streamed(get(there.at()), b"", limits=ForwardLimits(response_seconds=0.2))
+        parts = []
+        assert not isinstance(response.body, bytes)
+        stream = aiter(response.body)
+        parts.append(await anext(stream))
+        with pytest.raises(ApiError) as refusal:
+            await anext(stream)
+        assert (parts, refusal.value.code) == ([b"hello"], Code.UPSTREAM_TIMEOUT)
+
+
+async def test_a_caller_who_leaves_before_the_head_of_a_stream_ends_the_exchange() -> None:
+    async with target(answers()) as there, forwarder() as edge:
+        call = asyncio.ensure_future(edge.forward_streamed(get(there.at()), b""))
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.wait_for(there.lost.wait(), 2)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_target_that_closes_each_new_connection_is_unreachable(
+    *, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.edge.target.TargetConnection.is_closing", lambda _: True)
+    async with target(answers()) as there, forwarder() as edge:
+        call = edge.forward_streamed if streamed else edge.forward
+        with pytest.raises(ApiError) as refusal:
+            await call(get(there.at()), b"")
+        assert refusal.value.code is Code.UPSTREAM_UNREACHABLE
+        assert there.heads == []
+
+
+async def test_an_answer_to_a_body_that_never_starts_is_the_answer() -> None:
+    never = asyncio.Event()
+
+    async def waits() -> AsyncIterator[bytes]:
+        await never.wait()
+        yield b""
+
+    async def refuses(connection: Connection) -> None:
+        await connection.head()
+        await connection.send(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n")
+        await connection.wait_closed()
+
+    async with target(refuses) as there, forwarder() as edge:
+        assert (await edge.forward(get(there.at(), "POST"), waits())).status == 401
+        assert edge.pool.idle_count == 0
+
+
+async def test_a_response_that_is_given_up_is_closed() -> None:
+    async with target(serves(sized(bytes(2_000_000)))) as there, forwarder() as edge:
+        response = await edge.forward(get(there.at()), b"")
+        response.close()
+        assert isinstance(response.body, SpooledBody)
+        with pytest.raises(ValueError, match="closed"):
+            [part async for part in response.body]
+        (await edge.forward(get(there.at()), b"", limits=ForwardLimits(memory_size_bytes=3_000_000))).close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 import structlog
@@ -11,6 +12,7 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from tests.edge.callers import Answer, Listening, caller, everything, first_answer, listener, render, say
+from tests.edge.targets import certificate
 from tollkeeper.edge.inbound import PIPELINED_MAX, UNREAD_BODY_BYTES, strict_protocol
 from tollkeeper.edge.patience import Patience
 
@@ -204,6 +206,34 @@ async def test_a_body_that_nobody_reads_any_more_is_read_so_far_only() -> None:
             await asyncio.sleep(0.001)
         assert first_answer(await reading).status == 413
         assert sent < 50 * UNREAD_BODY_BYTES
+
+
+@pytest.mark.parametrize("name", ["extension", "size"])
+async def test_an_endless_line_between_chunks_is_refused(name: str) -> None:
+    raw = get(b"/a", b"Transfer-Encoding: chunked", method=b"POST") + b"5;" if name == "extension" else b""
+    raw = raw or get(b"/a", b"Transfer-Encoding: chunked", method=b"POST") + b"0" * 10
+    async with listener() as listening, caller(listening) as (reader, writer):
+        reading = asyncio.ensure_future(everything(reader))
+        writer.write(raw)
+        sent = 0
+        while not reading.done() and sent < 4_000_000:
+            await asyncio.sleep(0.001)
+            writer.write(b"0" * 10_000)
+            sent += 10_000
+        assert first_answer(await reading).status == 400
+        assert listening.gone == 1
+
+
+async def test_a_refusal_over_tls_is_sent_and_the_connection_closed(tmp_path: Path) -> None:
+    server, client = certificate(tmp_path, "gw.example")
+    async with listener(tls=server) as listening:
+        for raw, status in ((get(b"/a", b"Connection: close"), 200), (BAD, 400)):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", listening.port, ssl=client, server_hostname="gw.example"
+            )
+            writer.write(raw)
+            assert first_answer(await asyncio.wait_for(everything(reader), 3)).status == status
+            writer.close()
 
 
 # Upgrades
@@ -400,15 +430,36 @@ async def test_uvicorn_serves_with_it_and_finishes_what_was_accepted_when_it_is_
         while not server.started:  # noqa: ASYNC110 - uvicorn tells it by this flag only
             await asyncio.sleep(0.01)
         application.port = listening_socket.getsockname()[1]
-        async with caller(application) as (reader, writer), caller(application) as (idle, _):
-            writer.write(get(b"/wait", b"Content-Length: 2", method=b"POST") + b"hi")
+        async with (
+            caller(application) as (busy, busy_writer),
+            caller(application) as (idle, _),
+            caller(application) as (late, late_writer),
+            caller(application) as (half, half_writer),
+        ):
+            busy_writer.write(get(b"/wait", b"Content-Length: 2", method=b"POST") + b"hi")
+            half_writer.write(b"GET /half HTTP/1.1\r\n")
             await asyncio.sleep(0.05)
             server.should_exit = True
+            await asyncio.sleep(0.15)
+            late_writer.write(get(b"/late"))
             assert await asyncio.wait_for(everything(idle), 3) == b""
+            half_writer.write(HOST + b"\r\n")
             application.go.set()
-            answer = first_answer(await asyncio.wait_for(everything(reader), 3))
-            assert (answer.body, answer.headers[b"connection"]) == (b"POST /wait hi", b"close")
+            for reader, body in ((busy, b"POST /wait hi"), (late, b"GET /late "), (half, b"GET /half ")):
+                answer = first_answer(await asyncio.wait_for(everything(reader), 3))
+                assert (answer.body, answer.headers[b"connection"]) == (body, b"close")
         await asyncio.wait_for(serving, 5)
+
+
+async def test_requests_that_were_accepted_in_a_row_are_all_answered_when_the_server_stops() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/wait") + get(b"/second") + get(b"/third"))
+        await asyncio.sleep(0.05)
+        for connection in listening.connections:
+            connection.shutdown()
+        listening.go.set()
+        answers = answers_in(await asyncio.wait_for(everything(reader), 3))
+        assert [answer.status for answer in answers] == [200, 200, 200]
 
 
 # Faults

@@ -169,7 +169,7 @@ class HubUnderTest:
     async def wait_for_status(self, payment: TestPayment, wanted: str, *, seconds: float = 20) -> Answer:
         """Polls the public status until it is `wanted`."""
         async with asyncio.timeout(seconds):
-            while await self.status(payment) != wanted:
+            while await self.status(payment) != wanted:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
                 await asyncio.sleep(0.02)
         return await self.get(payment.status_path)
 

@@ -67,15 +67,18 @@ async def test_a_hub_killed_once_it_has_signed_settles_exactly_once(
     nonce = embedded_chain.nonce(embedded_chain.wallets.relayer)
     with await asyncio.to_thread(HubProcess, tmp_path, chaos.url) as process:
 
-        def kill(methods: list[str]) -> Act:
+        def kill(methods: list[str]) -> None:
             if method in methods:
                 process.kill()
-            return Act.PASS if moment == "after" else Act.CUT
+
+        def kill_instead(methods: list[str]) -> Act:
+            kill(methods)
+            return Act.CUT if method in methods else Act.PASS
 
         if moment == "before":
-            chaos.act = lambda methods: kill(methods) if method in methods else Act.PASS
+            chaos.act = kill_instead
         else:
-            chaos.after_pass = lambda methods: kill(methods) and None
+            chaos.after_pass = kill
         assert await settle_at(process.url, payment.asking(confirm=True)) is None
     chaos.calm()
     chaos.after_pass = lambda _methods: None
@@ -94,11 +97,12 @@ async def test_a_hub_killed_before_it_signed_has_charged_nobody_and_knows_nothin
     with await asyncio.to_thread(HubProcess, tmp_path, chaos.url) as process:
 
         def kill(methods: list[str]) -> Act:
-            if "eth_call" in methods:
-                process.kill()
+            if "eth_call" not in methods:
+                return Act.PASS
+            process.kill()
             return Act.CUT
 
-        chaos.act = lambda methods: kill(methods) if "eth_call" in methods else Act.PASS
+        chaos.act = kill
         assert await settle_at(process.url, payment.asking(confirm=True)) is None
     chaos.calm()
     async with run_hub(tmp_path, embedded_chain) as hub:

@@ -122,9 +122,7 @@ async def test_the_raw_transaction_and_every_transition_are_stored(
 ) -> None:
     payment = new_payment(embedded_chain)
     answer = await hub.settle(payment)
-    events = await hub.database.read(
-        Statement("SELECT from_state, to_state FROM settlement_events ORDER BY version")
-    )
+    events = await hub.database.read(Statement("SELECT from_state, to_state FROM settlement_events ORDER BY version"))
     assert [(event["from_state"], event["to_state"]) for event in events] == [
         (None, "CLAIMED"),
         ("CLAIMED", "SIGNED"),

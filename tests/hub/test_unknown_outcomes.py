@@ -1,4 +1,4 @@
-"""Node faults around the send: never a failure without proof, never two transactions (security F3-F5, F9, A-08, A-15)."""
+"""Node faults around the send: no failure without proof, no second transaction (security F3-F5, F9, A-08, A-15)."""
 
 from __future__ import annotations
 
@@ -339,9 +339,7 @@ async def test_a_node_of_another_chain_or_token_disables_the_network(
 ) -> None:
     options: dict[str, Any] = {}
     if lie == "chain id":
-        chaos.falsify = lambda call, answer: (
-            {**answer, "result": "0x1"} if call["method"] == "eth_chainId" else answer
-        )
+        chaos.falsify = lambda call, answer: {**answer, "result": "0x1"} if call["method"] == "eth_chainId" else answer
     elif lie == "token name":
         options["config"] = {"token_name": "Wrong"}
     else:
@@ -353,7 +351,9 @@ async def test_a_node_of_another_chain_or_token_disables_the_network(
         assert len(problems) == 1
 
 
-async def test_a_fee_above_the_cap_signs_nothing(hub_with_low_cap: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
+async def test_a_fee_above_the_cap_signs_nothing(
+    hub_with_low_cap: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
     assert (await hub_with_low_cap.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
     assert not await hub_with_low_cap.database.read(Statement("SELECT hash FROM raw_transactions"))
 

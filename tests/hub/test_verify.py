@@ -10,8 +10,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
-from tollkeeper.core.evm import checksum_address
-from tollkeeper.core.evm import SECP256K1_ORDER, domain_separator
+from tollkeeper.core.evm import SECP256K1_ORDER, checksum_address, domain_separator
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
 

@@ -102,9 +102,9 @@ class Chain:
     chain_id: int = BASE_SEPOLIA_CHAIN_ID
 
 
-def authorization(payer: str, recipient: str, value: int | str, **changes: object) -> Json:
+def authorization(payer: str, recipient: str, value: int) -> Json:
     """An authorization of specification 2.3 that is valid now."""
-    plain: Json = {
+    return {
         "from": payer,
         "to": recipient,
         "value": str(value),
@@ -112,7 +112,6 @@ def authorization(payer: str, recipient: str, value: int | str, **changes: objec
         "validBefore": str(int(time.time()) + 300),
         "nonce": "0x" + os.urandom(32).hex(),
     }
-    return {**plain, **changes}
 
 
 def typed_data(wanted: Json, chain: Chain, **domain: object) -> Json:

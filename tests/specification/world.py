@@ -98,7 +98,7 @@ class World:
         """The authorization that the 402 asks the buyer for: its `amount` times 1,000,000, to its `address`."""
         asked = (await self.asked(gate))["x402"]
         value = int(Decimal(asked["amount"]) * 1_000_000)
-        return authorization(self.buyer.address, asked["address"], value, **changes)
+        return authorization(self.buyer.address, asked["address"], value) | changes
 
     def sign(self, wanted: Json, **domain: object) -> str:
         """The buyer's signature of an authorization."""

@@ -99,11 +99,13 @@ _SUBPATH_ESCAPES = re.compile(rb"%(?:2f|5c|3b|2e|[01][0-9a-f]|7f)", re.IGNORECAS
 class NameRules:
     """What the rules say of one header name.
 
-    `normal` is the one spelling that rules are written in. `is_protected`: it carries a payment, a credit token or a
-    login. `is_stripped`: kept from the target. `is_dropped`: kept from the caller.
+    `normal` is the one spelling that rules are written in. `is_token`: it is a name at all. `is_protected`: it
+    carries a payment, a credit token or a login. `is_stripped`: kept from the target. `is_dropped`: kept from the
+    caller.
     """
 
     normal: bytes
+    is_token: bool
     is_protected: bool
     is_stripped: bool
     is_dropped: bool
@@ -123,7 +125,8 @@ def _judge_name(name: bytes) -> NameRules:
     is_of_proxy = normal in _PROXY or normal.startswith(_PROXY_PREFIXES)
     return NameRules(
         normal,
-        is_protected,
+        is_token=_TOKEN.fullmatch(name) is not None,
+        is_protected=is_protected,
         is_stripped=is_hop_by_hop or is_protected or is_of_proxy or normal in _REBUILT,
         is_dropped=is_hop_by_hop
         or is_payment
@@ -137,9 +140,8 @@ _remembered_rules = lru_cache(maxsize=4096)(_judge_name)
 
 def is_target_header_allowed(name: bytes) -> bool:
     """Whether an owner may set this name in `targetHeaders` (contract 3.1)."""
-    return _TOKEN.fullmatch(name) is not None and not (
-        name_rules(name).is_stripped or name_rules(name).normal in _NOT_THE_OWNERS
-    )
+    rules = name_rules(name)
+    return rules.is_token and not rules.is_stripped and rules.normal not in _NOT_THE_OWNERS
 
 
 def is_header_value_valid(value: bytes) -> bool:
@@ -170,19 +172,18 @@ def request_headers(headers: Iterable[Header], added: Sequence[Header], authorit
     that cannot stand in a head.
     """
     pairs = list(headers)
-    own = {name_rules(name).normal for name, _ in added}
     named = _named_by_connection(pairs)
+    own = {name_rules(name).normal for name, _ in added}
     kept = [(b"host", authority.encode("ascii"))]
     for name, value in pairs:
         rules = name_rules(name)
-        if rules.is_stripped or rules.normal in named or rules.normal in own:
-            continue
-        kept.append((name, value))
+        if not rules.is_stripped and rules.normal not in named and rules.normal not in own:
+            kept.append((name, value))
     kept.extend(added)
     kept.append((b"via", VIA))
-    for name, value in kept:
-        if not _TOKEN.fullmatch(name) or not is_header_value_valid(value):
-            raise invalid("headers", "a header has a name or a value that cannot be forwarded")
+    values = b"".join([value for _, value in kept])
+    if not all(name_rules(name).is_token for name, _ in kept) or not is_header_value_valid(values):
+        raise invalid("headers", "a header has a name or a value that cannot be forwarded")
     return kept
 
 

@@ -67,7 +67,7 @@ class _Exchange(Exchange):
         self._method = method
         self._limits = limits
         self._connection: TargetConnection | None = None
-        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._ready: asyncio.Future[ResponseHead] = self._loop.create_future()
         self._head: ResponseHead | None = None
         self._writable: asyncio.Event | None = None
         self._sender: asyncio.Task[None] | None = None
@@ -86,10 +86,10 @@ class _Exchange(Exchange):
             connection.write(head + body)
             self._request_sent(connection)
         else:
-            self._writable = asyncio.Event()
-            self._writable.set()
+            self._writable = writable = asyncio.Event()
+            writable.set()
             connection.write(head)
-            self._sender = self._loop.create_task(self._send(connection, body))
+            self._sender = self._loop.create_task(self._send(connection, body, writable))
             self._sender.add_done_callback(self._sender_done)
 
     def close(self) -> None:
@@ -136,11 +136,10 @@ class _Exchange(Exchange):
         self._timer.cancel()
         self._timer = self._loop.call_later(self._limits.response_seconds, self._time_out, "answer")
 
-    async def _send(self, connection: TargetConnection, body: bytes | RequestBody) -> None:
+    async def _send(self, connection: TargetConnection, body: bytes | RequestBody, writable: asyncio.Event) -> None:
         if isinstance(body, bytes):
             body = RequestBody(_slices(body), len(body))
         declared, sent = body.declared_bytes, 0
-        writable = self._writable
         body.is_started = True
         async for part in body.parts:
             sent += len(part)
@@ -148,10 +147,11 @@ class _Exchange(Exchange):
                 raise _wrong_length()
             if part:
                 connection.write(part if declared is not None else b"%x\r\n%b\r\n" % (len(part), part))
-            if writable is not None:
-                await writable.wait()
+            await writable.wait()
             if not connection.carries(self):
                 return
+        if not connection.carries(self):
+            return
         if declared is None:
             connection.write(b"0\r\n\r\n")
         elif sent != declared:
@@ -193,11 +193,9 @@ class WholeExchange(_Exchange):
 
     async def response(self) -> tuple[ResponseHead, bytes | SpooledBody]:
         """The response, once it is complete. Raises UPSTREAM_*, UNAVAILABLE, StaleConnectionError."""
-        await self._ready
-        if self._head is None:
-            raise AssertionError("a complete response has a head")
+        head = await self._ready
         try:
-            return self._head, await self._spool.finish()
+            return head, await self._spool.finish()
         except OSError as fault:
             raise _no_room() from fault
 
@@ -217,8 +215,8 @@ class WholeExchange(_Exchange):
     def on_end(self) -> None:
         """See `target.Exchange`."""
         self._timer.cancel()
-        if not self._ready.done():
-            self._ready.set_result(None)
+        if self._head is not None and not self._ready.done():
+            self._ready.set_result(self._head)
 
     def _pause(self) -> None:
         if self._connection is not None and self._connection.carries(self):
@@ -245,10 +243,7 @@ class StreamedExchange(_Exchange):
 
     async def response(self) -> ResponseHead:
         """The head. Raises as `WholeExchange.response`."""
-        await self._ready
-        if self._head is None:
-            raise AssertionError("the wait ends with a head")
-        return self._head
+        return await self._ready
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The body. Raises UPSTREAM_* when it breaks off; ending the iteration early drops the exchange."""
@@ -272,8 +267,8 @@ class StreamedExchange(_Exchange):
     def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
         """See `target.Exchange`."""
         super().on_head(status, headers, framing)
-        if not self._ready.done():
-            self._ready.set_result(None)
+        if self._head is not None and not self._ready.done():
+            self._ready.set_result(self._head)
 
     def on_body(self, data: bytes) -> None:
         """See `target.Exchange`."""

@@ -74,6 +74,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._unanswered = 0  # requests that were accepted and have no whole answer yet
         self._is_accepted = False  # the newest request was accepted
         self._refusal: ApiError | None = None
+        self._is_draining = False
         # For `check_patience`, in the loop's time
         self._head_due: float | None = None
         self._body_seconds = 0.0
@@ -166,6 +167,8 @@ class StrictProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._unanswered += 1
         self._is_accepted = True
+        if self._is_draining:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """A part of the body. Raises PAYLOAD_TOO_LARGE for what nobody reads any more."""
@@ -191,6 +194,19 @@ class StrictProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._head_due = self.loop.time() + self.timeout_keep_alive + self.listener.patience.head_seconds
         self._send_refusal_in_turn()
+
+    def shutdown(self) -> None:
+        """The server stops: finish what was accepted, and what a caller has sent without knowing better."""
+        self._is_draining = True
+        if self._unanswered:
+            self.cycle.keep_alive = False
+        else:
+            self.loop.call_later(self.listener.patience.last_request_seconds, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        # Half a head is waited for; `check_patience` bounds that.
+        if not self._unanswered and not self._in_head and self._close_due is None:
+            self.transport.close()
 
     # An upgrade that is asked for and not given
 

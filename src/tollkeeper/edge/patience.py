@@ -21,13 +21,15 @@ class Patience:
     """Seconds that a caller may take.
 
     For a head, from the connection's or its own first byte; for a body, beyond the time that its bytes take at
-    `BODY_BYTES_PER_SECOND`; for an answer that is not being read; for a refused caller to read why.
+    `BODY_BYTES_PER_SECOND`; for an answer that is not being read; for a refused caller to read why; for a request that
+    was sent just before the server stopped.
     """
 
     head_seconds: float = 15.0
     body_seconds: float = 60.0
     read_seconds: float = 60.0
     linger_seconds: float = 2.0
+    last_request_seconds: float = 0.3
     sweep_seconds: float = 1.0
 
 

@@ -73,8 +73,11 @@ class Hub:
         self.public_url = public_url.rstrip("/")
         self.accounts = {network.config.network.name: _account(network) for network in networks}
         self.settlements = Settlements(database, now_ms, self.status_url)
-        trusted = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
-        self.facilitator = Facilitator(self.accounts, self.settlements, trusted, urlsplit(self.public_url).path, now_ms)
+        # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
+        self.trusted_keys = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
+        self.facilitator = Facilitator(
+            self.accounts, self.settlements, self.trusted_keys, urlsplit(self.public_url).path, now_ms
+        )
         self.completer = Completer(database, self.settlements, self.accounts, now_ms, completer_interval_seconds)
 
     async def start(self) -> None:

@@ -24,6 +24,7 @@ from tollkeeper.core.verification import Reason, chain_checks, time_checks
 from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.requests import canonical_hash, canonical_json, conflict
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.hub import (
     Claim,
     IdempotencyKey,
@@ -264,7 +265,10 @@ class Settlements:
             assert fees is not None  # noqa: S101 - a passed simulation comes with fees
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
-        claim = await self._database.run(self._claim(order, known, fees))
+        try:
+            claim = await self._database.run(self._claim(order, known, fees))
+        except StorageError as error:  # the commit may be on the disk all the same
+            raise self._pending(order.key, "") from error
         if not claim.won or claim.raw is None:
             return await self._known_payment(order, claim.settlement)
         self._active.add(claim.settlement.id)
@@ -272,6 +276,8 @@ class Settlements:
             advance = await self.pipeline.advance(
                 account.chain, claim.settlement, claim.raw, order.deadline, for_caller=True
             )
+        except StorageError as error:  # sent, and not recorded
+            raise self._pending(order.key, claim.raw.hash) from error
         finally:
             self._active.discard(claim.settlement.id)
         row = advance.settlement

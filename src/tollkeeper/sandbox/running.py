@@ -18,8 +18,7 @@ from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Buyer, authorization_for, payment_for
 from tollkeeper.sandbox.evm_engine import EngineName
 from tollkeeper.sandbox.stack import Options, Sandbox, open_sandbox
-from tollkeeper.serving.http_server import ListenError, run, until_signalled
-from tollkeeper.serving.process import StartError
+from tollkeeper.serving.http_server import run, until_signalled
 from tollkeeper.settings import wants_colours
 
 if TYPE_CHECKING:
@@ -68,10 +67,7 @@ def run_sandbox(options: Options, *, print_json: bool) -> None:
                 say(await welcome(sandbox))
             await stop.wait()
 
-    try:
-        run(until_signalled(serve))
-    except ListenError as error:
-        raise StartError(str(error)) from error
+    run(until_signalled(serve))
 
 
 def say(text: str) -> None:

@@ -21,9 +21,9 @@ from tollkeeper.core.sealing import KeyRing
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.target import DemoTarget
 from tollkeeper.sandbox.wallets import PUBLIC_SEED, TestWallets, derive_wallets
+from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
 from tollkeeper.serving.http_server import HttpServer, listen
-from tollkeeper.serving.process import StartError
 from tollkeeper.settings import ExposureCaps, GasCaps, NetworkSettings, Role, Settings
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Sandbox:
 
 @asynccontextmanager
 async def open_sandbox(options: Options) -> AsyncIterator[Sandbox]:
-    """A running sandbox, until the block ends. Raises: ListenError, StartError, StorageError."""
+    """A running sandbox, until the block ends. Raises: StartError, StorageError."""
     wallets = derive_wallets()
     async with AsyncExitStack() as parts:
         directory = options.data_dir or Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-")))
@@ -98,8 +98,7 @@ async def open_sandbox(options: Options) -> AsyncIterator[Sandbox]:
         listening = parts.enter_context(listen(HOST, options.port))
         rpc_url = options.rpc_url
         if rpc_url is None:
-            node = await parts.enter_async_context(EvmNode(engine=options.engine, wallets=wallets))
-            rpc_url = node.url
+            rpc_url = (await parts.enter_async_context(_node(options, wallets))).url
         target = DemoTarget()
         target_server = await parts.enter_async_context(HttpServer(target, listen(HOST, 0), drain_seconds=1))
         gateway_url = f"http://{HOST}:{listening.getsockname()[1]}"
@@ -115,6 +114,14 @@ async def open_sandbox(options: Options) -> AsyncIterator[Sandbox]:
             wallets=wallets,
             target=target,
         )
+
+
+def _node(options: Options, wallets: TestWallets) -> EvmNode:
+    """Raises: StartError where the engine is not installed."""
+    try:
+        return EvmNode(engine=options.engine, wallets=wallets)
+    except ImportError as error:
+        raise StartError(f"the chain's engine is not installed ({error.name})") from error
 
 
 def _database_path(directory: Path, *, has_own_chain: bool) -> Path:

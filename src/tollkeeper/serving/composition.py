@@ -30,6 +30,7 @@ from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.origins import OriginGuard
+from tollkeeper.serving.trusted_gateways import keep_keys_fresh
 from tollkeeper.settings import NetworkSettings, Role, Settings
 from tollkeeper.storage import StorageError, open_database
 
@@ -110,9 +111,12 @@ async def _open_hub(
         auth,
         [HubNetwork(_evm_config(network, settings), signer) for network in settings.networks.values()],
         public_url=public_url,
-        trusted_keys=_public_keys(_given(settings.auth_keys)),
+        trusted_keys=_public_keys(_given(settings.auth_keys)) if settings.role is Role.SERVE else {},
     )
     parts.push_async_callback(hub.close)
+    if settings.role is Role.HUB and settings.trusted_issuers:
+        refreshing = asyncio.create_task(keep_keys_fresh(settings.trusted_issuers, hub.trusted_keys))
+        parts.push_async_callback(_end, refreshing)
     starting = asyncio.create_task(hub.start())
     parts.push_async_callback(_end, starting)
     await asyncio.wait({starting}, timeout=_NODES_WAIT_SECONDS)

@@ -11,6 +11,7 @@ import contextlib
 import signal
 import socket
 from dataclasses import dataclass
+from email.utils import formatdate
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -18,12 +19,16 @@ import structlog
 import uvicorn
 import uvloop
 
-from tollkeeper.serving.http_protocol import BoundedHttpProtocol
+from tollkeeper.api import error_envelope, header_pairs, new_request_id
+from tollkeeper.edge.inbound import strict_protocol
+from tollkeeper.serving import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
     from types import TracebackType
 
+    from tollkeeper.core.errors import ApiError
+    from tollkeeper.core.forwarding import Header
     from tollkeeper.serving.access import Application
 
 T = TypeVar("T")
@@ -34,8 +39,8 @@ _KEEP_ALIVE_SECONDS: Final = 75
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class ListenError(Exception):
-    """The address cannot be listened on; the message says why."""
+class ListenError(StartError):
+    """The address cannot be listened on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,19 @@ def listen(host: str, port: int) -> socket.socket:
         raise ListenError(msg) from error
 
 
+def render_refusal(error: ApiError) -> tuple[int, list[Header], bytes]:
+    """The answer to bytes that the protocol refused, and that no application will see."""
+    request_id = new_request_id()
+    headers = {
+        "Content-Type": "application/json",
+        "Date": formatdate(usegmt=True),
+        "X402-Version": "1",
+        "X-Request-Id": request_id,
+        **error.headers,
+    }
+    return error.status, header_pairs(headers), error_envelope(error, request_id)
+
+
 class _Server(uvicorn.Server):
     """uvicorn inside our event loop: the signals are this process's own, and somebody waits for its start."""
 
@@ -94,7 +112,7 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app=app,
-                http=BoundedHttpProtocol,
+                http=strict_protocol(render_refusal),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -8,6 +8,7 @@ header is not asked, since a page chooses it by its own name's address. Calls of
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import error_envelope, header_pairs, new_request_id, send_answer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tollkeeper.api import Headers
     from tollkeeper.serving.access import Application, Message, Receive, Send
 
+_SLASHES: Final = re.compile("/{2,}")
 _METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _EXPOSED: Final = b"X-Request-Id, X402-Version, Retry-After"
 _MAX_AGE_SECONDS: Final = b"600"
@@ -54,7 +56,8 @@ class OriginGuard:
             await self._app(scope, receive, send_allowing)
 
     def _foreign_origin(self, scope: Message) -> str | None:
-        if scope["type"] != "http" or not scope["path"].startswith(self._prefixes):
+        # A router may take `//api` for `/api`; the guard must not be the one that does not.
+        if scope["type"] != "http" or not _SLASHES.sub("/", scope["path"]).startswith(self._prefixes):
             return None
         origin = _header(scope, b"origin")
         return None if origin is None or origin.lower() == self._own else origin

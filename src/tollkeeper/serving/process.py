@@ -9,7 +9,7 @@ import structlog
 
 from tollkeeper.logs import configure_logs
 from tollkeeper.serving.composition import compose
-from tollkeeper.serving.http_server import HttpServer, ListenError, listen, run, until_signalled
+from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.settings import wants_colours
 
 if TYPE_CHECKING:
@@ -20,17 +20,10 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.serving")
 
 
-class StartError(Exception):
-    """The process cannot start; the message says why."""
-
-
 def serve(settings: Settings) -> None:
     """Run the parts that the settings name until a signal. Raises: StartError, StorageError."""
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
-    try:
-        run(until_signalled(lambda stop: serve_until(settings, stop)))
-    except ListenError as error:
-        raise StartError(str(error)) from error
+    run(until_signalled(lambda stop: serve_until(settings, stop)))
 
 
 async def serve_until(settings: Settings, stop: asyncio.Event) -> None:

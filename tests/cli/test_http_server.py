@@ -99,6 +99,26 @@ async def test_pipelined_requests_are_answered_in_order(address: Address) -> Non
     assert bodies == [b"1", b"2", b"0"]
 
 
+async def test_a_request_sent_while_the_server_begins_to_stop_is_still_answered() -> None:
+    async with HttpServer(AccessLog(app), listen("127.0.0.1", 0), drain_seconds=5) as server:
+        host, port = server.address.host, server.address.port
+        connections = [await asyncio.open_connection(host, port) for _ in range(3)]
+        stopping = asyncio.create_task(server.__aexit__(None, None, None))
+        await asyncio.sleep(0.15)  # uvicorn looks every tenth of a second whether it is to stop
+        _, writer = connections[0]
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        _, writer = connections[1]
+        writer.write(b"GET / HTTP/1.1\r\n")
+        await asyncio.sleep(0.5)
+        writer.write(b"Host: x\r\n\r\n")
+        answers = [await asyncio.wait_for(reader.read(), 5) for reader, _ in connections]
+        await stopping
+    for _, writer in connections:
+        writer.close()
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200", b"HTTP/1.1 200", b""]
+    assert all(b"connection: close" in answer for answer in answers[:2])
+
+
 async def test_a_taken_port_is_said_with_its_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -1,0 +1,86 @@
+"""Gateway and hub apart: a purchase through both, with its data in the history; a login of one taken by the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cli.processes import Answer, ask, finished, running
+from tests.interop.local_server import Reply, serving
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving.http_server import listen
+
+WALLETS = derive_wallets()
+
+
+@dataclass
+class Parts:
+    gateway_url: str
+    hub_url: str
+    target_url: str
+
+
+def free_port() -> int:
+    with closing(listen("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
+    with ExitStack() as stack:
+        node = stack.enter_context(EvmNode().run_in_thread())
+        hub_url, gateway_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        hub_environ = {
+            "TOLLKEEPER_PORT": hub_url.rpartition(":")[2],
+            "TOLLKEEPER_PUBLIC_URL": hub_url,
+            "TOLLKEEPER_TRUSTED_ISSUERS": gateway_url,
+            "TOLLKEEPER_SIGNER_KEY": WALLETS.relayer.private_key_hex,
+        }
+        gateway_environ = {
+            "TOLLKEEPER_PORT": gateway_url.rpartition(":")[2],
+            "TOLLKEEPER_PUBLIC_URL": gateway_url,
+            "TOLLKEEPER_HUB_URL": hub_url,
+            "TOLLKEEPER_TRUSTED_ISSUERS": hub_url,
+            "TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": WALLETS.owner.address,
+            "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",
+        }
+        for name, environ in (("hub", hub_environ), ("gateway", gateway_environ)):
+            directory = tmp_path_factory.mktemp(name)
+            assert finished("init", "--dir", directory, "--rpc-url", node.url).returncode == 0
+            config = directory / "tollkeeper.toml"
+            stack.enter_context(running(name, "--config", config, environ=environ)).wait_for_event("serving")
+        time.sleep(2.5)  # the hub, which came first, asks the gateway for its keys again after two seconds
+        target = stack.enter_context(serving(lambda request: Reply(200, {"path": request.path})))
+        yield Parts(gateway_url, hub_url, f"{target.url}/data")
+
+
+def test_a_purchase_through_both_is_in_the_hubs_history_with_its_data(parts: Parts) -> None:
+    answer, history = asyncio.run(buy_and_look(parts, {}))
+    assert answer.status == 200, answer.body
+    (row,) = [row for row in history if row["purchaseData"]["purchaseId"] == answer.headers["x-purchase-id"]]
+    assert (row["status"], row["purchaseData"]["gateway"]) == ("success", parts.gateway_url)
+
+
+def test_the_gateway_takes_the_hubs_login(parts: Parts) -> None:
+    answer, _ = asyncio.run(buy_and_look(parts, {"requireAuth": True}))
+    assert answer.status == 200, answer.body
+
+
+async def buy_and_look(parts: Parts, fields: dict[str, Any]) -> tuple[Answer, list[dict[str, Any]]]:
+    body = {"targetUrl": parts.target_url, "price": "0.01", **fields}
+    gate = ask(f"{parts.gateway_url}/api/v1/paygates", body=body).json()
+    async with Buyer(WALLETS.buyer) as buyer:
+        bearer = {"Authorization": f"Bearer {await buyer.login(parts.hub_url)}"}
+        payment = buyer.sign(ask(gate["accessUrl"], headers=bearer).json())
+    answer = ask(gate["accessUrl"], headers={**bearer, "X-Payment": payment})
+    history = ask(f"{parts.hub_url}/api/v1/history?limit=100", headers=bearer).json()["history"]
+    return answer, history

@@ -1,0 +1,163 @@
+"""A body is held whole: in memory up to its limit, beyond it on disk, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+from tollkeeper.edge.spool import BATCH_SIZE_BYTES, Spool, SpooledBody, SpoolRoom
+
+MIB = 1024 * 1024
+
+
+class Source:
+    """What a spool holds back and releases."""
+
+    def __init__(self) -> None:
+        self.is_paused = False
+        self.pauses = 0
+        self.faults: list[OSError] = []
+
+    def pause(self) -> None:
+        self.is_paused = True
+        self.pauses += 1
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+
+def spool(room: SpoolRoom, source: Source, memory_bytes: int = MIB) -> Spool:
+    return Spool(room, memory_bytes, pause=source.pause, resume=source.resume, on_fault=source.faults.append)
+
+
+async def until_resumed(source: Source) -> None:
+    while source.is_paused:  # noqa: ASYNC110 - a spool tells its source by a call, not by an event
+        await asyncio.sleep(0)
+
+
+async def whole(body: bytes | SpooledBody) -> bytes:
+    return body if isinstance(body, bytes) else b"".join([part async for part in body])
+
+
+async def test_a_small_body_never_touches_the_disk(tmp_path: Path) -> None:
+    room, source = SpoolRoom(64 * MIB, tmp_path / "missing"), Source()
+    spooled = spool(room, source)
+    for _ in range(4):
+        spooled.append(bytes(MIB // 4))
+    assert room.in_use_bytes == MIB
+    assert await spooled.finish() == bytes(MIB)
+    assert (room.in_use_bytes, source.pauses, source.faults) == (0, 0, [])
+    room.close()
+
+
+async def test_a_large_body_comes_back_as_it_went_in_and_the_source_waits_for_the_disk() -> None:
+    room, source = SpoolRoom(64 * MIB), Source()
+    spooled = spool(room, source)
+    parts = [bytes([number]) * 100_000 for number in range(80)]
+    for part in parts:
+        spooled.append(part)
+        while source.is_paused:
+            assert room.in_use_bytes <= MIB + 100_000
+            await asyncio.sleep(0)
+    body = await spooled.finish()
+    assert isinstance(body, SpooledBody)
+    assert body.size_bytes == 8_000_000
+    assert await whole(body) == b"".join(parts)
+    assert (room.in_use_bytes, source.pauses > 5) == (0, True)
+    room.close()
+
+
+async def test_a_source_that_goes_on_while_the_disk_is_behind_loses_nothing() -> None:
+    room, source = SpoolRoom(64 * MIB), Source()
+    spooled = spool(room, source)
+    parts = [bytes([number]) * 300_000 for number in range(20)]
+    for part in parts:
+        spooled.append(part)
+    await until_resumed(source)
+    assert await whole(await spooled.finish()) == b"".join(parts)
+    room.close()
+
+
+async def test_a_crowded_room_sends_bodies_to_disk_early() -> None:
+    room, source = SpoolRoom(2 * MIB), Source()
+    spools = [spool(room, source) for _ in range(6)]
+    for spooled in spools:
+        for _ in range(3):
+            spooled.append(bytes(300_000))
+    bodies = [await spooled.finish() for spooled in spools]
+    assert [isinstance(body, SpooledBody) for body in bodies] == [False, False, True, True, True, True]
+    assert [await whole(body) for body in bodies] == [bytes(900_000)] * 6
+    assert room.in_use_bytes == 0
+    room.close()
+
+
+async def test_a_spool_that_is_given_up_leaves_nothing() -> None:
+    room, source = SpoolRoom(64 * MIB), Source()
+    for size in (1000, 2 * MIB):
+        given_up = spool(room, source)
+        given_up.append(bytes(size))
+        given_up.close()
+    on_disk = spool(room, source)
+    on_disk.append(bytes(2 * MIB))
+    await until_resumed(source)
+    on_disk.close()
+    await asyncio.sleep(0.05)
+    assert (room.in_use_bytes, source.faults) == (0, [])
+    room.close()
+
+
+async def test_a_spool_that_is_given_up_while_its_end_is_awaited_leaves_nothing() -> None:
+    room, source, held = SpoolRoom(64 * MIB), Source(), threading.Event()
+    for _ in range(4):
+        room.threads.submit(held.wait)  # the disk is slow
+    spooled = spool(room, source)
+    spooled.append(bytes(2 * MIB))
+    finishing = asyncio.ensure_future(spooled.finish())
+    await asyncio.sleep(0)
+    finishing.cancel()
+    spooled.close()
+    held.set()
+    await asyncio.sleep(0.05)
+    assert (room.in_use_bytes, finishing.cancelled()) == (0, True)
+    room.close()
+
+
+async def test_a_disk_that_fails_is_told_once_and_ends_the_wait(tmp_path: Path) -> None:
+    room, source = SpoolRoom(64 * MIB, tmp_path / "missing"), Source()
+    spooled = spool(room, source)
+    spooled.append(bytes(2 * MIB))
+    with pytest.raises(FileNotFoundError):
+        await spooled.finish()
+    assert [type(fault) for fault in source.faults] == [FileNotFoundError]
+    spooled.close()
+    assert room.in_use_bytes == 0
+    room.close()
+
+
+async def test_a_body_that_is_left_half_read_gives_its_space_back() -> None:
+    room, source = SpoolRoom(64 * MIB), Source()
+    spooled = spool(room, source, memory_bytes=1)
+    spooled.append(bytes(3 * BATCH_SIZE_BYTES))
+    body = await spooled.finish()
+    assert isinstance(body, SpooledBody)
+    async for part in body:
+        assert len(part) == BATCH_SIZE_BYTES
+        break
+    gc.collect()  # an iteration that is left is closed when it is collected
+    await asyncio.sleep(0.01)
+    with pytest.raises(ValueError, match="closed"):
+        await whole(body)
+    room.close()
+
+
+async def test_a_file_that_is_shorter_than_it_was_is_a_fault(tmp_path: Path) -> None:
+    room = SpoolRoom(64 * MIB)
+    path = tmp_path / "short"
+    path.write_bytes(b"half")
+    with pytest.raises(OSError, match="shorter"):
+        await whole(SpooledBody(path.open("rb"), 10, room.threads))
+    room.close()
