@@ -17,7 +17,7 @@ from bench.measuring import Result, alternate, cores, pinned
 from bench.payments import NETWORK, sandbox_asset, signed_payments
 from tollkeeper.core.verification import form_checks, require, requirement_checks, signature_check, time_checks
 from tollkeeper.core.wire import EvmPayload
-from tollkeeper.hub.requests import parse_asked, parse_body
+from tollkeeper.hub.requests import parse_asked, parse_body, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def measure() -> Result:
 
     def ours() -> None:
         for body in bodies:
-            asked = parse_asked(parse_body(body))
+            asked = read_plain(body) or parse_asked(parse_body(body))
             payload = asked.payment.payload
             require(form_checks(asked.payment, assets))
             assert isinstance(payload, EvmPayload)

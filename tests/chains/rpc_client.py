@@ -28,7 +28,7 @@ class RpcClient:
         address = urlsplit(url)
         self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_TIMEOUT_SECONDS)
 
-    def post(self, body: object) -> Any:  # noqa: ANN401 - any JSON value
+    def post(self, body: object) -> Any:
         """The JSON answer to a JSON body."""
         try:
             return self._exchange(body)
@@ -36,11 +36,11 @@ class RpcClient:
             self._connection.close()
             return self._exchange(body)
 
-    def _exchange(self, body: object) -> Any:  # noqa: ANN401 - as above
+    def _exchange(self, body: object) -> Any:
         self._connection.request("POST", "/", json.dumps(body), {"Content-Type": "application/json"})
         return json.loads(self._connection.getresponse().read())
 
-    def call(self, method: str, *params: object) -> Any:  # noqa: ANN401 - as above
+    def call(self, method: str, *params: object) -> Any:
         """The result of a method. Raises: RpcFailure."""
         answer = self.post({"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)})
         if "error" in answer:

@@ -139,7 +139,7 @@ BATCHES: dict[str, Callable[[Any], Any]] = {
     "one missing": lambda body: echo(body)[:-1],
     "one twice": lambda body: [*echo(body)[:-1], echo(body)[0]],
     "a stranger": lambda body: [*echo(body)[:-1], {"id": 99, "result": 1}],
-    "one error for all": lambda _body: {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no batch"}},
+    "not JSON": lambda _body: b"[",
 }
 
 
@@ -148,6 +148,24 @@ async def test_a_batch_that_is_not_answered_call_by_call_tells_nothing(node: Scr
     node.reply = BATCHES[case]
     with pytest.raises(RpcUnavailable):
         await rpc.ask([("echo", [1]), ("echo", [2])])
+
+
+@pytest.mark.parametrize("largest", [1, 2, 10])
+async def test_a_node_that_takes_only_small_batches_gets_them_and_is_remembered(
+    node: ScriptedNode, rpc: Rpc, largest: int
+) -> None:
+    def reply(body: Any) -> Any:
+        if isinstance(body, list) and (len(body) > largest or largest == 1):
+            return {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "batch too large"}}
+        return echo(body)
+
+    node.reply = reply
+    assert await asyncio.gather(*(rpc.call("echo", index) for index in range(50))) == list(range(50))
+    node.bodies.clear()
+    assert await asyncio.gather(*(rpc.call("echo", index) for index in range(50))) == list(range(50))
+    sizes = [len(body) if isinstance(body, list) else 1 for body in node.bodies]
+    assert max(sizes) <= largest
+    assert len(sizes) < 50 or largest == 1
 
 
 async def test_answers_of_a_batch_may_come_in_any_order(node: ScriptedNode, rpc: Rpc) -> None:

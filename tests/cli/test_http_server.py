@@ -1,4 +1,4 @@
-"""The inbound protocol: heads are bounded in size, and what is no HTTP is refused in specification 7's words."""
+"""The listener: bounded heads, refusals in specification 7's words, an end that answers what was sent."""
 
 from __future__ import annotations
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tollkeeper.core.errors import TABLE, ApiError, Code, ErrorType, invalid, missing, payment_error
+from tollkeeper.core.errors import (
+    RETRY_AFTER_SECONDS,
+    TABLE,
+    ApiError,
+    Code,
+    ErrorType,
+    invalid,
+    missing,
+    payment_error,
+)
 
 # Typed from the two documents, not from the program.
 DOCUMENTED: dict[str, tuple[str, int]] = {
@@ -78,6 +87,13 @@ def test_an_error_is_an_exception_that_says_its_message_and_keeps_its_headers() 
     assert str(error) == error.message == "not here"
     assert error.headers == {"Allow": "GET"}
     assert ApiError(Code.NOT_FOUND, "x").headers == {}
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_a_503_says_when_to_try_again_and_nothing_else_does(code: Code) -> None:
+    headers = ApiError(code, "why").headers
+    assert headers == ({"Retry-After": str(RETRY_AFTER_SECONDS)} if DOCUMENTED[code.value][1] == 503 else {})
+    assert ApiError(code, "why", headers={"Retry-After": "9"}).headers == {"Retry-After": "9"}
 
 
 @pytest.mark.parametrize("code", REFUSED_PAYMENTS)

@@ -45,7 +45,7 @@ DROPPED_FROM_RESPONSE = words("""
 Connection Keep-Alive Proxy-Authenticate Transfer-Encoding Trailer Upgrade TE X-Payment X-Payment-Response
 PAYMENT-REQUIRED X-Credit-Token X-Credits-Remaining X-Credits-Total X-Purchase-Id X-Payer X402-Version Set-Cookie
 Set-Cookie2 Service-Worker-Allowed Clear-Site-Data Strict-Transport-Security Alt-Svc Public-Key-Pins
-Public-Key-Pins-Report-Only Cache-Control Expires Pragma Age Surrogate-Control CDN-Cache-Control Content-Length
+Public-Key-Pins-Report-Only NEL Report-To Accept-CH Expect-CT Set-Login Cache-Control Expires Pragma Age Surrogate-Control CDN-Cache-Control Content-Length
 Access-Control-Allow-Origin Access-Control-Allow-Credentials X-Request-Id Via X-Paygate-Slug X-Content-Type-Options
 """)
 
@@ -268,10 +268,16 @@ def test_no_answer_may_be_kept_by_a_cache_or_sniffed() -> None:
         [b""],
         [],
         [b"application/json", b"text/html"],
+        [b"text/plain", b"text/plain"],
     ],
 )
 def test_a_body_that_a_browser_may_run_is_sandboxed(content_types: list[bytes]) -> None:
     answer = response_headers([(b"content-type", value) for value in content_types])
+    assert (b"content-security-policy", b"sandbox") in answer
+
+
+def test_a_type_that_is_taken_away_as_hop_by_hop_says_nothing() -> None:
+    answer = response_headers([(b"connection", b"content-type"), (b"content-type", b"text/plain")])
     assert (b"content-security-policy", b"sandbox") in answer
 
 

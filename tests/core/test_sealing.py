@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tollkeeper.core.errors import Code
 from tollkeeper.core.sealing import KeyRing, SealError, place, seal, unseal
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -58,6 +59,12 @@ def test_any_changed_byte_and_any_cut_is_refused() -> None:
 def test_any_bytes_are_refused_and_never_a_fault(data: bytes) -> None:
     with pytest.raises(SealError):
         unseal(RING, data, WHERE)
+
+
+def test_a_value_that_does_not_open_is_answered_as_unavailable() -> None:
+    with pytest.raises(SealError) as refused:
+        unseal(RING, b"", WHERE)
+    assert (refused.value.code, refused.value.status) == (Code.UNAVAILABLE, 503)
 
 
 @pytest.mark.parametrize(

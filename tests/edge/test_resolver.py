@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable
 
 import pytest
@@ -150,6 +151,24 @@ async def test_the_system_s_own_lookup_is_judged_like_any_other() -> None:
         assert await code_of(resolver.resolve("no-such-host.invalid", 80)) is Code.UPSTREAM_UNREACHABLE
     finally:
         resolver.close()
+
+
+async def test_silent_name_servers_of_gates_that_are_made_do_not_stop_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def getaddrinfo(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if host.startswith("silent"):
+            answered.wait(10)
+        return [(0, 0, 0, "", ("8.8.8.8", 80))]
+
+    monkeypatch.setattr("tollkeeper.edge.addresses.socket.getaddrinfo", getaddrinfo)
+    resolver = Resolver(allow_private=False)
+    making = [asyncio.ensure_future(resolver.check_target(f"http://silent{n}.example/")) for n in range(100)]
+    await asyncio.sleep(0.05)
+    assert await asyncio.wait_for(resolver.resolve("good.example", 80), 1) == ["8.8.8.8"]
+    answered.set()
+    await asyncio.gather(*making)
+    resolver.close()
 
 
 def named(port: int) -> TargetUrl:

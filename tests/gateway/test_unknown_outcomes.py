@@ -87,7 +87,8 @@ async def test_unknown_outcome_is_a_503_and_the_same_payment_is_served_once_in_t
     assert (answer.status, body["error"]["code"], body["error"]["type"]) == (503, "SETTLEMENT_PENDING", "payment")
     assert int(answer.headers["retry-after"]) > 0
     assert "accepts" not in body
-    assert body["error"]["details"]["statusUrl"].startswith(apart.gateway_url)
+    status = await apart.buyer.ask("GET", body["error"]["details"]["statusUrl"])
+    assert status.status in {200, 404}
     assert answer.headers["x-credit-token"]
     assert apart.target.requests == []
     apart.hub.settling = HostileHub().settling
@@ -212,6 +213,6 @@ async def test_hub_that_is_down_is_a_503_that_charges_nothing(
             assert "accepts" not in answer.json()
             assert (await buyer.call(gate["accessUrl"], held)).status == 200  # held credits need no hub
             ready = await buyer.ask("GET", gateway_url + "/readyz")
-            assert (ready.status, ready.json()["checks"]) == (503, {"database": True, "hub": False})
+            assert (ready.status, ready.json()["error"]["details"]["checks"]) == (503, {"database": True, "hub": False})
         finally:
             await parts.__aexit__(None, None, None)

@@ -220,7 +220,8 @@ def new_hub(
 async def run_hub(directory: Path, chain: ChainUnderTest, **options: Any) -> AsyncIterator[HubUnderTest]:
     """A hub of the chain's relayer on a free port; `rpc_url` puts something between hub and node."""
     config = hub_config(options.pop("rpc_url", chain.url), **options.pop("config", {}))
-    database = open_database(str(directory / "hub.db"))
+    wrap: Callable[[Database], Database] = options.pop("wrap_database", lambda opened: opened)
+    database = wrap(open_database(str(directory / "hub.db")))
     hub = new_hub(database, chain.wallets.relayer.private_key, config, **options)
     try:
         await hub.start()

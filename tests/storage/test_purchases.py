@@ -20,12 +20,13 @@ from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import ClaimResult, Purchase, Purchases, SpendRequest
+from tollkeeper.storage.purchases import ClaimResult, Exposure, Purchase, Purchases, SpendRequest
 
 RING = KeyRing("a", {"a": bytes(32)})
 PAYEE = "0x" + "ab" * 20
 NOW_MS = 1_700_000_000_000
 HEADER = header_hash(b"header")
+TRUST = Exposure(purchases=2, value_micro=10**9)
 
 
 def key(number: int) -> PaymentKey:
@@ -58,8 +59,8 @@ class Shop:
             purchase_id=f"pur_{gate.id}_{number}",
             value_micro=gate.price_micro,
             header=HEADER,
-            assume_valid=assume_valid,
-            request_of=lambda purchase_id, attempt: f"{purchase_id}.{attempt}".encode(),
+            trust=TRUST if assume_valid else None,
+            request_of=lambda purchase: f"{purchase.id}.{purchase.attempt}".encode(),
             now_ms=NOW_MS,
         )
 
@@ -197,6 +198,17 @@ async def test_delete_voids_credits_and_serves_a_pending_claim_once(shop: Shop) 
     await shop.ledger_agrees()
 
 
+async def test_claim_whose_buyer_was_away_is_served_once_after_the_delete(shop: Shop) -> None:
+    gate = await shop.gate(5)
+    claimed = (await shop.claim(gate, 1)).purchase
+    assert claimed is not None
+    await shop.gates.delete(gate.id, NOW_MS)
+    await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    await shop.ledger_agrees()
+
+
 async def test_disabled_gate_sells_nothing_and_serves_held_credits(shop: Shop) -> None:
     gate = await shop.gate()
     await shop.bought(gate)
@@ -229,17 +241,22 @@ async def test_settle_request_comes_back_as_it_was_claimed(shop: Shop) -> None:
     assert await shop.purchases.in_flight(10) == [(claim.purchase, f"{claim.purchase.id}.1".encode())]
 
 
-async def test_exposure_counts_trusted_and_unconfirmed_purchases_only(shop: Shop) -> None:
+async def test_payer_is_trusted_up_to_the_cap_however_many_claim_at_once(shop: Shop) -> None:
     gate = await shop.gate()
-    await shop.bought(gate, 1)
-    trusted = (await shop.claim(gate, 2, assume_valid=True)).purchase
-    assert trusted is not None
-    exposure = await shop.purchases.exposure(trusted.payer, gate.id)
-    assert (exposure.purchases, exposure.value_micro) == (1, gate.price_micro)
-    await shop.purchases.grant(trusted, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
-    assert [purchase.id for purchase in await shop.purchases.unconfirmed(10)] == [trusted.id]
-    await shop.purchases.confirm(trusted, NOW_MS)
-    assert (await shop.purchases.exposure(trusted.payer, gate.id)).purchases == 0
+    await shop.bought(gate, 99)
+    claims = await asyncio.gather(*(shop.claim(gate, number, assume_valid=True) for number in range(1, 21)))
+    trusted = [claim.purchase for claim in claims if claim.purchase is not None and claim.purchase.assume_valid]
+    assert len(trusted) == TRUST.purchases
+    for purchase in trusted:
+        await shop.purchases.grant(purchase, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
+    assert {purchase.id for purchase in await shop.purchases.unconfirmed(10)} == {item.id for item in trusted}
+    beyond = await shop.claim(gate, 21, assume_valid=True)
+    assert beyond.purchase is not None
+    assert not beyond.purchase.assume_valid
+    await shop.purchases.confirm(trusted[0], NOW_MS)
+    again = await shop.claim(gate, 22, assume_valid=True)
+    assert again.purchase is not None
+    assert again.purchase.assume_valid
 
 
 async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop: Shop) -> None:
@@ -248,6 +265,7 @@ async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop
     assert trusted is not None
     await shop.purchases.grant(trusted, "0xhash", confirmed=False, wish=shop.wish(gate), now_ms=NOW_MS)
     await shop.purchases.void(trusted, "settlement_failed", NOW_MS)
+    assert (await shop.gates.counters(gate.id)).revenue_micro == 0
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
 
 

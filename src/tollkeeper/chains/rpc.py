@@ -74,6 +74,7 @@ class Rpc:
         self.urls = tuple(urls)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._session: aiohttp.ClientSession | None = None
+        self._batch_size = _BATCH_SIZE_MAX
         self._waiting: list[_Group] = []
         self._scheduled = False
         self._flights: set[asyncio.Task[None]] = set()
@@ -123,7 +124,7 @@ class Rpc:
         while self._waiting and len(self._flights) < _FLIGHTS_MAX:
             boarding: list[_Group] = []
             size = 0
-            while self._waiting and (not boarding or size + len(self._waiting[0].calls) <= _BATCH_SIZE_MAX):
+            while self._waiting and (not boarding or size + len(self._waiting[0].calls) <= self._batch_size):
                 group = self._waiting.pop(0)
                 if not group.done.done():  # its caller may have gone
                     boarding.append(group)
@@ -143,9 +144,9 @@ class Rpc:
         entries: dict[bytes, int] = {}
         for group in groups:
             for method, params in group.calls:
-                body = _ENCODE(method) + b',"params":' + _ENCODE(params)
+                body = b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}"
                 group.slots.append(entries.setdefault(body, len(entries)))
-        requests = [b'{"jsonrpc":"2.0","id":%d,"method":%b}' % (slot, body) for body, slot in entries.items()]
+        requests = [_numbered(slot, body) for body, slot in entries.items()]
         reason = "the connection to the node was closed"
         answers: list[Answer] = []
         try:
@@ -164,12 +165,29 @@ class Rpc:
     async def _exchange(self, requests: list[bytes]) -> list[Answer]:
         if len(requests) == 1:
             return [_answer(_read(_DECODE_ONE, await self._post(requests[0])), 0)]
-        replies = _read(_DECODE_BATCH, await self._post(b"[" + b",".join(requests) + b"]"))
+        if len(requests) > self._batch_size:
+            return await self._exchange_halves(requests)
+        body = await self._post(b"[" + b",".join(requests) + b"]")
+        if body.lstrip().startswith(b"{"):  # one object for all: this node takes smaller batches, or none
+            answers = await self._exchange_halves(requests)
+            if not any(isinstance(answer, RpcError) for answer in answers):
+                self._batch_size = min(self._batch_size, (len(requests) + 1) // 2)
+            return answers
+        replies = _read(_DECODE_BATCH, body)
         by_id = {reply.id: reply for reply in replies}
         if len(by_id) != len(replies) or len(by_id) != len(requests):
             msg = "the node did not answer every call of a batch once"
             raise RpcUnavailable(msg)
         return [_answer(by_id.get(slot), slot) for slot in range(len(requests))]
+
+    async def _exchange_halves(self, requests: list[bytes]) -> list[Answer]:
+        """The same calls in two batches."""
+        half = (len(requests) + 1) // 2
+        answers: list[Answer] = []
+        for part in (requests[:half], requests[half:]):
+            renumbered = [_numbered(slot, request.split(b",", 2)[2]) for slot, request in enumerate(part)]
+            answers += await self._exchange(renumbered)
+        return answers
 
     async def _post(self, body: bytes) -> bytes:
         if self._session is None:
@@ -198,6 +216,10 @@ class Rpc:
         except (aiohttp.ClientError, OSError) as error:  # the message may hold a URL with a key in it
             msg = f"the node cannot be reached ({type(error).__name__})"
             raise RpcUnavailable(msg) from error
+
+
+def _numbered(slot: int, body: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,%b' % (slot, body)
 
 
 def _read(decode: Any, body: bytes) -> Any:  # noqa: ANN401 - the decoder's type

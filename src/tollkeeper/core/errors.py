@@ -92,6 +92,9 @@ TABLE: Final[dict[Code, tuple[ErrorType, int]]] = {
 }
 
 
+RETRY_AFTER_SECONDS: Final = 2
+
+
 class ApiError(Exception):
     """An expected refusal: what the caller is told, and nothing that they must not know.
 
@@ -113,6 +116,8 @@ class ApiError(Exception):
         self.details = details
         self.headers = headers or {}
         self.type, self.status = TABLE[code]
+        if self.status == 503:
+            self.headers = {"Retry-After": str(RETRY_AFTER_SECONDS), **self.headers}
 
     def body(self) -> dict[str, Any]:
         """The `error` object of specification 7."""

@@ -30,14 +30,16 @@ else:
 
     def keccak256(data: bytes) -> bytes:
         """Keccak-256 (Ethereum's, not SHA-3)."""
-        return bytes(_keccak(data).digest())
+        digest: bytes = _keccak(data).digest()
+        return digest
 
 
 SECP256K1_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
-_HALF_ORDER: Final = SECP256K1_ORDER // 2
+_HALF_ORDER: Final = (SECP256K1_ORDER // 2).to_bytes(32, "big")
 ZERO_ADDRESS: Final = "0x" + 40 * "0"
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 SIGNATURE_LENGTH: Final = 65
+_PADDING: Final = "00" * 12  # before an address, which a word holds at its end
 
 TRANSFER_TYPEHASH: Final = keccak256(
     b"TransferWithAuthorization(address from,address to,uint256 value,"
@@ -141,9 +143,14 @@ def authorization_digest(separator: bytes, authorization: Authorization) -> byte
 
 def _authorization_words(authorization: Authorization) -> bytes:
     """The six words of an authorization, in the order in which it is hashed and called."""
-    return bytes.fromhex(
-        f"{authorization.payer[2:]:0>64}{authorization.pay_to[2:]:0>64}{authorization.value:064x}"
-        f"{authorization.valid_after:064x}{authorization.valid_before:064x}{authorization.nonce[2:]}"
+    return b"".join(
+        (
+            bytes.fromhex(f"{_PADDING}{authorization.payer[2:]}{_PADDING}{authorization.pay_to[2:]}"),
+            authorization.value.to_bytes(32, "big"),
+            authorization.valid_after.to_bytes(32, "big"),
+            authorization.valid_before.to_bytes(32, "big"),
+            bytes.fromhex(authorization.nonce[2:]),
+        )
     )
 
 
@@ -174,7 +181,7 @@ def recover_address(digest: bytes, signature: bytes) -> bytes:
     if recovery not in {0, 1}:
         msg = "v must be 27 or 28"
         raise ValueError(msg)
-    if int.from_bytes(signature[32:64], "big") > _HALF_ORDER:
+    if signature[32:64] > _HALF_ORDER:
         msg = "s must be in the lower half of the order"
         raise ValueError(msg)
     return recover_unchecked(digest, signature[:64], recovery)

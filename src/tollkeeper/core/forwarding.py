@@ -63,28 +63,40 @@ _REBUILT: Final = frozenset({b"content-length", b"expect", b"host"})
 # Besides what is stripped: signatures are the gateway's to make, and so is the trace of its passing.
 _NOT_THE_OWNERS: Final = frozenset({b"content-digest", b"signature", b"signature-input", b"via"})
 
-_RESPONSE_DROPPED: Final = frozenset(
+# What would let a cache keep a paid answer, or is the gateway's to say of it.
+_ABOUT_THE_ANSWER: Final = frozenset(
     {
         b"age",
-        b"alt-svc",
         b"cache-control",
         b"cdn-cache-control",
-        b"clear-site-data",
-        b"content-length",  # the gateway states the size of what it sends
+        b"content-length",
         b"expires",
         b"pragma",
-        b"public-key-pins",
-        b"public-key-pins-report-only",
-        b"service-worker-allowed",
-        b"set-cookie",
-        b"set-cookie2",
-        b"strict-transport-security",
         b"surrogate-control",
         b"via",
         b"x-content-type-options",
         b"x-request-id",
     }
 )
+# What a browser would apply to the whole origin, which is the gateway's.
+_ABOUT_THE_ORIGIN: Final = frozenset(
+    {
+        b"accept-ch",
+        b"alt-svc",
+        b"clear-site-data",
+        b"expect-ct",
+        b"nel",
+        b"public-key-pins",
+        b"public-key-pins-report-only",
+        b"report-to",
+        b"service-worker-allowed",
+        b"set-cookie",
+        b"set-cookie2",
+        b"set-login",
+        b"strict-transport-security",
+    }
+)
+_RESPONSE_DROPPED: Final = _ABOUT_THE_ANSWER | _ABOUT_THE_ORIGIN
 _RESPONSE_DROPPED_PREFIXES: Final = (*_PAYMENT_PREFIXES, b"access-control-", b"x-paygate")  # CORS is the gateway's own
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -233,7 +245,7 @@ def response_headers(headers: Sequence[Header]) -> list[Header]:
         (b"vary", b"X-Payment, Authorization"),
         (b"x-content-type-options", b"nosniff"),
     ]
-    if _may_run_scripts([value for name, value in headers if name_rules(name).normal == b"content-type"]):
+    if _may_run_scripts([value for name, value in kept if name_rules(name).normal == b"content-type"]):
         kept.append((b"content-security-policy", b"sandbox"))
     return kept
 

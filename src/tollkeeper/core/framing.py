@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import Header, name_rules
+from tollkeeper.core.forwarding import NAME_REMEMBERED_BYTES, Header, name_rules
 
 VERSIONS: Final = frozenset({"1.0", "1.1"})
 METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
@@ -47,18 +48,28 @@ class ResponseFraming:
     declared_bytes: int | None
 
 
+class _Standing(Enum):
+    """How often a header may stand in a request's head."""
+
+    FREE = "any number of times"
+    ONCE = "once"
+    NEVER = "never in this spelling"
+
+
 def check_request_head(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> None:
     """Refuse a request head that is ambiguous. Header names are in lower case. Raises INVALID_PARAMETER."""
     _check_request_line(method, target, version)
     seen: set[bytes] = set()
     for name, value in headers:
-        if b"_" in name and name_rules(name).is_stripped:
+        standing = _remembered_standing(name) if len(name) <= NAME_REMEMBERED_BYTES else _standing(name)
+        if standing is _Standing.FREE:
+            continue
+        if standing is _Standing.NEVER:
             raise _refused("a header is spelled with an underscore in place of a hyphen")
-        if name in _ONCE or name_rules(name).is_protected:
-            if name in seen and name != b"cookie":
-                raise _refused(f"the header {name.decode('ascii')} is there twice")
-            seen.add(name)
-            _check_request_value(name, value, version)
+        if name in seen:
+            raise _refused(f"the header {name.decode('ascii')} is there twice")
+        seen.add(name)
+        _check_request_value(name, value, version)
     if b"host" not in seen:
         raise _refused("the header host is missing")
     if b"content-length" in seen and b"transfer-encoding" in seen:
@@ -83,6 +94,17 @@ def judge_response_head(method: str, status: int, version: str, headers: Sequenc
     if chunked:
         return ResponseFraming(BodyEnd.CHUNKED, None)
     return ResponseFraming(BodyEnd.CLOSE if declared is None else BodyEnd.LENGTH, declared)
+
+
+def _standing(name: bytes) -> _Standing:
+    rules = name_rules(name)
+    if name != rules.normal:
+        return _Standing.NEVER if rules.is_stripped else _Standing.FREE
+    decides = name in _ONCE or (rules.is_protected and name != b"cookie")
+    return _Standing.ONCE if decides else _Standing.FREE
+
+
+_remembered_standing = lru_cache(maxsize=4096)(_standing)
 
 
 def _check_request_line(method: bytes, target: bytes, version: str) -> None:

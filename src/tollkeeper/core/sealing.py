@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from tollkeeper.core.errors import ApiError, Code
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,8 +38,11 @@ class KeyRing:
             raise ValueError(msg)
 
 
-class SealError(Exception):
-    """A sealed value does not open: another place, another key, or changed bytes. Callers fail closed."""
+class SealError(ApiError):
+    """A sealed value does not open: another place, another key, or changed bytes. Answered as a 503: fail closed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.UNAVAILABLE, message)
 
 
 def place(table: str, row: str | int, column: str) -> bytes:

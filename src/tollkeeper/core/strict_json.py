@@ -87,8 +87,8 @@ def _read_plain(data: bytes) -> Any:  # noqa: ANN401 - as parse_json
     """The value of a document in plain spelling, as programs write it; UNSET for any other, which is read slowly.
 
     This reader is several times faster but knows only half of our rules. So its value is written again: where that is
-    the document, spaces aside, no key came twice, because what a repeated key drops is missing from what is written, and
-    nothing that is read and written without a fraction becomes longer. Long integers are left to the other reader.
+    the document, spaces aside, no key came twice, because what a repeated key drops is missing from what is written,
+    and nothing that is read and written without a fraction becomes longer. Long integers are left to the other reader.
     """
     if _TOO_MANY_ZEROS in data.translate(_EVERY_DIGIT_ZERO):
         return msgspec.UNSET

@@ -22,7 +22,8 @@ Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses
 CACHE_SECONDS: Final = 5.0
 LOOKUP_TIMEOUT_SECONDS: Final = 5.0
 CACHED_HOSTS_MAX: Final = 1024
-LOOKUP_THREADS: Final = 16
+CALL_THREADS: Final = 32
+CHECK_THREADS: Final = 8
 
 
 @dataclass(slots=True)
@@ -30,7 +31,8 @@ class Resolver:
     """Resolves hosts under one policy, remembering an answer for a few seconds.
 
     `allow_private` as in `core.addresses.is_target_address`; `lookup` and `clock` (seconds, monotonic) are for tests.
-    Lookups of one host at one time are one lookup.
+    Lookups of one host at one time are one lookup. Those of `check_target`, which cost their asker nothing, have
+    threads apart from those of calls, so that hosts whose name servers are silent cannot stop the calls.
     """
 
     allow_private: bool
@@ -38,7 +40,12 @@ class Resolver:
     clock: Callable[[], float] = time.monotonic
     _cache: dict[str, tuple[float, list[str]]] = field(default_factory=dict)
     _running: dict[str, asyncio.Task[list[str]]] = field(default_factory=dict)
-    _threads: ThreadPoolExecutor | None = None
+    _call_threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="resolve-call")
+    )
+    _check_threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="resolve-check")
+    )
 
     def cached(self, host: str) -> list[str] | None:
         """The addresses of `host` if they were checked in the last seconds."""
@@ -50,30 +57,33 @@ class Resolver:
 
         Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers.
         """
-        known = self.cached(host)
-        if known is not None:
-            return known
-        task = self._running.get(host)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._look_up(host, port))
-            self._running[host] = task
-            task.add_done_callback(lambda done: self._finished(host, done))
-        # One waiter that gives up must not end the lookup of the others.
-        return await asyncio.shield(task)
+        return await self._resolve(host, port, self._call_threads)
 
     async def check_target(self, url: str) -> TargetUrl:
         """`url` taken apart and its host resolved, as on create and update. Raises INVALID_PARAMETER."""
         target = check_target_url(url, allow_private=self.allow_private)
         try:
-            await self.resolve(target.host, target.port)
+            await self._resolve(target.host, target.port, self._check_threads)
         except ApiError as refusal:
             raise invalid(FIELD, f"{FIELD}: {refusal.message}") from None
         return target
 
     def close(self) -> None:
         """End the lookup threads."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._call_threads.shutdown(wait=False, cancel_futures=True)
+        self._check_threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _resolve(self, host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
+        known = self.cached(host)
+        if known is not None:
+            return known
+        task = self._running.get(host)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._look_up(host, port, threads))
+            self._running[host] = task
+            task.add_done_callback(lambda done: self._finished(host, done))
+        # One waiter that gives up must not end the lookup of the others.
+        return await asyncio.shield(task)
 
     def _finished(self, host: str, task: asyncio.Task[list[str]]) -> None:
         del self._running[host]
@@ -83,8 +93,8 @@ class Resolver:
             self._cache.pop(host, None)
             self._cache[host] = (self.clock() + CACHE_SECONDS, task.result())
 
-    async def _look_up(self, host: str, port: int) -> list[str]:
-        texts = [host] if parse_address(host) is not None else await self._ask(host, port)
+    async def _look_up(self, host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
+        texts = [host] if parse_address(host) is not None else await self._ask(host, port, threads)
         for text in texts:
             address = parse_address(text)
             if address is None or not is_target_address(address, allow_private=self.allow_private):
@@ -93,22 +103,20 @@ class Resolver:
             raise _unresolved()
         return texts
 
-    async def _ask(self, host: str, port: int) -> list[str]:
-        lookup = self.lookup or self._system_lookup
+    async def _ask(self, host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
+        asking = self.lookup(host, port) if self.lookup is not None else _system_lookup(host, port, threads)
         try:
-            return await asyncio.wait_for(lookup(host, port), LOOKUP_TIMEOUT_SECONDS)
+            return await asyncio.wait_for(asking, LOOKUP_TIMEOUT_SECONDS)
         except (OSError, UnicodeError):  # asyncio's TimeoutError is an OSError
             raise _unresolved() from None
 
-    async def _system_lookup(self, host: str, port: int) -> list[str]:
-        # Threads of our own: a name server that does not answer would otherwise hold those that everybody shares.
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="resolve")
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-        )
-        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+async def _system_lookup(host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(
+        threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    )
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _unresolved() -> ApiError:

@@ -75,8 +75,8 @@ class StrictProtocol(HttpToolsProtocol):
         self._is_accepted = False  # the newest request was accepted
         self._refusal: ApiError | None = None
         self._is_draining = False
-        # For `check_patience`, in the loop's time
-        self._head_due: float | None = None
+        # For `check_patience`
+        self._head_seconds = 0.0
         self._body_seconds = 0.0
         self._stuck_seconds = 0.0
         self._unsent_bytes = 0
@@ -87,7 +87,6 @@ class StrictProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
-        self._head_due = self.loop.time() + self.listener.patience.head_seconds
         self.listener.sweep.watch(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -119,7 +118,7 @@ class StrictProtocol(HttpToolsProtocol):
         if upgrade_at is not None:
             return self._head_without_upgrade() + data[upgrade_at:]
         if self._in_head:
-            # A head that began in these bytes is measured by its parts (`_measure_head`); of an endless part only
+            # A head that began in these bytes is measured by its parts (`on_header`); of an endless part only
             # the bytes are known.
             self._chatter_bytes = self._chatter_bytes if was_in_head else 0
             if self._chatter_bytes > REQUEST_HEAD_SIZE_BYTES:
@@ -135,25 +134,31 @@ class StrictProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
-        self._head_due = self.loop.time() + self.listener.patience.head_seconds
+        self._head_seconds = 0.0
 
     def on_url(self, url: bytes) -> None:
         """A part of the request target. Raises HEADERS_TOO_LARGE."""
-        self._measure_head(len(url))
-        super().on_url(url)
+        self._head_bytes += len(url)
+        if self._head_bytes > REQUEST_HEAD_SIZE_BYTES:
+            raise _head_too_large()
+        self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the head, or a trailer, which is dropped. Raises HEADERS_TOO_LARGE."""
-        self._measure_head(len(name) + len(value) + 4)
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > REQUEST_HEAD_SIZE_BYTES:
+            raise _head_too_large()
         if self._in_head:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Check the head and accept it. Raises INVALID_PARAMETER, RATE_LIMITED."""
         parser = self.parser
         self._in_head, self._in_body = False, True
         self._is_accepted = False
-        self._head_due = None
         self._head_bytes = self._chatter_bytes = self._unread_bytes = 0
         self._body_seconds = 0.0
         method = parser.get_method()
@@ -192,7 +197,7 @@ class StrictProtocol(HttpToolsProtocol):
         """An answer was written: wait for the next request, or refuse the one that was waiting for its turn."""
         self._unanswered -= 1
         super().on_response_complete()
-        self._head_due = self.loop.time() + self.timeout_keep_alive + self.listener.patience.head_seconds
+        self._head_seconds = 0.0
         self._send_refusal_in_turn()
 
     def shutdown(self) -> None:
@@ -229,11 +234,6 @@ class StrictProtocol(HttpToolsProtocol):
         return b"".join([*lines, b"\r\n"])
 
     # Refusing
-
-    def _measure_head(self, size_bytes: int) -> None:
-        self._head_bytes += size_bytes
-        if self._head_bytes > REQUEST_HEAD_SIZE_BYTES:
-            raise _head_too_large()
 
     def _refuse(self, error: ApiError) -> None:
         """Read no more; answer with `error` after the requests that were accepted before it."""
@@ -275,14 +275,16 @@ class StrictProtocol(HttpToolsProtocol):
     def check_patience(self, now_seconds: float, passed_seconds: float) -> None:
         """See `patience.Watched`. What a caller who is too slow gets is a closed connection."""
         patience = self.listener.patience
+        self._head_seconds += 0.0 if self._unanswered else passed_seconds
         self._body_seconds += passed_seconds if self._is_waiting_for_body() else 0.0
+        idle_seconds = self.timeout_keep_alive if self._is_accepted and not self._in_head else 0
         unsent_bytes = self.transport.get_write_buffer_size()
         is_stuck = 0 < self._unsent_bytes <= unsent_bytes
         self._unsent_bytes = unsent_bytes
         self._stuck_seconds = self._stuck_seconds + passed_seconds if is_stuck else 0.0
         if (
             (self._close_due is not None and now_seconds >= self._close_due)
-            or (self._head_due is not None and now_seconds >= self._head_due and not self._unanswered)
+            or self._head_seconds >= patience.head_seconds + idle_seconds
             or self._body_seconds >= patience.body_seconds
             or self._stuck_seconds >= patience.read_seconds
         ):

@@ -1,7 +1,7 @@
 """The paid request, top to bottom, in the order of contract 4.2 (specification 1.2, 1.3, 3).
 
-    slug (404) -> method (405) -> size (413) -> bearer (401) -> proof of payment (402) -> decode and signature
-    -> spend a held credit -> buy (terms, verify, claim, settle, grant and spend) -> forward
+    slug (404) -> method (405) -> size (413) -> can it be forwarded (400) -> bearer (401) -> proof of payment (402)
+    -> decode and signature -> spend a held credit -> buy (terms, verify, claim, settle, grant and spend) -> forward
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. A credit is spent
 before the first byte goes to the target and is durable by then; what happens to the call afterwards cannot undo it.
@@ -22,8 +22,9 @@ from tollkeeper.core.networks import normalise
 from tollkeeper.core.purchases import Spend, credit_token, header_hash, purchase_of_token
 from tollkeeper.core.verification import form_checks, payment_key, refusal, require, signature_check
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
-from tollkeeper.gateway.buying import Buyer, Presented, pending
+from tollkeeper.gateway.buying import Buyer, Presented
 from tollkeeper.gateway.calls import Call, cors, preflight, receipt_headers
+from tollkeeper.gateway.gates import not_found
 from tollkeeper.storage.purchases import SpendRequest
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.buying import Buying
     from tollkeeper.gateway.delivery import Delivery
     from tollkeeper.gateway.gates import Gates, OpenGate
+    from tollkeeper.gateway.inbox import Inbox
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.purchases import Purchase, Purchases, SpendResult
 
@@ -60,48 +62,71 @@ class Access:
     token_keys: Sequence[bytes]
     profile: Profile
     body_limit_bytes: int
-    gateway_url: str
     verified: OrderedDict[bytes, Presented] = field(default_factory=OrderedDict)
 
     async def answer(self, scope: HTTPScope, receive: Receive, send: Send, slug: str) -> None:
-        """Answers one request at a slug. Raises: ApiError for what is refused before a payment is looked at."""
+        """Answers one request at a slug."""
         call = Call.of(scope)
-        deadline = asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
-        opened = await self.gates.by_slug(slug)
-        if call.is_preflight:
-            await preflight(send, opened.gate, call)
+        try:
+            opened = await self._open(slug, call)
+            if call.is_preflight:
+                await preflight(send, opened.gate, call)
+                return
+            call.check_method(opened.gate)
+            call.check_size(self.body_limit_bytes)
+            call.check_forwardable(opened.target)
+            if opened.gate.require_auth:
+                await self.auth.authenticate(bearer_token(call.header))
+            if not call.has_proof:
+                await self._challenge(send, opened, call)
+                return
+        except ApiError as error:
+            await self._send_error(send, call, error)
             return
-        if not opened.gate.allows(call.method):
-            raise ApiError(
-                Code.METHOD_NOT_ALLOWED, "this PayGate does not take this method", headers={"Allow": opened.gate.allow}
-            )
-        call.check_size(self.body_limit_bytes)
-        if opened.gate.require_auth:
-            await self.auth.authenticate(bearer_token(call.header))
-        if not call.payment and not call.credit_token:
-            await self._challenge(send, opened, call)
-            return
-        buyer: Buyer | None = None
         async with call.reading(receive, self.body_limit_bytes) as inbox:
-            try:
-                if call.credit_token:
-                    opened, result = await self._spend_by_token(opened, call, deadline)
-                else:
-                    presented = self.read_payment(call.payment)
-                    buyer = Buyer(self._wish(opened, call, presented))
-                    work = self._spend_or_buy(opened, presented, call, buyer, deadline)
-                    opened, result = await inbox.unless_gone(work)
-            except ExhaustedError:
-                await self._exhausted(send, opened, call)
-                return
-            except ApiError as error:
-                await self._refuse(send, opened, call, error, buyer)
-                return
-            purchase = _spent(result)
+            await self._answer_paid(send, opened, call, inbox)
+
+    async def _open(self, slug: str, call: Call) -> OpenGate:
+        """The gate. A deleted one is there for payments that were claimed before (contract 2). Raises: NOT_FOUND."""
+        try:
+            return await self.gates.by_slug(slug)
+        except ApiError as error:
+            if error.code is not Code.NOT_FOUND or not call.has_proof:
+                raise
+            return await self.gates.deleted(slug)
+
+    async def _answer_paid(self, send: Send, opened: OpenGate, call: Call, inbox: Inbox) -> None:
+        """From the proof of payment on: a credit is spent, held or bought, and the call goes to the target."""
+        buyer = Buyer(SpendRequest(opened.gate.id, opened.gate.version, None, call.request_id))
+        try:
+            opened, purchase = await inbox.unless_gone(self._take_credit(opened, call, buyer))
+        except ExhaustedError:
+            await self._exhausted(send, opened, call)
+        except ApiError as error:
+            await self._refuse(send, opened, call, error, buyer)
+        else:
             receipts = receipt_headers(purchase)
-            if buyer is not None and buyer.claimed == purchase.id:
-                receipts.append((b"x-credit-token", credit_token(self.token_keys[0], purchase.id).encode()))
+            if buyer.claimed == purchase.id:
+                receipts.append(self._credit_token(purchase.id))
             await self.delivery.deliver(send, opened, call, inbox, purchase, receipts)
+
+    async def _take_credit(self, opened: OpenGate, call: Call, buyer: Buyer) -> tuple[OpenGate, Purchase]:
+        """Spends one credit for this call: by its credit token, or by its payment where the token holds none.
+
+        Returns the gate as it is by then. Raises: the refusal, ExhaustedError.
+        """
+        deadline = asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
+        if call.credit_token:
+            try:
+                return await self._spend_by_token(opened, call, deadline)
+            except (ApiError, ExhaustedError) as refused:
+                is_pending = isinstance(refused, ApiError) and refused.status == 503
+                if is_pending or not call.payment:
+                    raise
+        return await self._spend_or_buy(opened, self.read_payment(call.payment), call, buyer, deadline)
+
+    def _credit_token(self, purchase_id: str) -> tuple[bytes, bytes]:
+        return b"x-credit-token", credit_token(self.token_keys[0], purchase_id).encode()
 
     def _wish(self, opened: OpenGate, call: Call, presented: Presented | None) -> SpendRequest:
         header = None if presented is None else header_hash(presented.header)
@@ -136,19 +161,19 @@ class Access:
 
     async def _spend_or_buy(
         self, opened: OpenGate, presented: Presented, call: Call, buyer: Buyer, deadline: float
-    ) -> tuple[OpenGate, SpendResult]:
+    ) -> tuple[OpenGate, Purchase]:
         """Spends a held credit of this payment or buys with it. Raises: the refusal, ExhaustedError."""
         while True:
             buyer.wish = self._wish(opened, call, presented)
             result = await self.purchases.spend(presented.key, buyer.wish, clock_ms())
             if result.outcome is Spend.SPENT:
-                return opened, result
+                return opened, _spent(result)
             if result.outcome is Spend.STALE:
                 opened = await self.gates.reload(opened.gate.slug)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
                 bought = await self._buy(opened, presented, buyer, deadline)
                 if bought is not None:
-                    return await self.gates.current(opened), bought
+                    return await self.gates.current(opened), _spent(bought)
                 opened = await self.gates.reload(opened.gate.slug)
             else:
                 await self._settle_outcome(result, deadline)
@@ -165,7 +190,7 @@ class Access:
             )
         return await self.buying.buy(opened, presented, buyer, deadline)
 
-    async def _spend_by_token(self, opened: OpenGate, call: Call, deadline: float) -> tuple[OpenGate, SpendResult]:
+    async def _spend_by_token(self, opened: OpenGate, call: Call, deadline: float) -> tuple[OpenGate, Purchase]:
         purchase_id = purchase_of_token(self.token_keys, call.credit_token)
         while True:
             wish = self._wish(opened, call, None)
@@ -173,7 +198,7 @@ class Access:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
             result = await self.purchases.spend_token(purchase_id, wish, clock_ms())
             if result.outcome is Spend.SPENT:
-                return opened, result
+                return opened, _spent(result)
             if result.outcome is Spend.STALE:
                 opened = await self.gates.reload(opened.gate.slug)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
@@ -196,32 +221,45 @@ class Access:
                 details={"purchaseId": purchase.id},
             )
         elif result.outcome is Spend.PARKED:
-            raise pending(purchase, self.gateway_url)
+            raise self.buying.pending(purchase)
         else:
             _foreign(purchase)
 
     async def _challenge(self, send: Send, opened: OpenGate, call: Call) -> None:
         if not opened.gate.is_enabled:
-            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+            raise not_found()
         profile = profile_of(call.accept, self.profile)
         self.traffic.challenged(opened.gate.id)
         await send_answer(send, 402, opened.challenge.body(profile, iso(clock_ms())), cors())
 
     async def _exhausted(self, send: Send, opened: OpenGate, call: Call) -> None:
+        if opened.is_deleted:
+            await self._send_error(send, call, not_found())
+            return
         detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
         profile = profile_of(call.accept, self.profile)
         body = exhausted_body(opened.challenge, detail, profile, iso(clock_ms()))
         self.traffic.challenged(opened.gate.id)
         await send_answer(send, 402, body, cors())
 
-    async def _refuse(self, send: Send, opened: OpenGate, call: Call, error: ApiError, buyer: Buyer | None) -> None:
+    async def _refuse(self, send: Send, opened: OpenGate, call: Call, error: ApiError, buyer: Buyer) -> None:
         """The refusal of contract 4.5: beside a refused payment stand the requirements, so that a client can tell."""
         error.at_gate()
-        siblings = opened.challenge.siblings if error.status == 402 else None
-        headers = [*header_pairs(error.headers), *cors()]
-        if error.code is Code.SETTLEMENT_PENDING and buyer is not None and buyer.claimed is not None:
-            headers.append((b"x-credit-token", credit_token(self.token_keys[0], buyer.claimed).encode()))
-        await send_answer(send, error.status, error_envelope(error, call.request_id, siblings), headers)
+        if opened.is_deleted and error.status != 503:
+            await self._send_error(send, call, not_found())
+        elif error.code is Code.SETTLEMENT_PENDING and buyer.claimed is not None:
+            await self._send_error(send, call, error, [self._credit_token(buyer.claimed)])
+        elif error.status == 402:
+            body = error_envelope(error, call.request_id, opened.challenge.siblings)
+            await send_answer(send, 402, body, [*header_pairs(error.headers), *cors()])
+        else:
+            await self._send_error(send, call, error)
+
+    async def _send_error(
+        self, send: Send, call: Call, error: ApiError, also: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        headers = [*header_pairs(error.headers), *cors(), *also]
+        await send_answer(send, error.status, error_envelope(error, call.request_id), headers)
 
 
 def _spent(result: SpendResult) -> Purchase:

@@ -24,7 +24,7 @@ from tollkeeper.core.paygates import RESERVED_SLUGS, is_slug
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway.access import Access
-from tollkeeper.gateway.buying import Buying, ExposureCap
+from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
 from tollkeeper.gateway.completer import Completer
 from tollkeeper.gateway.credits import credit_routes
 from tollkeeper.gateway.delivery import Delivery
@@ -34,7 +34,7 @@ from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.purchases import Exposure, Purchases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,8 @@ RETRY_SECONDS = 0.5
 class GatewayConfig:
     """The gateway's settings. `public_url` is without a slash at its end.
 
-    `token_keys` make credit tokens: the first one now, the others before.
+    `hub_url` is the hub's public URL, where buyers are told to follow a payment. `token_keys` make credit tokens: the
+    first one now, the others before.
     """
 
     public_url: str
@@ -66,7 +67,8 @@ class GatewayConfig:
     key_ring: KeyRing = field(repr=False)
     token_keys: Sequence[bytes] = field(repr=False)
     profile: Profile = Profile.SUPERSET
-    exposure_cap: ExposureCap = field(default_factory=ExposureCap)
+    hub_url: str = ""
+    exposure_cap: Exposure = DEFAULT_EXPOSURE
     body_limit_bytes: int = BODY_LIMIT_BYTES
 
 
@@ -102,6 +104,7 @@ class Gateway:
             clock_ms=clock_ms,
             new_id=lambda: "pur_" + new_request_id(),
             gateway_url=config.public_url,
+            status_url=config.hub_url,
         )
         self.access = Access(
             gates=self.gates,
@@ -114,7 +117,6 @@ class Gateway:
             token_keys=config.token_keys,
             profile=config.profile,
             body_limit_bytes=config.body_limit_bytes,
-            gateway_url=config.public_url,
         )
         self.management = Management(
             store=self.paygates,
@@ -184,6 +186,7 @@ class Gateway:
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
+        await self._completer.aclose()
         await self.buying.aclose()
         await self.traffic.flush()
         self._forwarder.close()
@@ -203,8 +206,9 @@ def create_app(gateway: Gateway) -> ASGIApp:
         """Contract 2: database and hub."""
         del request
         checks = await gateway.is_ready()
-        ready = all(checks.values())
-        return ok({"status": "ready" if ready else "not ready", "checks": checks}, status=200 if ready else 503)
+        if not all(checks.values()):
+            raise ApiError(Code.UNAVAILABLE, "the gateway is not ready", details={"checks": checks})
+        return ok({"status": "ready", "checks": checks})
 
     management = Litestar(
         route_handlers=[

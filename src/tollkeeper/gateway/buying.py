@@ -16,12 +16,12 @@ import structlog
 
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.purchases import Claim, Spend, attempts_exhausted, header_hash, terms_for
+from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, header_hash, terms_for
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason, require, time_checks
 from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
 from tollkeeper.gateway.hub_client import Settlement
-from tollkeeper.storage.purchases import SpendResult
+from tollkeeper.storage.purchases import Exposure, SpendResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,16 +30,12 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, SettleRequest, Supported, Verdict
     from tollkeeper.storage.purchases import Purchase, Purchases, SpendRequest
 
-PENDING_RETRY_SECONDS: Final = 2
+_WITHOUT_LIMIT: Final = Exposure(purchases=2**62, value_micro=2**62)
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
 
 
-@dataclass(frozen=True, slots=True)
-class ExposureCap:
-    """How much may be granted on trust (`assumeValid: true`) and not yet confirmed, per payer or gate."""
-
-    purchases: int = 20
-    value_micro: int = 20_000_000
+# What one payer may owe on trust (`assumeValid: true`) unless the settings say otherwise.
+DEFAULT_EXPOSURE: Final = Exposure(purchases=20, value_micro=20_000_000)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,11 +85,13 @@ class Buying:
         hub: HubClient,
         supported: Callable[[], Supported],
         *,
-        cap: ExposureCap,
+        cap: Exposure,
         clock_ms: Callable[[], int],
         new_id: Callable[[], str],
         gateway_url: str,
+        status_url: str,
     ) -> None:
+        """`status_url` is the hub's public URL, where anybody can follow a payment."""
         self._purchases = purchases
         self._hub = hub
         self._supported = supported
@@ -101,13 +99,14 @@ class Buying:
         self._clock_ms = clock_ms
         self._new_id = new_id
         self._gateway_url = gateway_url
+        self._status_url = status_url
         self._attempts: dict[tuple[PaymentKey, int, int], _Attempt] = {}
         self._decided = asyncio.Condition()
         self._awaited: Counter[str] = Counter()
 
-    def is_under_way(self, purchase_id: str) -> bool:
-        """Is an attempt of this process settling this purchase?"""
-        return any(attempt.purchase and attempt.purchase.id == purchase_id for attempt in self._attempts.values())
+    def is_under_way(self, key: PaymentKey) -> bool:
+        """Is an attempt of this process buying with this payment? True from before its claim is written."""
+        return any(slot[0] == key for slot in self._attempts)
 
     async def buy(self, opened: OpenGate, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
         """Buys with the payment, or waits for the attempt that already does.
@@ -129,7 +128,7 @@ class Buying:
         except TimeoutError:
             if not buyer.taken:
                 buyer.wants = False
-                raise pending(attempt.purchase, self._gateway_url) from None
+                raise self.pending(attempt.purchase) from None
             result = await asyncio.shield(attempt.task)
         except asyncio.CancelledError:
             buyer.wants = buyer.taken
@@ -161,7 +160,7 @@ class Buying:
                         except TimeoutError:
                             continue
         except TimeoutError:
-            raise pending(purchase, self._gateway_url) from None
+            raise self.pending(purchase) from None
         finally:
             self._awaited[purchase.id] -= 1
             if not self._awaited[purchase.id]:
@@ -177,15 +176,15 @@ class Buying:
         verdict = await self._hub.verify(presented.payment, requirements)
         if not verdict.is_valid:
             raise await self._invalid(verdict, presented.key)
-        trusted = opened.gate.assume_valid and await self._may_trust(presented, opened.gate.id)
-        if not trusted and not self._supported().confirms:
+        supported = self._supported()
+        if not opened.gate.assume_valid and not supported.confirms:
             raise ApiError(
                 Code.UNAVAILABLE,
                 "the payment hub cannot confirm on chain; set assumeValid, or a hub that advertises confirm",
             )
 
-        def request_of(purchase_id: str, attempt: int) -> bytes:
-            return self._request(opened, presented, requirements, purchase_id, attempt, trusted).to_bytes()
+        def request_of(purchase: Purchase) -> bytes:
+            return self._request(opened, presented, requirements, terms, purchase).to_bytes()
 
         claim = await self._purchases.claim(
             presented.key,
@@ -193,7 +192,8 @@ class Buying:
             purchase_id=self._new_id(),
             value_micro=presented.payload.authorization.value,
             header=header_hash(presented.header),
-            assume_valid=trusted,
+            # Nobody can follow a payment at a facilitator that is not ours, so a cap could never be lifted again.
+            trust=(self._cap if supported.is_ours else _WITHOUT_LIMIT) if opened.gate.assume_valid else None,
             request_of=request_of,
             now_ms=now_ms,
         )
@@ -203,7 +203,7 @@ class Buying:
             return _ASK_AGAIN
         self._attempts[slot].purchase = claim.purchase
         buyer.claimed = claim.purchase.id
-        request = self._request(opened, presented, requirements, claim.purchase.id, claim.purchase.attempt, trusted)
+        request = self._request(opened, presented, requirements, terms, claim.purchase)
         return await self._settle(claim.purchase, request, buyer)
 
     def _request(
@@ -211,9 +211,8 @@ class Buying:
         opened: OpenGate,
         presented: Presented,
         requirements: Requirements,
-        purchase_id: str,
-        attempt: int,
-        trusted: bool,  # noqa: FBT001 - private
+        terms: Terms,
+        purchase: Purchase,
     ) -> SettleRequest:
         gate = opened.gate
         purchase_data = {
@@ -221,15 +220,15 @@ class Buying:
             "paygateId": gate.id,
             "slug": gate.slug,
             "title": gate.title,
-            "price": format_usdc(requirements.amount),
-            "credits": gate.credits,
-            "purchaseId": purchase_id,
+            "price": format_usdc(terms.price_micro),
+            "credits": terms.credits,
+            "purchaseId": purchase.id,
         }
         return self._hub.settle_request(
             presented.payment,
             requirements,
-            key=f"{purchase_id}.{attempt}",
-            confirm=not trusted,
+            key=f"{purchase.id}.{purchase.attempt}",
+            confirm=not purchase.assume_valid,
             purchase_data=purchase_data,
         )
 
@@ -248,14 +247,14 @@ class Buying:
             result = await self._purchases.grant(
                 purchase,
                 answer.transaction,
-                confirmed=not purchase.assume_valid,
+                confirmed=not (purchase.assume_valid and self._supported().is_ours),
                 wish=wish,
                 now_ms=now_ms,
             )
             await self._announce()
             return result
         if answer.outcome is Settlement.PENDING:
-            raise pending(purchase, self._gateway_url, answer.transaction)
+            raise self.pending(purchase, answer.transaction)
         await self._purchases.fail(purchase, answer.reason, answer.transaction or None, now_ms)
         await self._announce()
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
@@ -264,12 +263,6 @@ class Buying:
     async def _announce(self) -> None:
         async with self._decided:
             self._decided.notify_all()
-
-    async def _may_trust(self, presented: Presented, gate_id: int) -> bool:
-        """Beyond the cap a trusting gate waits for the chain like any other: nobody is refused for it."""
-        exposure = await self._purchases.exposure(presented.key.payer, gate_id)
-        value_micro = exposure.value_micro + presented.payload.authorization.value
-        return exposure.purchases < self._cap.purchases and value_micro <= self._cap.value_micro
 
     async def _invalid(self, verdict: Verdict, key: PaymentKey) -> ApiError:
         code = code_of_reason(verdict.reason)
@@ -286,6 +279,20 @@ class Buying:
         except Exception:  # noqa: BLE001 - only a detail of a refusal that stands anyway
             return None
         return status[1] if status else None
+
+    def pending(self, purchase: Purchase | None, transaction: str = "") -> ApiError:
+        """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
+        details: dict[str, Any] = {"retry": "send the same payment again"}
+        if purchase is not None:
+            path = f"/payments/{purchase.network}/{purchase.payer}/{purchase.nonce}"
+            details["purchaseId"] = purchase.id
+            details["statusUrl"] = self._status_url + path
+            details["transaction"] = transaction or purchase.transaction_hash or ""
+        return ApiError(
+            Code.SETTLEMENT_PENDING,
+            "the payment is being settled; send the same payment again, do not sign a new one",
+            details=details,
+        )
 
     async def aclose(self) -> None:
         """Waits until no settlement is under way, so that an accepted payment is not left to the completer."""
@@ -320,21 +327,6 @@ def not_settled(answer: SettleAnswer) -> ApiError:
     if answer.transaction:
         details["transaction"] = answer.transaction
     return payment_error(code_of_reason(answer.reason), "the payment was not settled", details=details)
-
-
-def pending(purchase: Purchase | None, gateway_url: str, transaction: str = "") -> ApiError:
-    """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
-    details: dict[str, Any] = {"retry": "send the same payment again"}
-    if purchase is not None:
-        details["purchaseId"] = purchase.id
-        details["statusUrl"] = f"{gateway_url}/payments/{purchase.network}/{purchase.payer}/{purchase.nonce}"
-        details["transaction"] = transaction or purchase.transaction_hash or ""
-    return ApiError(
-        Code.SETTLEMENT_PENDING,
-        "the payment is being settled; send the same payment again, do not sign a new one",
-        details=details,
-        headers={"Retry-After": str(PENDING_RETRY_SECONDS)},
-    )
 
 
 def is_request_expired(purchase: Purchase, now_ms: int) -> bool:

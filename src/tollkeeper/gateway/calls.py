@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.forwarding import request_headers, request_target
 from tollkeeper.core.wire import encode_header
 from tollkeeper.gateway.inbox import Inbox
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from litestar.types import HTTPScope, Receive, Send
 
+    from tollkeeper.core.addresses import TargetUrl
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.storage.purchases import Purchase
 
@@ -77,10 +79,27 @@ class Call:
         """Is a browser asking whether it may call? Answered by the gateway itself (contract 3.1)."""
         return self.method == "OPTIONS" and "origin" in self.header and "access-control-request-method" in self.header
 
+    def check_method(self, gate: PayGate) -> None:
+        """Raises: METHOD_NOT_ALLOWED."""
+        if not gate.allows(self.method):
+            raise ApiError(
+                Code.METHOD_NOT_ALLOWED, "this PayGate does not take this method", headers={"Allow": gate.allow}
+            )
+
     def check_size(self, limit_bytes: int) -> None:
         """Raises: PAYLOAD_TOO_LARGE for a body that says it is over the limit."""
         if self.content_length is not None and self.content_length > limit_bytes:
             raise ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
+
+    @property
+    def has_proof(self) -> bool:
+        """Is there a payment or a credit token?"""
+        return bool(self.payment or self.credit_token)
+
+    def check_forwardable(self, target: TargetUrl) -> None:
+        """Raises: INVALID_PARAMETER for what no target could be sent; before a credit is spent for it."""
+        request_target(target, b"", self.query)
+        request_headers(self.headers, (), target.authority)
 
     @asynccontextmanager
     async def reading(self, receive: Receive, limit_bytes: int) -> AsyncIterator[Inbox]:

@@ -8,7 +8,7 @@ knows no keys a left-over claim is parked for the operator. Trusted purchases (`
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -18,14 +18,15 @@ from tollkeeper.gateway.buying import is_request_expired
 from tollkeeper.gateway.hub_client import HubUnreachableError, SettleAnswer, Settlement, SettleRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from tollkeeper.gateway.buying import Buying
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.storage.purchases import Purchase, Purchases
 
 INTERVAL_SECONDS: Final = 2.0
-BATCH: Final = 100
+CLAIMS_MAX: Final = 10_000
+AT_ONCE: Final = 32
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
 
@@ -45,6 +46,15 @@ class Completer:
         self._hub = hub
         self._supported = supported
         self._clock_ms = clock_ms
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    async def aclose(self) -> None:
+        """Stops what is under way: every claim stands as it is, and the next start goes on with it."""
+        tasks = list(self._working.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run(self) -> None:
         """Runs until cancelled. A failed pass is logged and tried again."""
@@ -58,15 +68,40 @@ class Completer:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     async def complete_once(self) -> None:
-        """One pass: every open claim of nobody's request, then every trusted purchase that is not final."""
-        for purchase, request in await self._purchases.in_flight(BATCH):
-            if not self._buying.is_under_way(purchase.id):
-                await self._finish(purchase, request)
-        for purchase in await self._purchases.unconfirmed(BATCH):
-            await self._follow(purchase)
+        """One pass: every open claim of nobody's request, then every trusted purchase that is not final.
+
+        Nothing is decided before the facilitator has said what it is. One claim's trouble holds up no other.
+        """
+        if not self._supported().assets:
+            return
+        for purchase, request in await self._purchases.in_flight(CLAIMS_MAX):
+            if not self._buying.is_under_way(_key(purchase)):
+                self._begin(purchase.id, self._finish(purchase, request))
+        for purchase in await self._purchases.unconfirmed(CLAIMS_MAX):
+            self._begin(purchase.id, self._follow(purchase))
+
+    def _begin(self, purchase_id: str, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` unless the purchase is being worked on since an earlier pass; at most AT_ONCE at a time."""
+        if purchase_id in self._working:
+            work.close()
+            return
+        task = asyncio.create_task(self._one(work))
+        self._working[purchase_id] = task
+        task.add_done_callback(lambda _: self._working.pop(purchase_id, None))
+
+    async def _one(self, work: Coroutine[Any, Any, None]) -> None:
+        async with self._room:
+            try:
+                await work
+            except (ApiError, HubUnreachableError) as error:
+                _LOG.info("claim_waits", error=str(error))
+            except Exception:  # noqa: BLE001 - logged; the next pass tries this claim again
+                _LOG.exception("claim_failed")
 
     async def _finish(self, purchase: Purchase, request: bytes) -> None:
         if not self._supported().is_ours or not request:
+            if not is_request_expired(purchase, self._clock_ms()):
+                return
             _LOG.error("claim_parked", purchase_id=purchase.id, payer=purchase.payer, nonce=purchase.nonce)
             await self._purchases.park(purchase, "outcome_unknown", self._clock_ms())
             return

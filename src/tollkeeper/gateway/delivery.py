@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from tollkeeper.api import error_envelope, send_answer
+from tollkeeper.api import error_envelope, header_pairs, send_answer
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.forwarding import gateway_headers
@@ -45,17 +45,19 @@ class Delivery:
         self, send: Send, opened: OpenGate, call: Call, inbox: Inbox, purchase: Purchase, receipts: Headers
     ) -> None:
         """Forwards the call, answers it and records how it ended."""
-        status = CLIENT_GONE_STATUS
+        status, failed = CLIENT_GONE_STATUS, False
         try:
             response = await inbox.unless_gone(self._forward(opened, call, inbox, purchase))
             status = response.status
             await self._send(send, response, receipts)
         except ApiError as error:
-            status = error.status
+            status, failed = error.status, True
             _LOG.info("target_failed", code=error.code.value, slug=opened.gate.slug, request_id=call.request_id)
-            await send_answer(send, status, error_envelope(error, call.request_id), [*receipts, *cors()])
+            await send_answer(
+                send, status, error_envelope(error, call.request_id), [*receipts, *header_pairs(error.headers), *cors()]
+            )
         finally:
-            self._traffic.ended(opened.gate.id, call.request_id, status)
+            self._traffic.ended(opened.gate.id, call.request_id, status, failed=failed)
 
     async def _forward(self, opened: OpenGate, call: Call, inbox: Inbox, purchase: Purchase) -> ForwardResponse:
         request = ForwardRequest(

@@ -5,7 +5,7 @@ The copy is only a copy: claim and spend check the version again where they comm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import API_VERSION, clock_ms
@@ -33,6 +33,12 @@ class OpenGate:
     asset: EvmAsset
     challenge: Challenge
     resource: str
+    is_deleted: bool = False
+
+
+def not_found() -> ApiError:
+    """404 for a slug without a gate."""
+    return ApiError(Code.NOT_FOUND, "there is no such PayGate")
 
 
 class Gates:
@@ -70,23 +76,33 @@ class Gates:
         changes = self._changes
         gate = await self._store.by_slug(slug, clock_ms())
         if gate is None:
-            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+            raise not_found()
+        opened = self._opened(gate)
+        if len(self._open) >= CACHED_GATES_MAX:
+            self._open.clear()
+        if changes == self._changes:  # else what was read may be older than an update that was answered meanwhile
+            self._open[slug] = opened
+        return opened
+
+    async def deleted(self, slug: str) -> OpenGate:
+        """The deleted gate that had this slug, for a payment claimed before the delete. Raises: as `by_slug`."""
+        gate = await self._store.deleted_by_slug(slug)
+        if gate is None:
+            raise not_found()
+        return replace(self._opened(replace(gate, is_enabled=False)), is_deleted=True)
+
+    def _opened(self, gate: PayGate) -> OpenGate:
         asset = self._assets().get(gate.network)
         if asset is None:
             raise unavailable()
-        resource = self.access_url(slug)
-        opened = OpenGate(
+        resource = self.access_url(gate.slug)
+        return OpenGate(
             gate,
             check_target_url(gate.target_url, allow_private=self._allow_private),
             asset,
             build_challenge(gate, asset, resource, API_VERSION),
             resource,
         )
-        if len(self._open) >= CACHED_GATES_MAX:
-            self._open.clear()
-        if changes == self._changes:  # else what was read may be older than an update that was answered meanwhile
-            self._open[slug] = opened
-        return opened
 
     async def current(self, opened: OpenGate) -> OpenGate:
         """The gate as it is now, to forward by.

@@ -122,11 +122,13 @@ _JSON_HEADERS: Final = {"content-type": "application/json"}
 
 
 class HubClient:
-    """One facilitator. `sign` is None towards one that is not ours."""
+    """One facilitator. What only our hub understands is sent once `supported` has told that it is ours."""
 
-    def __init__(self, transport: Transport, sign: Signer | None) -> None:
+    def __init__(self, transport: Transport, sign: Signer) -> None:
         self._transport = transport
         self._sign = sign
+        self._confirms = False
+        self._is_ours = False
 
     async def close(self) -> None:
         """Lets go of the transport."""
@@ -145,13 +147,10 @@ class HubClient:
             if asset is not None:
                 assets.setdefault(asset.network.name, asset)
         extensions = body.get("extensions")
-        signers = body.get("signers")
-        return Supported(
-            assets,
-            confirms=isinstance(extensions, list) and CONFIRM_EXTENSION in extensions,
-            is_ours=body.get("apiVersion") == "v1" and isinstance(extensions, list) and CONFIRM_EXTENSION in extensions,
-            signers=_signers(signers),
-        )
+        self._confirms = isinstance(extensions, list) and CONFIRM_EXTENSION in extensions
+        self._is_ours = self._confirms and body.get("apiVersion") == "v1"
+        signers = _signers(body.get("signers"))
+        return Supported(assets, confirms=self._confirms, is_ours=self._is_ours, signers=signers)
 
     async def verify(self, payment: Payment, requirements: Requirements) -> Verdict:
         """The facilitator's word. Raises: UNAVAILABLE when it gives none."""
@@ -195,13 +194,15 @@ class HubClient:
             "paymentRequirements": requirements_body(requirements),
         }
         headers = dict(_JSON_HEADERS)
-        if self._sign is not None:
-            body |= {"confirm": confirm, "purchaseData": purchase_data}
+        if self._confirms:
+            body["confirm"] = confirm
+        if self._is_ours:
+            body["purchaseData"] = purchase_data
             headers["idempotency-key"] = key
             if not confirm:
                 headers["prefer"] = "wait=0"
         data = _compact(body)
-        if self._sign is not None:
+        if self._is_ours:
             headers |= self._sign("POST", "/settle", headers, data)
         return SettleRequest("/settle", headers, data)
 
@@ -231,12 +232,15 @@ class HubClient:
         return body["status"], body.get("transaction") or ""
 
     async def is_ready(self) -> bool:
-        """Does the facilitator answer?"""
+        """Does the facilitator answer, and can ours do its work?"""
         try:
             await self.supported()
+            if not self._is_ours:
+                return True
+            status, _ = await self._transport.request("GET", "/readyz", {}, b"", VERIFY_TIMEOUT_SECONDS)
         except HubUnreachableError:
             return False
-        return True
+        return status == 200
 
 
 def unavailable() -> ApiError:
@@ -244,7 +248,6 @@ def unavailable() -> ApiError:
     return ApiError(
         Code.UNAVAILABLE,
         "the payment hub does not answer; nothing was charged, send the same payment again",
-        headers={"Retry-After": "2"},
     )
 
 

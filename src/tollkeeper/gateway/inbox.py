@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tollkeeper.core.errors import ApiError, Code
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
@@ -53,7 +55,7 @@ class Inbox:
                 await self._room.wait()
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The body, chunk by chunk. Raises: ConnectionResetError when the client is gone or sends too much."""
+        """The body, chunk by chunk. Raises: ConnectionResetError when the client is gone; PAYLOAD_TOO_LARGE."""
         while True:
             while self._chunks:
                 chunk = self._chunks.pop(0)
@@ -61,7 +63,10 @@ class Inbox:
                 self._room.set()
                 if chunk:
                     yield chunk
-            if self.too_large or (self.gone.is_set() and not self._ended):
+            if self.too_large:
+                details = {"limitBytes": self._limit_bytes}
+                raise ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details=details)
+            if self.gone.is_set() and not self._ended:
                 msg = "the request body broke off"
                 raise ConnectionResetError(msg)
             if self._ended:

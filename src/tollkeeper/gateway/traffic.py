@@ -42,11 +42,11 @@ class Traffic:
         """A 402 was answered to a request without payment."""
         self._of(gate_id)[0] += 1
 
-    def ended(self, gate_id: int, call_id: str, status: int) -> None:
-        """A paid call ended with this status; a 5xx of the gateway's own making is a failure."""
+    def ended(self, gate_id: int, call_id: str, status: int, *, failed: bool) -> None:
+        """A paid call ended with this status; `failed` where the target did and the status is the gateway's own."""
         counts = self._of(gate_id)
         counts[1] += 1
-        counts[2] += status == 502
+        counts[2] += failed
         if len(self._ended) < ENDED_CALLS_MAX:
             self._ended[call_id] = status
         else:
@@ -79,7 +79,10 @@ class Traffic:
             self._dropped = 0
 
     async def run(self) -> None:
-        """Flushes until cancelled."""
+        """Flushes until cancelled; a flush that has begun is finished all the same."""
         while True:
             await asyncio.sleep(INTERVAL_SECONDS)
-            await self.flush()
+            try:
+                await asyncio.shield(self.flush())
+            except Exception:  # noqa: BLE001 - logged; what was counted is tried again
+                _LOG.exception("flush_failed")

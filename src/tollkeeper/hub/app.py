@@ -13,9 +13,7 @@ from urllib.parse import urlsplit
 
 import structlog
 from litestar import Litestar, Request, Response, get
-from litestar.openapi import OpenAPIConfig
 
-from tollkeeper import __version__
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
 from tollkeeper.chains.evm import EvmChain, EvmConfig
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 API_PREFIX: Final = "/api/v1"
 # Where Litestar's routes have no prefix; everything else it knows under /api/v1.
-_UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/", "/openapi.json", "/docs")
+_UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ def _litestar(hub: Hub) -> Litestar:
             readyz,
         ],
         exception_handlers={Exception: unhandled},
-        openapi_config=OpenAPIConfig(title="Tollkeeper hub", version=__version__, path="/docs"),
+        openapi_config=None,
         logging_config=None,
     )
 

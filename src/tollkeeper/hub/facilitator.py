@@ -30,7 +30,7 @@ from tollkeeper.core.verification import (
 )
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, Requirements
 from tollkeeper.hub.gateway_signature import read_gateway_signature
-from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_body, parse_settle_options
+from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_body, parse_settle_options, read_plain
 from tollkeeper.hub.settlement import Account, Order, Outcome, Settlements, requirements_hash, unavailable
 
 if TYPE_CHECKING:
@@ -67,9 +67,11 @@ class Facilitator:
 
     async def verify(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: would this payment settle now? `?explain=true` lists every check."""
-        body = parse_body(await read_body(receive_chunks(receive)))
-        explain = parse_qs(scope["query_string"].decode("latin-1")).get("explain") == ["true"]
-        asked = _readable(body, self._assets())
+        data = await read_body(receive_chunks(receive))
+        explain = is_explained(scope["query_string"])
+        asked = read_plain(data)
+        if asked is None or asked.payment.scheme != SCHEME or asked.payment.network not in NETWORKS:
+            asked = _readable(parse_body(data), self._assets())
         if isinstance(asked, Check):
             await send_answer(send, 200, envelope(_verdict(asked, None, [asked] if explain else None)))
             return
@@ -162,6 +164,11 @@ class Facilitator:
         account = self._accounts.get(ALIASES.get(network, network))
         if account is not None and account.chain.asset is None and not account.chain.is_refused:
             raise unavailable("its node does not answer")
+
+
+def is_explained(query: bytes) -> bool:
+    """Does the query string ask for `explain=true`?"""
+    return bool(query) and parse_qs(query.decode("latin-1")).get("explain") == ["true"]
 
 
 def read_headers(scope: HTTPScope) -> Headers:

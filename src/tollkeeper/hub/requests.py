@@ -15,6 +15,7 @@ from typing import Any, Final
 from tollkeeper.api import parse_json_object
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_WAIT_SECONDS
+from tollkeeper.core.plain_request import read_plain_request
 from tollkeeper.core.wire import (
     Payment,
     Requirements,
@@ -69,6 +70,12 @@ def parse_asked(body: dict[str, Any]) -> Asked:
         raise invalid("x402Version", "x402Version must be an integer")
     payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
     return Asked(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
+
+
+def read_plain(data: bytes) -> Asked | None:
+    """What an EVM request in plain spelling asks; None where its body has to be parsed."""
+    plain = read_plain_request(data)
+    return None if plain is None else Asked(*plain)
 
 
 def parse_body(data: bytes) -> dict[str, Any]:

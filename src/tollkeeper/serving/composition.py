@@ -21,7 +21,6 @@ from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.gateway.app import Gateway, GatewayConfig
 from tollkeeper.gateway.app import create_app as create_gateway_app
-from tollkeeper.gateway.buying import ExposureCap
 from tollkeeper.gateway.hub_client import HubClient, Transport
 from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
 from tollkeeper.hub.app import Hub, HubNetwork
@@ -33,6 +32,7 @@ from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
 from tollkeeper.settings import NetworkSettings, Role, Settings
 from tollkeeper.storage import StorageError, open_database
+from tollkeeper.storage.purchases import Exposure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -157,7 +157,8 @@ async def _open_gateway(
         key_ring=ring,
         token_keys=_token_keys(ring),
         profile=settings.challenge_profile,
-        exposure_cap=ExposureCap(settings.exposure.payments, settings.exposure.value_micro),
+        hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
+        exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     gateway = Gateway(config, database, auth, hub, os.urandom)

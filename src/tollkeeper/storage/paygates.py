@@ -87,6 +87,11 @@ class PayGates:
         )
         return with_former_prices(gate, [self._former(gate.id, row) for row in await self._database.read(statement)])
 
+    async def deleted_by_slug(self, slug: str) -> PayGate | None:
+        """The deleted gate that had this slug."""
+        rows = await self._database.read(_Q.deleted_paygate_by_slug(slug=slug))
+        return self._gate(rows[0]) if rows else None
+
     def _former(self, gate_id: int, row: Row) -> FormerVersion:
         where = place("paygate_versions", f"{gate_id}.{row['version']}", "pay_to")
         return FormerVersion(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms
@@ -77,10 +77,18 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Trusted but unconfirmed purchases of a payer or at a gate."""
+    """Trusted but unconfirmed purchases: how many, and what they paid."""
 
     purchases: int
     value_micro: int
+
+    def allows(self, value_micro: int, cap: Exposure, factor: int = 1) -> bool:
+        """May one more purchase of this value be trusted under `factor` times `cap`?"""
+        return self.purchases < cap.purchases * factor and self.value_micro + value_micro <= cap.value_micro * factor
+
+
+# A gate has many payers: all of them together may owe it this many times what one payer may.
+GATE_EXPOSURE_FACTOR: Final = 10
 
 
 def _purchase(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - column values
@@ -153,10 +161,21 @@ class Purchases:
             purchase.token_used or not hmac.compare_digest(wish.header, purchase.header_hash)
         ):
             return SpendResult(Spend.WITHHELD, purchase)
+        return (yield from self._spend_at_gate(rows[0], wish, now_ms))
+
+    def _spend_at_gate(self, row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
         standing = yield _Q.gate_standing(gate_id=wish.gate_id)
-        if standing[0]["version"] != wish.gate_version or standing[0]["deleted_ms"] is not None:
-            return SpendResult(Spend.STALE, purchase)
-        return (yield from self._spend(rows[0], wish, now_ms))
+        if standing[0]["deleted_ms"] is not None:
+            return (yield from self._spend_after_delete(row, wish, now_ms))
+        if standing[0]["version"] != wish.gate_version:
+            return SpendResult(Spend.STALE, _purchase(row))
+        return (yield from self._spend(row, wish, now_ms))
+
+    def _spend_after_delete(self, row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
+        """Claimed before the delete and granted after it: one call is served, the rest is void (contract 2)."""
+        result = yield from self._spend(row, wish, now_ms)
+        yield _Q.void_purchase(id=row["id"], failure="gate_deleted", now_ms=now_ms)
+        return result
 
     def _spend(self, row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
         token_used = int(bool(row["token_used"]) or wish.header is None)
@@ -175,24 +194,25 @@ class Purchases:
         purchase_id: str,
         value_micro: int,
         header: bytes,
-        assume_valid: bool,
-        request_of: Callable[[str, int], bytes],
+        trust: Exposure | None,
+        request_of: Callable[[Purchase], bytes],
         now_ms: int,
     ) -> ClaimResult:
         """Makes the payment ours to settle, with the terms and the gate's version in one commit.
 
-        `request_of(purchase id, attempt)` gives the exact settle request, which is kept sealed with the claim, so that
-        the same bytes can be sent again after a crash.
+        `trust` is the cap under which the settlement may be trusted (the winner's `assume_valid` says whether it is),
+        None where it may not. `request_of` gives the winner's exact settle request, which is kept sealed with the
+        claim, so that the same bytes can be sent again after a crash.
         """
-        columns = {
+        columns: dict[str, Any] = {
             "gate_version": terms.gate_version,
             "price_micro": terms.price_micro,
             "credits": terms.credits,
             "header_hash": header,
-            "assume_valid": int(assume_valid),
             "now_ms": now_ms,
         }
-        unit = self._claim(key, terms, purchase_id, str(value_micro), request_of, columns)
+        columns["value_micro"] = str(value_micro)
+        unit = self._claim(key, terms, purchase_id, trust, request_of, columns)
         return await self._database.run(unit)
 
     def _claim(
@@ -200,8 +220,8 @@ class Purchases:
         key: PaymentKey,
         terms: Terms,
         purchase_id: str,
-        value_micro: str,
-        request_of: Callable[[str, int], bytes],
+        trust: Exposure | None,
+        request_of: Callable[[Purchase], bytes],
         columns: dict[str, Any],
     ) -> Unit[ClaimResult]:
         standing = yield _Q.gate_standing(gate_id=terms.gate_id)
@@ -209,32 +229,36 @@ class Purchases:
         if gate["version"] != terms.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
             return ClaimResult(Claim.STALE)
         identity = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
-        rows = yield _Q.claim_payment(
+        value_micro = columns.pop("value_micro")
+        is_trusted = trust is not None and (yield from _may_trust(key.payer, terms.gate_id, int(value_micro), trust))
+        columns["assume_valid"] = int(is_trusted)
+        pay_to = terms.pay_to.encode()
+        won = yield _Q.claim_payment(
             id=purchase_id,
             **identity,
             gate_id=terms.gate_id,
             value_micro=value_micro,
-            pay_to=self._seal(purchase_id, "pay_to", terms.pay_to.encode()),
-            request=self._seal(purchase_id, "request", request_of(purchase_id, 1)),
+            pay_to=self._seal(purchase_id, "pay_to", pay_to),
             **columns,
         )
-        if not rows:
+        if not won:
             rows = yield _Q.purchase_by_payment(**identity)
             found = _purchase(rows[0])
             if found.gate_id != terms.gate_id or found.state is not PurchaseState.FAILED:
                 return ClaimResult(Claim.TAKEN, found)
-            again = yield _Q.claim_again(
+            won = yield _Q.claim_again(
                 id=found.id,
                 attempt=found.attempt,
                 attempts_max=PAYMENT_ATTEMPTS_MAX,
-                pay_to=self._seal(found.id, "pay_to", terms.pay_to.encode()),
-                request=self._seal(found.id, "request", request_of(found.id, found.attempt + 1)),
+                pay_to=self._seal(found.id, "pay_to", pay_to),
                 **columns,
             )
-            if not again:
+            if not won:
                 return ClaimResult(Claim.ATTEMPTS_EXHAUSTED, found)
         rows = yield _Q.purchase_by_payment(**identity)
-        return ClaimResult(Claim.WON, _purchase(rows[0]))
+        purchase = _purchase(rows[0])
+        yield _Q.keep_request(id=purchase.id, request=self._seal(purchase.id, "request", request_of(purchase)))
+        return ClaimResult(Claim.WON, purchase)
 
     def _seal(self, purchase_id: str, column: str, plaintext: bytes) -> bytes:
         where = place("purchases", purchase_id, column)
@@ -277,8 +301,7 @@ class Purchases:
         if wish is not None:
             result = yield from self._spend(rows[0], wish, now_ms)
         standing = yield _Q.gate_standing(gate_id=gate_id)
-        if standing[0]["deleted_ms"] is not None:
-            # Claimed before the delete: this one call is served, the rest is void (contract 2).
+        if standing[0]["deleted_ms"] is not None and wish is not None:
             yield _Q.void_purchase(id=purchase.id, failure="gate_deleted", now_ms=now_ms)
         return result
 
@@ -303,8 +326,8 @@ class Purchases:
         await self._database.run(_rows(_Q.confirm_purchase(id=purchase.id, now_ms=now_ms)))
 
     async def void(self, purchase: Purchase, failure: str, now_ms: int) -> None:
-        """Voids the credits not yet used of a trusted settlement that proved failed."""
-        await self._database.run(_rows(_Q.void_purchase(id=purchase.id, failure=failure, now_ms=now_ms)))
+        """Voids the credits not yet used of a trusted settlement that proved failed; its revenue was none."""
+        await self._database.run(_void(purchase.id, failure, now_ms))
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Records how calls ended (call id -> status), in one transaction; off the hot path."""
@@ -335,11 +358,6 @@ class Purchases:
         slug: str = (await self._database.read(_Q.slug_of_gate(id=gate_id)))[0]["slug"]
         return slug
 
-    async def exposure(self, payer: str, gate_id: int) -> Exposure:
-        """Unconfirmed trusted purchases of this payer or at this gate (contract 4.4)."""
-        row = (await self._database.read(_Q.exposure(payer=payer, gate_id=gate_id)))[0]
-        return Exposure(row["purchases"], row["value_micro"])
-
     async def in_flight(self, limit: int) -> list[tuple[Purchase, bytes]]:
         """Claims without an outcome, oldest first, each with its settle request as it was first sent.
 
@@ -357,6 +375,20 @@ class Purchases:
     async def unconfirmed(self, limit: int) -> list[Purchase]:
         """Trusted purchases whose settlement is not known to be final, oldest first."""
         return [_purchase(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
+
+
+def _may_trust(payer: str, gate_id: int, value_micro: int, cap: Exposure) -> Unit[bool]:
+    rows = yield _Q.exposure_of_payer(payer=payer)
+    if not Exposure(**rows[0]).allows(value_micro, cap):
+        return False
+    rows = yield _Q.exposure_of_gate(gate_id=gate_id)
+    return Exposure(**rows[0]).allows(value_micro, cap, GATE_EXPOSURE_FACTOR)
+
+
+def _void(purchase_id: str, failure: str, now_ms: int) -> Unit[None]:
+    rows = yield _Q.void_purchase(id=purchase_id, failure=failure, now_ms=now_ms)
+    for row in rows:
+        yield _Q.uncount_revenue(gate_id=row["gate_id"], revenue_micro=int(row["value_micro"]))
 
 
 def _rows(statement: Any) -> Unit[list[Row]]:  # noqa: ANN401 - a Statement

@@ -28,6 +28,9 @@ VALUES (:gate_id, 0, 0, 0, 0, 0);
 -- name: paygate_by_slug
 SELECT * FROM paygates WHERE slug = :slug AND deleted_ms IS NULL;
 
+-- name: deleted_paygate_by_slug
+SELECT * FROM paygates WHERE slug = :slug AND deleted_ms IS NOT NULL;
+
 -- name: paygate_by_id
 SELECT * FROM paygates WHERE id = :id AND deleted_ms IS NULL;
 
@@ -98,10 +101,10 @@ SELECT * FROM purchases WHERE id = :id;
 -- name: claim_payment
 INSERT INTO purchases (
     id, network, asset, payer, nonce, gate_id, gate_version, price_micro, credits, pay_to, value_micro, header_hash,
-    assume_valid, state, attempt, request, claimed_ms, attempt_ms, updated_ms
+    assume_valid, state, attempt, claimed_ms, attempt_ms, updated_ms
 ) VALUES (
     :id, :network, :asset, :payer, :nonce, :gate_id, :gate_version, :price_micro, :credits, :pay_to, :value_micro,
-    :header_hash, :assume_valid, 'CLAIMED', 1, :request, :now_ms, :now_ms, :now_ms
+    :header_hash, :assume_valid, 'CLAIMED', 1, :now_ms, :now_ms, :now_ms
 )
 ON CONFLICT (network, asset, payer, nonce) DO NOTHING
 RETURNING id;
@@ -110,9 +113,12 @@ RETURNING id;
 UPDATE purchases SET
     state = 'CLAIMED', attempt = attempt + 1, gate_version = :gate_version, price_micro = :price_micro,
     credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
-    transaction_hash = NULL, request = :request, attempt_ms = :now_ms, updated_ms = :now_ms
+    transaction_hash = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND attempt = :attempt AND attempt < :attempts_max
 RETURNING attempt;
+
+-- name: keep_request
+UPDATE purchases SET request = :request WHERE id = :id;
 
 -- name: grant_credits
 UPDATE purchases SET
@@ -138,7 +144,7 @@ UPDATE purchases SET confirmed = 1, updated_ms = :now_ms WHERE id = :id AND conf
 -- name: void_purchase
 UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, updated_ms = :now_ms
 WHERE id = :id AND state = 'LIVE'
-RETURNING remaining;
+RETURNING gate_id, value_micro;
 
 -- name: spend_credit
 UPDATE purchases SET remaining = remaining - 1, token_used = :token_used, updated_ms = :now_ms
@@ -165,13 +171,20 @@ SELECT * FROM purchases WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit
 -- name: unconfirmed_purchases
 SELECT * FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' ORDER BY granted_ms LIMIT :limit;
 
--- name: exposure
-SELECT count(*) AS purchases, coalesce(sum(price_micro), 0) AS value_micro FROM purchases
-WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND (payer = :payer OR gate_id = :gate_id);
+-- name: exposure_of_payer
+SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
+WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND payer = :payer;
+
+-- name: exposure_of_gate
+SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
+WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND gate_id = :gate_id;
+
+-- name: uncount_revenue
+UPDATE paygate_counters SET revenue_micro = revenue_micro - :revenue_micro WHERE gate_id = :gate_id;
 
 -- name: purchases_of_payer
 SELECT p.*, g.slug AS slug FROM purchases p JOIN paygates g ON g.id = p.gate_id
-WHERE p.payer = :payer AND p.state = 'LIVE' ORDER BY p.granted_ms LIMIT :limit;
+WHERE p.payer = :payer AND p.state IN ('LIVE', 'CLAIMED') ORDER BY p.claimed_ms LIMIT :limit;
 
 -- name: slug_of_gate
 SELECT slug FROM paygates WHERE id = :id;

@@ -1,0 +1,146 @@
+"""Reads a verify or settle request in the spelling that programs use, in a fraction of the time (specification 4.4).
+
+Everything else (another shape, escapes, a missing or additional member, a value out of its range) is None, and
+`strict_json` and `wire` read it from the start: they alone decide what is refused and why. Where this reader answers,
+they would answer the same.
+
+A member that came twice shows in the number of colons: without escapes, those outside the members' own texts are one
+for each member.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+
+from tollkeeper.core.evm import Authorization
+from tollkeeper.core.wire import UINT256_MAX, EvmPayload, Payment, Requirements
+
+_TEXT_MAX: Final = 2048
+_MEMBERS: Final = 25  # of a request, beside those of `extra`
+_VALUES: Final = re.compile(
+    r"(?:0x[0-9a-fA-F]{40}\n){4}0x[0-9a-fA-F]{64}\n0x(?:[0-9a-fA-F]{2})+(?:\n[0-9]{1,78}){4}", re.ASCII
+)
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class _Authorization(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    rename={"payer": "from", "pay_to": "to", "valid_after": "validAfter", "valid_before": "validBefore"},
+):
+    payer: str
+    pay_to: str
+    value: str
+    valid_after: str
+    valid_before: str
+    nonce: str
+
+
+class _Payload(msgspec.Struct, forbid_unknown_fields=True):
+    signature: str
+    authorization: _Authorization
+
+
+class _Payment(msgspec.Struct, forbid_unknown_fields=True, rename={"version": "x402Version"}):
+    version: _Count
+    scheme: str
+    network: str
+    payload: _Payload
+
+
+class _Requirements(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    rename={
+        "amount": "maxAmountRequired",
+        "mime_type": "mimeType",
+        "pay_to": "payTo",
+        "max_timeout_seconds": "maxTimeoutSeconds",
+    },
+):
+    scheme: str
+    network: str
+    amount: str
+    resource: str
+    description: str
+    mime_type: str
+    pay_to: str
+    max_timeout_seconds: _Count
+    asset: str
+    extra: dict[str, str]
+
+
+class _Request(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    rename={"version": "x402Version", "payment": "paymentPayload", "requirements": "paymentRequirements"},
+):
+    version: _Count
+    payment: _Payment
+    requirements: _Requirements
+
+
+_READ: Final = msgspec.json.Decoder(_Request).decode
+
+
+def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
+    """`x402Version`, payment and requirements of an EVM request; None where it has to be read in full."""
+    if b"\\" in data:
+        return None
+    try:
+        request = _READ(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    payment, requirements = request.payment, request.requirements
+    signature, authorization = payment.payload.signature, payment.payload.authorization
+    texts = (
+        payment.scheme,
+        payment.network,
+        requirements.scheme,
+        requirements.network,
+        requirements.resource,
+        requirements.description,
+        requirements.mime_type,
+        *requirements.extra,
+        *requirements.extra.values(),
+    )
+    values = (
+        f"{authorization.payer}\n{authorization.pay_to}\n{requirements.pay_to}\n{requirements.asset}\n"
+        f"{authorization.nonce}\n{signature}\n"
+        f"{authorization.value}\n{authorization.valid_after}\n{authorization.valid_before}\n{requirements.amount}"
+    )
+    colons = _MEMBERS + len(requirements.extra) + "".join(texts).count(":")
+    if data.count(b":") != colons or _VALUES.fullmatch(values) is None or max(map(len, texts)) > _TEXT_MAX:
+        return None
+    value, amount = int(authorization.value), int(requirements.amount)
+    valid_after, valid_before = int(authorization.valid_after), int(authorization.valid_before)
+    if max(value, amount, valid_after, valid_before) > UINT256_MAX:
+        return None
+    signed = Authorization(
+        authorization.payer.lower(),
+        authorization.pay_to.lower(),
+        value,
+        valid_after,
+        valid_before,
+        authorization.nonce.lower(),
+    )
+    payload = EvmPayload(signed, bytes.fromhex(signature[2:]))
+    return (
+        request.version,
+        Payment(payment.version, payment.scheme, payment.network, payload),
+        Requirements(
+            requirements.scheme,
+            requirements.network,
+            amount,
+            requirements.asset.lower(),
+            requirements.pay_to.lower(),
+            requirements.resource,
+            requirements.description,
+            requirements.mime_type,
+            requirements.max_timeout_seconds,
+            requirements.extra,
+        ),
+    )

@@ -1,0 +1,132 @@
+"""What the completer does with rows and nodes that are not as they should be (security F1, F23)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import Act, ChaosNode
+from tests.hub.hub_under_test import HubUnderTest, new_payment
+from tollkeeper.storage.database import Statement, Unit
+
+SEND = "eth_sendRawTransaction"
+
+
+def change(sql: str, **params: Any) -> Unit[None]:
+    yield Statement(sql, params)
+
+
+async def leave_pending(hub: HubUnderTest, chaos: ChaosNode, chain: ChainUnderTest, count: int) -> list[Any]:
+    chaos.on(SEND, Act.CUT)
+    payments = [new_payment(chain) for _ in range(count)]
+    for payment in payments:
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    chaos.calm()
+    return payments
+
+
+async def test_a_claim_that_was_never_signed_fails_and_may_be_presented_again(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    (payment,) = await leave_pending(chaos_hub, chaos, embedded_chain, 1)
+    for undo in (  # as if the process had ended between the two
+        "DELETE FROM raw_transactions",
+        "UPDATE signer_lanes SET next_nonce = next_nonce - 1",
+        "UPDATE settlements SET state = 'CLAIMED', transaction_hash = ''",
+    ):
+        await chaos_hub.database.run(change(undo))
+    await chaos_hub.complete()
+    assert await chaos_hub.status(payment) == "failed"
+    assert (await chaos_hub.settle(payment)).body["success"] is True
+
+
+async def test_a_row_that_cannot_be_judged_holds_up_no_other(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    payments = await leave_pending(chaos_hub, chaos, embedded_chain, 5)
+    poison = payments[2].authorization.nonce
+    await chaos_hub.database.run(change("UPDATE settlements SET payment = '{}' WHERE nonce = :nonce", nonce=poison))
+    for _ in range(2):
+        await chaos_hub.complete()
+    statuses = [await chaos_hub.status(payment) for payment in payments]
+    assert statuses == ["success"] * 5  # the poison row too: its own transaction needs nothing that is broken
+
+
+async def test_a_node_that_fails_during_a_pass_is_asked_again_in_the_next(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    payments = await leave_pending(chaos_hub, chaos, embedded_chain, 3)
+    chaos.on("eth_getTransactionReceipt", Act.CUT)
+    await chaos_hub.complete()
+    assert [await chaos_hub.status(payment) for payment in payments] == ["pending"] * 3
+    chaos.calm()
+    for _ in range(2):
+        await chaos_hub.complete()
+    assert [await chaos_hub.status(payment) for payment in payments] == ["success"] * 3
+
+
+async def test_six_hundred_pending_settlements_are_finished_by_two_passes(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    chaos.on(SEND, Act.CUT)
+    payments = [new_payment(embedded_chain) for _ in range(600)]
+    await asyncio.gather(*(chaos_hub.settle(payment, prefer="wait=0") for payment in payments))
+    chaos.calm()
+    for _ in range(2):
+        await chaos_hub.complete()
+    rows = await chaos_hub.database.read(Statement("SELECT state, COUNT(*) AS n FROM settlements GROUP BY state"))
+    assert [(row["state"], row["n"]) for row in rows] == [("CONFIRMED", 600)]
+
+
+WRONG: dict[str, tuple[str, Any]] = {
+    "no block": ("eth_getBlockByNumber", {"result": None}),
+    "a block without time": ("eth_getBlockByNumber", {"result": {"number": "0x1"}}),
+    "a block whose number is none": ("eth_getBlockByNumber", {"result": {"number": "0xzz", "timestamp": "0x1"}}),
+    "code that is no bytes": ("eth_getCode", {"result": 5}),
+    "code refused": ("eth_getCode", {"error": {"code": -32000, "message": "header not found"}}),
+    "a call that did not run": ("eth_call", {"error": {"code": -32005, "message": "limit exceeded"}}),
+    "a short word": ("eth_call", {"result": "0x01"}),
+    "odd hex": ("eth_call", {"result": "0x0"}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+async def test_an_answer_that_is_none_refuses_nobody_s_payment(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest, case: str
+) -> None:
+    method, wrong = WRONG[case]
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": answer["id"], **wrong} if call["method"] == method else answer
+
+    chaos.falsify = falsify
+    answer = await chaos_hub.post("/verify", new_payment(embedded_chain).body)
+    assert (answer.status, answer.code) == (503, "UNAVAILABLE")
+
+
+async def test_a_simulation_that_runs_out_of_gas_is_a_refusal(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "eth_call" or "from" not in call["params"][0]:
+            return answer
+        return {"jsonrpc": "2.0", "id": answer["id"], "error": {"code": -32000, "message": "out of gas"}}
+
+    chaos.falsify = falsify
+    answer = await chaos_hub.settle(new_payment(embedded_chain))
+    assert answer.reason == "invalid_exact_evm_transaction_simulation_failed"
+
+
+async def test_a_node_without_a_tip_and_without_logs_still_settles(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] not in {"eth_maxPriorityFeePerGas", "eth_getLogs"}:
+            return answer
+        return {"jsonrpc": "2.0", "id": answer["id"], "error": {"code": -32601, "message": "method not found"}}
+
+    chaos.falsify = falsify
+    assert (await chaos_hub.settle(new_payment(embedded_chain))).body["success"] is True

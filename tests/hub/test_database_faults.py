@@ -1,0 +1,98 @@
+"""A database that fails at the worst moments: nobody is told a failure, and nothing is lost (security F3, F13, F14)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.hub_under_test import HubUnderTest, new_payment, run_hub
+from tollkeeper.storage import Database, StorageError
+from tollkeeper.storage.database import Row, Statement, Unit
+
+T = TypeVar("T")
+
+
+class FailingDatabase:
+    """A real database whose n-th unit fails: before it ran, or after it was committed."""
+
+    def __init__(self, real: Database) -> None:
+        self.real = real
+        self.fail_at = 0
+        self.after_commit = False
+
+    async def read(self, statement: Statement) -> list[Row]:
+        """As the real one."""
+        return await self.real.read(statement)
+
+    async def run(self, unit: Unit[T]) -> T:
+        """As the real one, but for the unit that fails."""
+        self.fail_at -= 1
+        if self.fail_at == 0 and not self.after_commit:
+            unit.close()
+            raise StorageError("the disk is full")
+        result = await self.real.run(unit)
+        if self.fail_at == 0:
+            raise StorageError("the answer of the disk was lost")
+        return result
+
+    async def close(self) -> None:
+        """As the real one."""
+        await self.real.close()
+
+
+@asynccontextmanager
+async def failing_hub(directory: Path, chain: ChainUnderTest) -> AsyncIterator[tuple[HubUnderTest, FailingDatabase]]:
+    wrapped: list[FailingDatabase] = []
+
+    def wrap(database: Database) -> FailingDatabase:
+        wrapped.append(FailingDatabase(database))
+        return wrapped[0]
+
+    async with run_hub(directory, chain, wrap_database=wrap) as hub:
+        yield hub, wrapped[0]
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+@pytest.mark.parametrize("after_commit", [False, True])
+@pytest.mark.parametrize("unit", [1, 2])
+async def test_a_settlement_whose_record_failed_is_pending_and_then_settled_once(
+    tmp_path: Path, embedded_chain: ChainUnderTest, *, unit: int, after_commit: bool, confirm: bool
+) -> None:
+    payment = new_payment(embedded_chain)
+    before = embedded_chain.balance(embedded_chain.wallets.owner.address)
+    async with failing_hub(tmp_path, embedded_chain) as (hub, database):
+        database.fail_at, database.after_commit = unit, after_commit
+        answer = await hub.settle(payment, key="claim.1", confirm=confirm)
+        assert (answer.status, answer.code) == (503, "SETTLEMENT_PENDING")
+        await hub.complete()
+        await hub.complete()
+        again = await hub.settle(payment, key="claim.1", confirm=confirm)
+        assert again.body["success"] is True
+        assert (await hub.settle(payment)).reason == "duplicate_settlement"
+    assert embedded_chain.balance(embedded_chain.wallets.owner.address) == before + 10_000
+
+
+async def test_nothing_is_sent_when_the_raw_transaction_could_not_be_stored(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    payment = new_payment(embedded_chain)
+    nonce = embedded_chain.nonce(embedded_chain.wallets.relayer)
+    async with failing_hub(tmp_path, embedded_chain) as (hub, database):
+        database.fail_at = 1
+        assert (await hub.settle(payment)).status == 503
+        assert embedded_chain.nonce(embedded_chain.wallets.relayer) == nonce
+        assert await hub.status(payment) == "unknown"
+
+
+async def test_a_closed_database_is_unavailable(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with failing_hub(tmp_path, embedded_chain) as (hub, database):
+        await database.real.close()
+        assert (await hub.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
+        ready = await hub.get("/readyz")
+        assert (ready.status, ready.code) == (503, "UNAVAILABLE")
+        assert (await hub.get("/healthz")).status == 200

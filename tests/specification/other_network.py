@@ -1,0 +1,60 @@
+"""The program composed for Base, whose chain is an embedded one under Base's chain id and USDC address."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from eth_utils import to_checksum_address
+
+from tests.gateway.composed import composed
+from tests.gateway.recording_target import RecordingTarget
+from tests.specification.client import Chain, Http, Wallet
+from tests.specification.world import World
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.sandbox.evm_chain import EmbeddedChain
+from tollkeeper.sandbox.evm_engine import Account, GenesisAccount, open_engine
+from tollkeeper.sandbox.evm_rpc import evm_rpc_app
+from tollkeeper.sandbox.genesis import RELAYER_BALANCE_WEI, planted_token
+from tollkeeper.sandbox.rpc_server import RpcServer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import NetworkSettings
+
+BASE_CHAIN_ID = 8453
+BASE_USDC = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
+
+
+@asynccontextmanager
+async def base_world(folder: Path, target: RecordingTarget, http: Http) -> AsyncIterator[World]:
+    """A world in which `base` is the one network."""
+    wallets = derive_wallets()
+    genesis = {
+        BASE_USDC.lower(): planted_token({wallets.buyer.address: 10**9}),
+        wallets.relayer.address: GenesisAccount(Account(balance=RELAYER_BALANCE_WEI), {}),
+    }
+    engine = open_engine(BASE_CHAIN_ID, None)
+    chain = EmbeddedChain(
+        engine, chain_id=BASE_CHAIN_ID, genesis=genesis, clock_ms=lambda: time.time_ns() // 1_000_000
+    )
+    node = RpcServer(evm_rpc_app(chain), port=0)
+    rpc_url = await node.start()
+    base = NETWORKS["base"]
+    networks = {base.name: NetworkSettings(base, (rpc_url,))}
+    database = folder / "base.db"
+    try:
+        async with composed(rpc_url, database, networks=networks, default_network=base) as url:
+            yield World(
+                gateway_url=url,
+                hub_url=url + "/hub",
+                rpc_url=rpc_url,
+                chain=Chain(to_checksum_address(BASE_USDC), "base", BASE_CHAIN_ID),
+                target=target,
+                http=http,
+                buyer=Wallet(wallets.buyer.private_key_hex),
+                log=folder / "nothing.txt",
+                database=database,
+            )
+    finally:
+        await node.stop()

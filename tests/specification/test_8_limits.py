@@ -1,0 +1,158 @@
+"""Specification 8: every limit, at it and one past it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+
+import pytest
+
+from tests.auth.conftest import auth as auth  # noqa: PLC0414 - the fixtures of an issuer whose clock can be moved
+from tests.auth.conftest import client as client  # noqa: PLC0414
+from tests.auth.conftest import clock as clock  # noqa: PLC0414
+from tests.auth.conftest import database as database  # noqa: PLC0414
+from tests.auth.server import START_MS, Client, Clock, bearer
+from tests.auth.server import Wallet as LoginWallet
+from tests.gateway.recording_target import Received, Writer, answer_ok
+from tests.specification.client import Answer, Json, Wallet
+from tests.specification.rows import row
+from tests.specification.world import World, bearer_header
+from tollkeeper.core.limits import PROXY_TIMEOUT_SECONDS
+from tollkeeper.edge.forwarding import Forwarder
+
+PROXY_SIZE_BYTES = 10_485_760
+DAY_SECONDS = 24 * 3600
+
+
+@row("8-proxy-time")
+async def test_the_gateway_waits_600_seconds_for_a_target(world: World) -> None:
+    """What happens when they are over is `7-proxy-1`, with a shorter wait; `-m long` waits them out."""
+    assert PROXY_TIMEOUT_SECONDS == 600
+    for forward in (Forwarder.forward, Forwarder.forward_streamed):
+        limits = inspect.signature(forward).parameters["limits"].default
+        assert (limits.request_seconds, limits.response_seconds) == (600, 600)
+
+    async def late(request: Received, writer: Writer) -> None:
+        await asyncio.sleep(2)
+        await answer_ok(request, writer)
+
+    world.target.answer = late
+    _, answer = await world.buy(await world.gate())
+    assert answer.content == b'{"served":true}'
+
+
+@pytest.mark.long
+@pytest.mark.timeout(700)
+async def test_a_target_that_says_nothing_for_600_seconds_is_a_502(world: World) -> None:
+    async def silent(_request: Received, _writer: Writer) -> None:
+        """Never an answer."""
+
+    gate = await world.gate(credits=2)
+    paid = await world.payment(gate)
+    world.target.answer = silent
+    started = time.monotonic()
+    answer = await world.call(gate, paid)
+    assert 600 <= time.monotonic() - started < 605
+    assert answer.refusal == (502, "UPSTREAM_TIMEOUT", "server")
+    assert answer.headers["x-credits-remaining"] == "1"
+
+
+@row("8-proxy-size")
+async def test_a_response_of_the_limit_passes_and_one_byte_more_does_not(world: World) -> None:
+    gate = await world.gate(credits=4)
+    paid = await world.payment(gate)
+    size = 0
+
+    async def sized(_request: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + bytes(size))
+
+    async def chunked(_request: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n" % size + bytes(size) + b"\r\n0\r\n\r\n")
+
+    for kind in (sized, chunked):
+        world.target.answer = kind
+        size = PROXY_SIZE_BYTES
+        fits = await world.call(gate, paid)
+        assert (fits.status, len(fits.content)) == (200, PROXY_SIZE_BYTES)
+        size = PROXY_SIZE_BYTES + 1
+        assert (await world.call(gate, paid)).refusal == (502, "UPSTREAM_TOO_LARGE", "server")
+
+
+@row("8-history-limit")
+async def test_history_limit_is_1_to_100_and_required(world: World) -> None:
+    wallet = Wallet()
+    payments = (world.settle(world.asking(1, recipient=wallet.address)) for _ in range(101))
+    assert {answer.body["status"] for answer in await asyncio.gather(*payments)} == {"success"}
+    bearer = bearer_header((await world.login(wallet))["accessToken"])
+
+    async def asks(**query: str) -> Answer:
+        return await world.hub("GET", "/api/v1/history", params=query, headers=bearer)
+
+    for limit in (1, 100):
+        answer = await asks(limit=str(limit))
+        assert (answer.status, len(answer.body["history"])) == (200, limit)
+    assert [(await asks(limit=limit)).status for limit in ("0", "101")] == [400, 400]
+    assert (await asks()).refusal == (400, "MISSING_PARAMETER", "validation")
+
+
+@row("8-history-offset")
+async def test_history_offset_is_0_by_default(world: World) -> None:
+    wallet = Wallet()
+    for _ in range(2):
+        await world.settle({**world.asking(1, recipient=wallet.address), "confirm": True})
+    whole = await world.history(wallet)
+    assert whole["pagination"]["offset"] == 0
+    assert (await world.history(wallet, offset=0))["history"] == whole["history"]
+    assert (await world.history(wallet, offset=1))["history"] == whole["history"][1:]
+
+
+async def me(client: Client, pair: Json) -> int:
+    """What the current-user operation answers to the pair's access token."""
+    status, _ = await client.send("GET", "/api/v1/auth/me", headers=bearer(pair["accessToken"]))
+    return status
+
+
+async def refresh(client: Client, pair: Json) -> tuple[int, Json]:
+    """What the refresh operation answers to the pair's refresh token."""
+    return await client.send("POST", "/api/v1/auth/refresh", json={"refreshToken": pair["refreshToken"]})
+
+
+@row("8-access-token-lifetime")
+async def test_access_tokens_of_login_and_refresh_live_15_minutes(client: Client, clock: Clock) -> None:
+    begun = START_MS // 1000 * 1000  # a JWT counts whole seconds
+    pair = await client.login(LoginWallet())
+    clock.now_ms = begun + 15 * 60 * 1000 - 1
+    assert await me(client, pair) == 200
+    clock.advance(0.001)
+    assert await me(client, pair) == 401
+    status, pair = await refresh(client, pair)
+    assert (status, await me(client, pair)) == (200, 200)
+    clock.advance(15 * 60 - 0.001)
+    assert await me(client, pair) == 200
+    clock.advance(0.001)
+    assert await me(client, pair) == 401
+
+
+@row("8-refresh-token-lifetime")
+async def test_refresh_tokens_of_login_and_refresh_live_7_days(client: Client, clock: Clock) -> None:
+    for pause_seconds, expected in ((7 * DAY_SECONDS - 0.001, 200), (7 * DAY_SECONDS, 401)):
+        login = await client.login(LoginWallet())
+        clock.advance(pause_seconds)
+        status, pair = await refresh(client, login)
+        assert status == expected
+        _, pair = (status, pair) if status == 200 else await refresh(client, await client.login(LoginWallet()))
+        clock.advance(pause_seconds)
+        status, _ = await refresh(client, pair)
+        assert status == expected
+
+
+@row("8-hub-rate-limit")
+async def test_the_hub_has_no_rate_limit(world: World) -> None:
+    asking = world.asking()
+    requests = [world.hub("GET", "/supported") for _ in range(300)]
+    requests += [world.verify(asking) for _ in range(200)]
+    query = {"walletAddress": world.buyer.address}
+    requests += [world.hub("GET", "/api/v1/auth/message", params=query) for _ in range(100)]
+    assert {answer.status for answer in await asyncio.gather(*requests)} == {200}

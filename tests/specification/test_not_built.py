@@ -1,0 +1,153 @@
+"""Rows that are not built yet (`rows.NOT_BUILT`): each is refused in so many words, and nothing is ignored."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import aiohttp
+
+from tests.gateway.recording_target import Received, Writer
+from tests.specification.client import Answer, Json, Wallet, header
+from tests.specification.rows import ENDPOINTS, row
+from tests.specification.world import PAYGATES, World, bearer_header
+
+TRANSACTION = base64.b64encode(b"\x01" + bytes(200)).decode()
+TRANSFER_ROWS = tuple(name for name in ENDPOINTS if name.startswith("4.4-transfer-"))
+
+
+async def assert_field_refused(world: World, code: str, **fields: object) -> None:
+    """Create and update refuse the field by its name, and no gate is made or changed."""
+    (name,) = fields
+    gate = await world.gate()
+    for answer in (await world.create(**fields), await world.update(gate, **fields)):
+        assert answer.refusal == (400, code, "validation"), answer.content
+        assert answer.error["details"]["field"] == name
+    assert {**await world.read(gate), "timestamp": gate["timestamp"]} == gate
+
+
+@row("2.1-headerAuthMode", "5.7")
+async def test_signing_with_hmac_is_refused(world: World) -> None:
+    await assert_field_refused(world, "INVALID_PARAMETER", headerAuthMode="hmac")
+    assert (await world.gate(headerAuthMode="none"))["headerAuthMode"] == "none"
+
+
+@row("2.1-resourceType")
+async def test_a_file_paygate_is_refused(world: World) -> None:
+    await assert_field_refused(world, "INVALID_PARAMETER", resourceType="file")
+    assert (await world.gate(resourceType="url"))["resourceType"] == "url"
+
+
+@row("2.1-file")
+async def test_a_file_is_refused(world: World) -> None:
+    await assert_field_refused(world, "INVALID_PARAMETER", file="aGVsbG8=")
+
+
+async def count_gates(world: World, headers: dict[str, str]) -> int:
+    """How many gates whoever sends these headers manages."""
+    page = (await world.gateway("GET", PAYGATES, headers=headers)).body["pagination"]
+    count: int = page["totalCount"]
+    return count
+
+
+@row("2.1-rule-5", "4.1-create-file")
+async def test_multipart_form_data_is_refused(world: World) -> None:
+    wallet = Wallet()
+    bearer = bearer_header((await world.login(wallet, world.gateway_url))["accessToken"])
+    for headers in ({}, bearer):
+        before = await count_gates(world, headers)
+        for content, expected in ((b"hello", 400), (bytes(1_000_000), 413)):
+            form = aiohttp.FormData({"price": "1", "resourceType": "file"})
+            form.add_field("file", content, filename="hello.txt", content_type="text/plain")
+            answer = await world.gateway("POST", PAYGATES, data=form, headers=headers)
+            code = {400: "INVALID_PARAMETER", 413: "PAYLOAD_TOO_LARGE"}[expected]
+            assert answer.refusal == (expected, code, "validation")
+        assert await count_gates(world, headers) == before
+
+
+@row("2.3-transaction")
+async def test_a_solana_payload_is_refused_at_a_gate(world: World) -> None:
+    gate = await world.gate()
+    for network, code in (
+        ("solana-devnet", "INVALID_NETWORK"),
+        ("solana-mainnet", "INVALID_NETWORK"),
+        ("solana", "INVALID_NETWORK"),
+        ("base-sepolia", "PAYMENT_INVALID"),
+    ):
+        paid = {"x402Version": 1, "scheme": "exact", "network": network, "payload": {"transaction": TRANSACTION}}
+        assert (await world.call(gate, header(paid))).refusal == (402, code, "payment")
+    assert world.target.requests == []
+
+
+@row("2.4-solana-devnet", "2.4-solana-mainnet")
+async def test_solana_networks_are_refused(world: World, row_id: str) -> None:
+    network = row_id.removeprefix("2.4-")
+    await assert_field_refused(world, "INVALID_NETWORK", network=network)
+    asking = solana(world, network)
+    assert (await world.verify(asking)).body["invalidReason"] == "invalid_network"
+    assert (await world.settle(asking)).body["errorReason"] == "invalid_network"
+
+
+def solana(world: World, network: str) -> Json:
+    """A body for verify and settle on Solana."""
+    payload = {"x402Version": 1, "scheme": "exact", "network": network, "payload": {"transaction": TRANSACTION}}
+    mint = "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"
+    changes = {"network": network, "asset": mint, "payTo": mint, "extra": {"feePayer": mint}}
+    return {
+        "x402Version": 1,
+        "paymentPayload": payload,
+        "paymentRequirements": {**world.requirements(mint, 10_000), **changes},
+    }
+
+
+@row("4.4-solana")
+async def test_the_hub_says_that_it_settles_nothing_on_solana(world: World) -> None:
+    kinds = (await world.hub("GET", "/supported")).body["kinds"]
+    assert not [kind for kind in kinds if "solana" in kind["network"]]
+    for network in ("solana-devnet", "solana-mainnet", "solana"):
+        verified, settled = await world.verify(solana(world, network)), await world.settle(solana(world, network))
+        assert (verified.status, verified.body["isValid"]) == (200, False)
+        assert (settled.status, settled.body["status"], settled.body["transaction"]) == (200, "failed", "")
+        assert verified.body["invalidReason"] == settled.body["errorReason"] == "invalid_network"
+
+
+async def transfers(world: World) -> list[Answer]:
+    """What the transfer operations of hub and gateway answer to a body that is right."""
+    signed = world.asking()["paymentPayload"]
+    body = {"payload": signed["payload"], "network": signed["network"], "asset": world.chain.token, "confirm": True}
+    direct = {"network": signed["network"], **signed["payload"]}
+    paid = {"X-Payment": header(signed)}
+    return [
+        await world.hub("POST", "/transfer", json=body),
+        await world.hub("POST", "/api/v1/transfer", json=body),
+        await world.gateway("POST", "/api/v1/transfer", json=direct),
+        await world.gateway("POST", "/api/v1/transfer", json=direct, headers=paid),
+        await world.gateway("POST", "/transfer", json=direct),
+    ]
+
+
+@row("4.1-transfer", *TRANSFER_ROWS, "7-INSUFFICIENT_FUNDS-400", "7-NONCE_ALREADY_USED-400")
+async def test_transfers_are_not_found_and_move_nothing(world: World) -> None:
+    before = await world.balance(world.buyer.address)
+    assert [answer.refusal for answer in await transfers(world)] == [(404, "NOT_FOUND", "validation")] * 5
+    assert await world.balance(world.buyer.address) == before
+
+
+@row("7-status-429")
+async def test_quick_requests_are_answered_and_not_limited(world: World) -> None:
+    gate = await world.gate()
+    unpaid = await asyncio.gather(*(world.call(gate) for _ in range(300)))
+    refused = await asyncio.gather(*(world.call(gate, "unreadable") for _ in range(100)))
+    assert {answer.status for answer in [*unpaid, *refused]} == {402}
+
+
+@row("8-proxy-size-file")
+async def test_no_gate_is_without_the_size_limit(world: World) -> None:
+    async def large(_request: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10_485_761))
+        writer.close()
+
+    world.target.answer = large
+    gate = await world.gate(resourceType="url")
+    assert (await world.call(gate, await world.payment(gate))).refusal == (502, "UPSTREAM_TOO_LARGE", "server")
+    assert (await world.create(resourceType="file", stream=True)).status == 400
