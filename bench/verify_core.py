@@ -15,9 +15,10 @@ import coincurve
 
 from bench.measuring import Result, alternate, cores, pinned
 from bench.payments import NETWORK, sandbox_asset, signed_payments
+from tollkeeper.api import parse_json_object
 from tollkeeper.core.verification import form_checks, require, requirement_checks, signature_check, time_checks
 from tollkeeper.core.wire import EvmPayload
-from tollkeeper.hub.requests import parse_asked, parse_body, read_plain
+from tollkeeper.hub.requests import parse_asked, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ def measure() -> Result:
 
     def ours() -> None:
         for body in bodies:
-            asked = read_plain(body) or parse_asked(parse_body(body))
+            asked = read_plain(body) or parse_asked(parse_json_object(body))
             payload = asked.payment.payload
             require(form_checks(asked.payment, assets))
             assert isinstance(payload, EvmPayload)

@@ -45,7 +45,8 @@ DROPPED_FROM_RESPONSE = words("""
 Connection Keep-Alive Proxy-Authenticate Transfer-Encoding Trailer Upgrade TE X-Payment X-Payment-Response
 PAYMENT-REQUIRED X-Credit-Token X-Credits-Remaining X-Credits-Total X-Purchase-Id X-Payer X402-Version Set-Cookie
 Set-Cookie2 Service-Worker-Allowed Clear-Site-Data Strict-Transport-Security Alt-Svc Public-Key-Pins
-Public-Key-Pins-Report-Only NEL Report-To Accept-CH Expect-CT Set-Login Cache-Control Expires Pragma Age Surrogate-Control CDN-Cache-Control Content-Length
+Public-Key-Pins-Report-Only NEL Report-To Accept-CH Expect-CT Set-Login
+Cache-Control Expires Pragma Age Surrogate-Control CDN-Cache-Control Content-Length
 Access-Control-Allow-Origin Access-Control-Allow-Credentials X-Request-Id Via X-Paygate-Slug X-Content-Type-Options
 """)
 

@@ -85,12 +85,15 @@ class Wallet:
 
     def sign_text(self, text: str) -> str:
         """personal_sign, as a wallet signs a login message."""
-        return "0x" + Account.sign_message(encode_defunct(text=text), self.key).signature.hex().removeprefix("0x")
+        return _hex(Account.sign_message(encode_defunct(text=text), self.key).signature)
 
     def sign_typed(self, typed_data: Json) -> str:
         """EIP-712."""
-        signed = Account.sign_message(encode_typed_data(full_message=typed_data), self.key)
-        return "0x" + signed.signature.hex().removeprefix("0x")
+        return _hex(Account.sign_message(encode_typed_data(full_message=typed_data), self.key).signature)
+
+
+def _hex(signature: bytes) -> str:
+    return "0x" + bytes(signature).hex()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,9 @@ def authorization(payer: str, recipient: str, value: int) -> Json:
 
 def typed_data(wanted: Json, chain: Chain, **domain: object) -> Json:
     """The EIP-712 table of specification 2.3; `domain` changes elements of the domain."""
-    message = {name: int(wanted[name]) if kind == "uint256" else wanted[name] for name, kind in TRANSFER_WITH_AUTHORIZATION}
+    message = {
+        name: int(wanted[name]) if kind == "uint256" else wanted[name] for name, kind in TRANSFER_WITH_AUTHORIZATION
+    }
     return {
         "types": {
             "EIP712Domain": members(_DOMAIN_TYPES),
@@ -160,7 +165,7 @@ class Http:
 
     session: aiohttp.ClientSession
 
-    async def send(self, method: str, url: str, **options: Any) -> Answer:  # noqa: ANN401 - aiohttp's
+    async def send(self, method: str, url: str, **options: Any) -> Answer:
         """One request; no redirect is followed."""
         async with self.session.request(method, url, allow_redirects=False, **options) as answer:
             return Answer(

@@ -37,8 +37,11 @@ def stack(folder: Path) -> Iterator[Stack]:
 @pytest.fixture
 async def http() -> AsyncIterator[Http]:
     """Raw HTTP."""
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),  # the tests have their own; one of them waits for ten minutes
+    ) as session:
         yield Http(session)
 
 

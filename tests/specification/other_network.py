@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from eth_utils import to_checksum_address
+from eth_utils.address import to_checksum_address
 
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
@@ -35,9 +35,7 @@ async def base_world(folder: Path, target: RecordingTarget, http: Http) -> Async
         wallets.relayer.address: GenesisAccount(Account(balance=RELAYER_BALANCE_WEI), {}),
     }
     engine = open_engine(BASE_CHAIN_ID, None)
-    chain = EmbeddedChain(
-        engine, chain_id=BASE_CHAIN_ID, genesis=genesis, clock_ms=lambda: time.time_ns() // 1_000_000
-    )
+    chain = EmbeddedChain(engine, chain_id=BASE_CHAIN_ID, genesis=genesis, clock_ms=lambda: time.time_ns() // 1_000_000)
     node = RpcServer(evm_rpc_app(chain), port=0)
     rpc_url = await node.start()
     base = NETWORKS["base"]

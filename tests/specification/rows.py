@@ -32,7 +32,9 @@ RESOURCES: Final = (
     ),
     *_rows("2.1-rule-", "1 2 3 4 5 6 7"),
     *_rows("2.2-", "A-x402.token A-x402.amount A-x402.address"),
-    *_rows("2.2-B-", "error x402Version accepts paymentRequired.amount paymentRequired.currency paymentRequired.network"),
+    *_rows(
+        "2.2-B-", "error x402Version accepts paymentRequired.amount paymentRequired.currency paymentRequired.network"
+    ),
     *_rows("2.2-header-", "Content-Type X402-Version"),
     *_rows("2.3-", "x402Version scheme network payload signature"),
     *_rows("2.3-authorization.", "from to value validAfter validBefore nonce"),

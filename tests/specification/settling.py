@@ -41,21 +41,19 @@ async def settled_item(world: World, payer: Wallet | None = None, value: int = 1
 async def pending_item(world: World) -> AsyncIterator[Json]:
     """The history item of a payment whose transaction waits for its block, which comes when this block ends."""
     asking = world.asking()
-    async with asyncio.TaskGroup() as settling:
-        async with paused_mining(world):
-            settling.create_task(world.settle({**asking, "confirm": True}))
-            yield await sent(world, world.buyer, nonce_of(asking))
+    async with asyncio.TaskGroup() as settling, paused_mining(world):
+        settling.create_task(world.settle({**asking, "confirm": True}))
+        yield await sent(world, world.buyer, nonce_of(asking))
 
 
 async def failed_item(world: World) -> Json:
     """The history item of a payment whose transaction was mined and reverted: another one had emptied the wallet."""
     payer = await world.funded(10_000)
     both = [world.asking(payer=payer), world.asking(payer=payer)]
-    async with asyncio.TaskGroup() as settling:
-        async with paused_mining(world):
-            for asking in both:
-                settling.create_task(world.settle({**asking, "confirm": True}))
-                await sent(world, payer, nonce_of(asking))
+    async with asyncio.TaskGroup() as settling, paused_mining(world):
+        for asking in both:
+            settling.create_task(world.settle({**asking, "confirm": True}))
+            await sent(world, payer, nonce_of(asking))
     return await world.item(payer, nonce_of(both[1]))
 
 

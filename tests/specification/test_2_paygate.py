@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from tests.specification.client import Wallet
-from tests.specification.settling import paused_mining
 from tests.specification.rows import row
+from tests.specification.settling import paused_mining
 from tests.specification.world import World
 
 # The hub's settlements say publicly who paid whom; every other table is the gateway's (contract 3.1).
@@ -273,7 +273,7 @@ async def test_a_create_needs_price_and_target_and_has_the_decided_defaults(worl
     assert {name: gate[name] for name in defaults} == defaults
     owner = Wallet()
     bearer = (await world.login(owner, world.gateway_url))["accessToken"]
-    owned = (await world.create(bearer=bearer)).body
+    owned = (await world.create(bearer)).body
     assert owned["paymentAddress"] == owned["ownerWallet"] == owner.address
     assert Decimal(gate["price"]) == Decimal("0.01")
 
@@ -287,5 +287,3 @@ async def test_the_login_response_contains_the_user(world: World) -> None:
     assert user["walletAddress"] == wallet.address
     again = (await world.login(wallet, world.gateway_url))["user"]
     assert (again["id"], again["createdAt"]) == (user["id"], user["createdAt"])
-
-

@@ -25,7 +25,7 @@ async def bodies(world: World, shape: str, **fields: object) -> tuple[Json, list
     return gate, [await world.asked(gate), literal.body]
 
 
-def at(body: Json, path: str) -> Any:  # noqa: ANN401 - JSON
+def at(body: Json, path: str) -> Any:
     """The member that a dotted name means."""
     value: Any = body
     for name in path.split("."):

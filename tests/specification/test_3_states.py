@@ -67,5 +67,3 @@ async def test_with_require_auth_the_steps_are_401_then_402_then_the_targets_res
     assert (asked.status, asked.body["error"]) == (402, "Payment required")
     answer = await world.call(gate, paid, headers=bearer)
     assert (answer.status, answer.content) == (200, b'{"served":true}')
-
-

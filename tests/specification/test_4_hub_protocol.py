@@ -66,8 +66,8 @@ async def test_the_version_of_a_request_is_one(world: World, row_id: str) -> Non
     for version in (2, 0):
         answer = await world.hub("POST", path, json={**asking, "x402Version": version})
         assert (answer.status, answer.body[reason]) == (200, "invalid_x402_version")
-    for version in ("1", 1.5, True):
-        answer = await world.hub("POST", path, json={**asking, "x402Version": version})
+    for no_integer in ("1", 1.5, True):
+        answer = await world.hub("POST", path, json={**asking, "x402Version": no_integer})
         assert answer.refusal == (400, "INVALID_PARAMETER", "validation")
     del asking["x402Version"]
     answer = await world.hub("POST", path, json=asking)
@@ -89,7 +89,8 @@ async def test_payload_and_requirements_are_objects_with_all_their_members(world
         assert answer.refusal == (400, code, "validation"), (body, answer.content)
 
     await refused({key: value for key, value in asking.items() if key != name}, "MISSING_PARAMETER")
-    for wrong in ("text", [], 5):
+    no_objects: tuple[object, ...] = ("text", [], 5)
+    for wrong in no_objects:
         await refused({**asking, name: wrong}, "INVALID_PARAMETER")
     required = {
         "paymentPayload": ("x402Version", "scheme", "network", "payload"),

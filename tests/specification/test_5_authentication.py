@@ -7,7 +7,7 @@ from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from eth_utils import keccak
+from eth_utils.crypto import keccak
 
 from tests.specification.client import Answer, Wallet, header
 from tests.specification.rows import row

@@ -79,7 +79,11 @@ async def test_refusals_carry_a_timestamp(world: World) -> None:
 async def test_what_is_read_or_changed_is_200(world: World) -> None:
     gate = await world.gate()
     path = f"{PAYGATES}/{gate['id']}"
-    answers = [await world.gateway("GET", path), await world.update(gate, title="x"), await world.gateway("DELETE", path)]
+    answers = [
+        await world.gateway("GET", path),
+        await world.update(gate, title="x"),
+        await world.gateway("DELETE", path),
+    ]
     answers += [await world.hub("GET", "/supported"), await world.verify(world.asking())]
     assert [answer.status for answer in answers] == [200] * 5
 
@@ -111,7 +115,7 @@ async def test_missing_payment_is_402(world: World) -> None:
 @row("7-status-403")
 async def test_valid_authentication_of_somebody_else_is_403(world: World) -> None:
     owner, other = [(await world.login(Wallet(), world.gateway_url))["accessToken"] for _ in range(2)]
-    gate = (await world.create(bearer=owner)).body
+    gate = (await world.create(owner)).body
     path = f"{PAYGATES}/{gate['id']}"
     for method, body in (("GET", None), ("PUT", {"title": "mine"}), ("DELETE", None)):
         answer = await world.gateway(method, path, json=body, headers=bearer_header(other))
@@ -128,7 +132,7 @@ async def test_what_is_not_there_is_404(world: World) -> None:
 
 @row("7-status-500")
 async def test_a_fault_of_the_programs_own_is_500_and_tells_nothing(http: Http) -> None:
-    async def broken(_scope: Any, _receive: Any, _send: Any) -> None:  # noqa: ANN401 - ASGI
+    async def broken(_scope: Any, _receive: Any, _send: Any) -> None:
         raise RuntimeError("a secret detail")
 
     async with serving(Shell(broken)) as url:
@@ -164,7 +168,7 @@ async def test_a_token_that_is_not_in_force_is_invalid(world: World) -> None:
     for wrong in (forged, token, "x"):
         answers = [await world.hub("GET", "/api/v1/auth/me", headers=bearer_header(wrong))]
         answers.append(await world.call(gate, headers=bearer_header(wrong)))
-        answers.append(await world.create(bearer=wrong))
+        answers.append(await world.create(wrong))
         assert [answer.refusal for answer in answers] == [(401, "INVALID_TOKEN", "authentication")] * 3
 
 
@@ -190,8 +194,8 @@ async def test_an_invalid_address_is_400(world: World) -> None:
     asking = world.asking()
     asking["paymentPayload"]["payload"]["authorization"]["from"] = "0x12"
     answers = [await world.verify(asking), await world.create(paymentAddress="0x12")]
-    for send in (world.hub, world.gateway):
-        answers.append(await send("GET", "/api/v1/auth/message", params={"walletAddress": "0x12"}))
+    query = {"walletAddress": "0x12"}
+    answers += [await send("GET", "/api/v1/auth/message", params=query) for send in (world.hub, world.gateway)]
     assert [answer.refusal for answer in answers] == [(400, "INVALID_ADDRESS", "validation")] * 4
 
 

@@ -44,15 +44,15 @@ class World:
     log: Path
     database: Path
 
-    async def gateway(self, method: str, path: str, **options: Any) -> Answer:  # noqa: ANN401 - aiohttp's
+    async def gateway(self, method: str, path: str, **options: Any) -> Answer:
         """A request to the gateway."""
         return await self.http.send(method, self.gateway_url + path, **options)
 
-    async def hub(self, method: str, path: str, **options: Any) -> Answer:  # noqa: ANN401 - aiohttp's
+    async def hub(self, method: str, path: str, **options: Any) -> Answer:
         """A request to the hub."""
         return await self.http.send(method, self.hub_url + path, **options)
 
-    async def create(self, *, bearer: str | None = None, **fields: object) -> Answer:
+    async def create(self, bearer: str | None = None, /, **fields: object) -> Answer:
         """Asks for a gate at the target; a field of None is left out."""
         wanted = {"targetUrl": self.target.url + "/", "price": "0.01", **fields}
         body = {name: value for name, value in wanted.items() if value is not None}
@@ -82,8 +82,13 @@ class World:
             await asyncio.sleep(0.05)
 
     async def call(
-        self, gate: Json, paid: str | None = None, method: str = "GET", headers: dict[str, str] | None = None, **options: Any
-    ) -> Answer:  # noqa: ANN401 - aiohttp's
+        self,
+        gate: Json,
+        paid: str | None = None,
+        method: str = "GET",
+        headers: dict[str, str] | None = None,
+        **options: Any,
+    ) -> Answer:
         """A call of the gate, with a payment or without one."""
         own = {} if paid is None else {"X-Payment": paid}
         return await self.http.send(method, gate["accessUrl"], headers={**(headers or {}), **own}, **options)
@@ -190,7 +195,7 @@ class World:
         item: Json = found
         return item
 
-    async def rpc(self, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
+    async def rpc(self, method: str, *params: object) -> Any:
         """What the network's node says."""
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         answer = (await self.http.send("POST", self.rpc_url, json=request)).body

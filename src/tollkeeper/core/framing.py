@@ -18,7 +18,13 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import NAME_REMEMBERED_BYTES, Header, name_rules
 
 VERSIONS: Final = frozenset({"1.0", "1.1"})
-METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
+# Registered methods of HTTP, without CONNECT and what the parser knows of other protocols (RTSP, ICE). Which of them a
+# path takes is the router's to say (405).
+METHODS: Final = frozenset(
+    b"GET HEAD POST PUT PATCH DELETE OPTIONS TRACE ACL BIND CHECKOUT COPY LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL "
+    b"MOVE PROPFIND PROPPATCH QUERY REBIND REPORT SEARCH UNBIND UNLINK UNLOCK M-SEARCH NOTIFY PURGE SUBSCRIBE "
+    b"UNSUBSCRIBE".split()
+)
 
 _ONCE: Final = frozenset({b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"})
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")

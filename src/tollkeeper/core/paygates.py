@@ -6,6 +6,7 @@ A value that is not built yet is refused with INVALID_PARAMETER, never ignored. 
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -225,7 +226,7 @@ def _parse_fields(body: dict[str, Any], also_known: Iterable[str] = ()) -> dict[
             raise invalid(name, f"{name} is not a field that can be set")
     for name, only in _FIXED.items():
         if name in body and (body[name] != only or type(body[name]) is not type(only)):
-            raise invalid(name, f"{name} takes only {only!r} in this version")
+            raise invalid(name, f"{name} takes only {json.dumps(only)} in this version")
     if body.get("creditsExpireAfter") is not None:
         raise invalid("creditsExpireAfter", "creditsExpireAfter is not available in this version")
     return {attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body}

@@ -24,6 +24,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import check_request_head
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
+from tollkeeper.edge.joined_writes import JoinedWrites
 from tollkeeper.edge.patience import BODY_BYTES_PER_SECOND, Patience, Sweep
 
 # Status, headers and body of a refusal; the edge adds `Content-Length` and `Connection: close`.
@@ -170,6 +171,7 @@ class StrictProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED_MAX:
             raise ApiError(Code.RATE_LIMITED, "too many requests wait on this connection")
         super().on_headers_complete()
+        self.cycle.transport = JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]  # all that it uses
         self._unanswered += 1
         self._is_accepted = True
         if self._is_draining:

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
-from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
+from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address
@@ -28,9 +28,9 @@ from tollkeeper.core.verification import (
     signature_check,
     time_checks,
 )
-from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, Requirements
+from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment
 from tollkeeper.hub.gateway_signature import read_gateway_signature
-from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_body, parse_settle_options, read_plain
+from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_settle_options, read_plain
 from tollkeeper.hub.settlement import Account, Order, Outcome, Settlements, requirements_hash, unavailable
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class Facilitator:
         """POST: would this payment settle now? `?explain=true` lists every check."""
         data = await read_body(receive_chunks(receive))
         explain = is_explained(scope["query_string"])
-        asked = read_plain(data)
-        if asked is None or asked.payment.scheme != SCHEME or asked.payment.network not in NETWORKS:
-            asked = _readable(parse_body(data), self._assets())
+        plain = read_plain(data)
+        is_ours = plain is not None and plain.payment.scheme == SCHEME and plain.payment.network in NETWORKS
+        asked = plain if plain is not None and is_ours else _readable(parse_json_object(data), self._assets())
         if isinstance(asked, Check):
             await send_answer(send, 200, envelope(_verdict(asked, None, [asked] if explain else None)))
             return
@@ -83,7 +83,7 @@ class Facilitator:
         """POST: settle the payment, once (contract 5.2)."""
         arrived = asyncio.get_running_loop().time()
         data = await read_body(receive_chunks(receive))
-        body = parse_body(data)
+        body = parse_json_object(data)
         headers = read_headers(scope)
         asked = _readable(body, self._assets())
         if isinstance(asked, Check):
@@ -274,6 +274,3 @@ def _refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
         "payer": None,
         "errorReason": failed.reason.value,
     }
-
-
-__all__ = ["Facilitator", "Requirements", "read_headers"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import NOTHING_SEEN, Expected, Sighting, Verdict
+from tollkeeper.chains.receipts import Expected, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
@@ -162,6 +162,3 @@ class Pipeline:
                 "settlement_failed", settlement=row.id, proof=settlement.proof, transaction=row.transaction_hash
             )
         return Advance(settlement, handed_out)
-
-
-__all__ = ["NOTHING_SEEN", "Advance", "Pipeline", "expected_transfer", "valid_before"]

@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tollkeeper.api import parse_json_object
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_WAIT_SECONDS
 from tollkeeper.core.plain_request import read_plain_request
@@ -76,11 +75,6 @@ def read_plain(data: bytes) -> Asked | None:
     """What an EVM request in plain spelling asks; None where its body has to be parsed."""
     plain = read_plain_request(data)
     return None if plain is None else Asked(*plain)
-
-
-def parse_body(data: bytes) -> dict[str, Any]:
-    """The JSON object of a request. Raises: INVALID_PARAMETER."""
-    return parse_json_object(data)
 
 
 def parse_settle_options(body: dict[str, Any], asked: Asked, headers: Headers) -> SettleOptions:

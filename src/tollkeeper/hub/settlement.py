@@ -18,7 +18,6 @@ from tollkeeper.api import new_request_id
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import Transaction, transfer_calldata
-from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.transactions import Kind, Proof, State
 from tollkeeper.core.verification import Reason, chain_checks, time_checks
 from tollkeeper.core.wire import payment_body, requirements_body
@@ -26,7 +25,6 @@ from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.requests import canonical_hash, canonical_json, conflict
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.hub import (
-    Claim,
     IdempotencyKey,
     KeyTaken,
     NewSettlement,
@@ -406,6 +404,3 @@ def _failed(row: Settlement) -> Outcome:
     if row.proof is Proof.NEVER_SENT:
         transaction = ""
     return _refusal(row.error or Reason.TRANSACTION_FAILED.value, transaction, row.id)
-
-
-__all__ = ["SETTLE_WAIT_SECONDS", "Account", "Claim", "Order", "Outcome", "Settlements", "requirements_hash"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -45,7 +46,7 @@ class AccessLog:
                 status = message["status"]
                 headers = message["headers"] = list(message.get("headers", ()))
                 if not any(name == b"date" for name, _ in headers):
-                    headers.append((b"date", formatdate(usegmt=True).encode()))
+                    headers.append((b"date", _date(int(time.time()))))
             await send(message)
 
         path = scope["path"]
@@ -61,6 +62,12 @@ class AccessLog:
                 duration_ms=(time.perf_counter_ns() - started) // 1_000_000,
                 request_id=state.get("request_id", ""),
             )
+
+
+@lru_cache(maxsize=1)
+def _date(now_seconds: int) -> bytes:
+    """The value of `Date`; made once a second."""
+    return formatdate(now_seconds, usegmt=True).encode()
 
 
 class Mounted:

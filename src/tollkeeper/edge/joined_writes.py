@@ -1,0 +1,47 @@
+"""Sends the head of an answer with the first part of its body, in one packet instead of two.
+
+uvicorn writes both apart, and its transport sends each at once: two system calls here, and two wake-ups of the caller.
+A head whose body is not there yet leaves at the end of the event loop's turn. Decides nothing about what is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class JoinedWrites:
+    """The transport, as uvicorn's writer of one answer uses it."""
+
+    __slots__ = ("_head", "_is_joining", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head: bytes | None = None
+        self._is_joining = True
+
+    def write(self, data: bytes) -> None:
+        """See `asyncio.WriteTransport`. The first bytes wait for the second ones."""
+        if not self._is_joining:
+            self._transport.write(data)
+        elif self._head is None:
+            self._head = data
+            self._loop.call_soon(self._send_head)
+        else:
+            self._is_joining = False
+            self._transport.write(self._head + data)
+
+    def close(self) -> None:
+        """See `asyncio.BaseTransport`."""
+        self._send_head()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """See `asyncio.BaseTransport`."""
+        return self._transport.is_closing()
+
+    def _send_head(self) -> None:
+        if self._is_joining and self._head is not None:
+            self._is_joining = False
+            if not self._transport.is_closing():
+                self._transport.write(self._head)
