@@ -79,7 +79,7 @@ class Client:
         self,
         method: str,
         path: str,
-        **options: Any,  # noqa: ANN401 - aiohttp's
+        **options: Any,
     ) -> tuple[int, dict[str, Any]]:
         """Status and JSON body of one call."""
         async with self.http.request(method, self.base + path, **options) as response:

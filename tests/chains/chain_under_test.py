@@ -110,7 +110,7 @@ class ChainUnderTest:
             self.rpc.call("anvil_setStorageAt", SMART_WALLET, f"0x{slot:064x}", f"0x{value:064x}")
         return SMART_WALLET
 
-    def authorization(self, **changes: Any) -> Authorization:  # noqa: ANN401 - fields of Authorization
+    def authorization(self, **changes: Any) -> Authorization:
         """The buyer pays the owner 0.01 USDC, valid now for an hour, with a fresh nonce."""
         now = self.now()
         plain = Authorization(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _STRANGER = "0x00000000000000000000000000000000000abcde"
 
 
-def _paid_call(chain: ChainUnderTest, **changes: Any) -> bytes:  # noqa: ANN401 - fields of Authorization
+def _paid_call(chain: ChainUnderTest, **changes: Any) -> bytes:
     authorization = chain.authorization(**changes)
     return transfer_calldata(authorization, chain.sign(authorization))
 

@@ -22,7 +22,7 @@ class Request:
     headers: dict[str, str]
     body: bytes
 
-    def json(self) -> Any:  # noqa: ANN401  whatever the client sent
+    def json(self) -> Any:
         """The body, which must be JSON."""
         return json.loads(self.body)
 
