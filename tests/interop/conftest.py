@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.fixtures_chain import run_anvil_with_fiat_token
 from tests.interop.local_server import LocalServer, Reply, Request, serving
 from tests.interop.official import build_environments
 from tests.interop.stack import Stack, sandbox
+from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Iterator
 
-CHAINS: Final = {"embedded": ()}  # name -> what `tollkeeper sandbox` is told besides
+CHAINS: Final = ("embedded", "anvil")
+
+
+@contextmanager
+def _on_anvil(log: pathlib.Path) -> Iterator[Stack]:
+    """Gateway and hub of a sandbox on anvil with Circle's token, under the name that the token has there."""
+    wallets = derive_wallets()
+    with (
+        run_anvil_with_fiat_token(wallets) as chain,
+        sandbox(log, "--rpc-url", chain.url, "--relayer-key", wallets.relayer.private_key_hex) as running,
+    ):
+        yield running
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,7 +41,7 @@ def environments() -> None:
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running sandbox on each chain in turn."""
     log = tmp_path_factory.mktemp("sandbox") / "log.txt"
-    with sandbox(log, *CHAINS[request.param]) as running:
+    with _on_anvil(log) if request.param == "anvil" else sandbox(log) as running:
         yield running
 
 
