@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from dataclasses import replace
@@ -13,6 +14,7 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer
 from tollkeeper.core.evm import Authorization, checksum_address
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
+from tollkeeper.gateway.app import BODY_LIMIT_BYTES
 from tollkeeper.sandbox.buyer import Answer
 
 
@@ -447,3 +449,66 @@ async def test_paths_below_a_slug_do_not_exist(market: Market) -> None:
         answer = await market.ask("GET", gate["accessUrl"] + path, headers={"X-Payment": payment})
         assert answer.status == 404, path
     assert market.target.requests == []
+
+
+async def test_query_that_no_target_could_be_sent_is_refused_before_it_is_paid_for(market: Market) -> None:
+    gate = await market.gate()
+    payment = await market.payment(gate)
+    host, port = market.stack.gateway_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET /{gate['slug']}?a=b\\c HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\n\r\n".encode())
+    assert (await reader.readline()).split()[1] == b"400"
+    writer.close()
+    assert (await market.pay(gate, payment)).status == 200
+
+
+async def test_token_without_credits_gives_way_to_a_fresh_payment(market: Market) -> None:
+    gate = await market.gate(credits=1)
+    _, bought = await market.buy(gate)
+    token = bought.headers["x-credit-token"]
+    answer = await market.pay(gate, await market.payment(gate), X_Credit_Token=token)
+    assert (answer.status, answer.headers["x-credits-remaining"]) == (200, "0")
+    assert answer.headers["x-credit-token"] != token
+
+
+async def test_pages_can_read_every_refusal(market: Market) -> None:
+    gate = await market.gate(requireAuth=True)
+    for method, url, status in (
+        ("GET", gate["accessUrl"], 401),
+        ("PUT", gate["accessUrl"], 405),
+        ("GET", market.stack.gateway_url + "/nosuchgate", 404),
+    ):
+        answer = await market.ask(method, url, headers={"Origin": "https://page.example"})
+        assert answer.status == status
+        assert answer.headers["access-control-allow-origin"] == "*"
+
+
+async def test_payment_used_by_somebody_elses_transaction_names_it(market: Market) -> None:
+    gate = await market.gate()
+    payment = await market.payment(gate)
+    body = json.loads(base64.b64decode(payment))
+    requirements = (await market.challenge(gate))["accepts"][0]
+    settled = await market.ask(
+        "POST",
+        market.stack.hub_url + "/settle",
+        body={"x402Version": 1, "paymentPayload": body, "paymentRequirements": requirements, "confirm": True},
+    )
+    assert settled.json()["success"] is True
+    answer = await market.pay(gate, payment)
+    details = assert_refused(answer, 402, "NONCE_ALREADY_USED", "payment")["error"]["details"]
+    assert details["transaction"] == settled.json()["transaction"]
+    assert market.target.requests == []
+
+
+async def test_request_body_over_the_limit_is_refused_before_payment_where_it_says_so(market: Market) -> None:
+    gate = await market.gate(method="POST")
+    payment = await market.payment(gate)
+    host, port = market.stack.gateway_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\n"
+        f"Content-Length: {BODY_LIMIT_BYTES + 1}\r\n\r\n".encode()
+    )
+    assert (await reader.readline()).split()[1] == b"413"
+    writer.close()
+    assert (await market.pay(gate, payment, "POST")).status == 200

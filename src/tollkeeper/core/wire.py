@@ -264,7 +264,8 @@ def parse_requirements(body: dict[str, Any], path: str = "paymentRequirements.")
         description=_optional_text(body, "description", path),
         mime_type=_optional_text(body, "mimeType", path),
         max_timeout_seconds=timeout,
-        extra=extra or {},
+        # Every member that a scheme of ours knows is a text; the rest means nothing here and is not kept.
+        extra={name: value for name, value in (extra or {}).items() if isinstance(value, str)},
     )
 
 

@@ -77,7 +77,21 @@ class Facilitator:
             return
         checks = await self._checks(asked, explain=explain)
         failed = next((check for check in checks if not check.ok), None)
-        await send_answer(send, 200, envelope(_verdict(failed, _payer(asked.payment), checks if explain else None)))
+        verdict = _verdict(failed, _payer(asked.payment), checks if explain else None)
+        if failed is not None and failed.reason is Reason.NONCE_USED:
+            verdict["transaction"] = await self._used_by(asked)
+        await send_answer(send, 200, envelope(verdict))
+
+    async def _used_by(self, asked: Asked) -> str:
+        """The transaction that used the authorization up, for the buyer to look at; empty where it is not found."""
+        payload = asked.payment.payload
+        assert isinstance(payload, EvmPayload)  # noqa: S101 - a Solana payment has no such reason
+        asset = self._assets()[ALIASES.get(asked.payment.network, asked.payment.network)]
+        chain = self._accounts[asset.network.name].chain
+        try:
+            return await chain.find_use(payload.authorization.payer, payload.authorization.nonce) or ""
+        except RpcUnavailable:
+            return ""
 
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: settle the payment, once (contract 5.2)."""

@@ -6,6 +6,7 @@ not do: answer anything itself.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
@@ -20,7 +21,9 @@ Send: TypeAlias = Callable[[Any], Awaitable[None]]
 # Any: uvicorn, Litestar and our own applications name one and the same protocol by types of their own.
 Application: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
-_LOG = structlog.get_logger("tollkeeper.access")
+_NAME: Final = "tollkeeper.access"
+_LOG = structlog.get_logger(_NAME)
+_LEVELS: Final = logging.getLogger(_NAME)
 _PATH_LENGTH: Final = 200
 _QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/hub/healthz", "/hub/readyz"})
 
@@ -53,15 +56,17 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_noting)
         finally:
-            write = _LOG.debug if path in _QUIET_PATHS else _LOG.info
-            write(
-                "request",
-                method=scope["method"],
-                path=path[:_PATH_LENGTH],
-                status=status,
-                duration_ms=(time.perf_counter_ns() - started) // 1_000_000,
-                request_id=state.get("request_id", ""),
-            )
+            level = logging.DEBUG if path in _QUIET_PATHS else logging.INFO
+            if _LEVELS.isEnabledFor(level):  # asked first: structlog would put the whole line together for nothing
+                _LOG.log(
+                    level,
+                    "request",
+                    method=scope["method"],
+                    path=path[:_PATH_LENGTH],
+                    status=status,
+                    duration_ms=(time.perf_counter_ns() - started) // 1_000_000,
+                    request_id=state.get("request_id", ""),
+                )
 
 
 @lru_cache(maxsize=1)
