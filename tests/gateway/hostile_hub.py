@@ -54,11 +54,15 @@ def says(status: int, body: str) -> Settling:
 
 @dataclass(slots=True)
 class HostileHub:
-    """`settling` answers `/settle`; `supported` may replace the answer of `/supported`; `settles` counts requests."""
+    """`settling` answers `/settle`; `supported` may replace the answer of `/supported`; `settles` keeps requests.
+
+    While it `is_down` every connection is cut.
+    """
 
     url: str = ""
     settling: Settling = pass_on
     supported: str | None = None
+    is_down: bool = False
     settles: list[bytes] = field(default_factory=list)
 
 
@@ -77,6 +81,8 @@ async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
             async with http.request(request.method, hub_url + request.path_qs, data=body, headers=names) as answer:
                 return web.Response(status=answer.status, body=await answer.read(), content_type="application/json")
 
+        if hostile.is_down:
+            return await cut(request, forward)
         if request.path == "/settle":
             hostile.settles.append(body)
             return await hostile.settling(request, forward)

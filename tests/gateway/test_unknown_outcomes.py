@@ -216,3 +216,52 @@ async def test_hub_that_is_down_is_a_503_that_charges_nothing(
             assert (ready.status, ready.json()["error"]["details"]["checks"]) == (503, {"database": True, "hub": False})
         finally:
             await parts.__aexit__(None, None, None)
+
+
+async def test_claim_outlives_a_start_of_the_gateway_while_its_hub_is_down(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    def gateway() -> Any:
+        database = tmp_path / "gateway.db"
+        return composed(embedded_chain.url, database, role=Role.GATEWAY, hub_url=hostile.url)
+
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        async with gateway() as url:
+            body = {"price": "0.01", "targetUrl": target.url}
+            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            hostile.settling = lose_answer
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+            hostile.is_down = True
+        async with gateway() as url:
+            await asyncio.sleep(3)  # longer than the completer waits between two passes
+            answer = await buyer.call(f"{url}/{gate['slug']}", payment)
+            assert (answer.status, answer.json()["error"]["code"]) == (503, "UNAVAILABLE")
+            hostile.is_down, hostile.settling = False, HostileHub().settling
+            for _ in range(50):
+                answer = await buyer.call(f"{url}/{gate['slug']}", payment)
+                if answer.status == 200:
+                    break
+                assert answer.status == 503
+                await asyncio.sleep(0.2)
+        assert answer.status == 200
+        assert len(target.requests) == 1
+
+
+async def test_payment_claimed_before_its_gate_was_deleted_is_served_once(apart: Apart) -> None:
+    gate = await apart.gate(credits=3)
+    payment = await apart.payment(gate)
+    apart.hub.settling = lose_answer
+    assert (await apart.pay(gate, payment)).status == 503
+    deleted = await apart.buyer.ask("DELETE", f"{apart.gateway_url}/api/v1/paygates/{gate['id']}")
+    assert deleted.status == 200
+    apart.hub.settling = HostileHub().settling
+    assert (await apart.pay(gate, payment)).status == 200
+    again = await apart.pay(gate, payment)
+    assert (again.status, again.json()["error"]["code"]) == (404, "NOT_FOUND")
+    assert (await apart.buyer.ask("GET", gate["accessUrl"])).status == 404
+    assert len(apart.target.requests) == 1
