@@ -165,13 +165,19 @@ def _gate_id(request: HttpRequest) -> int:
     return int(text)
 
 
+async def _fields(request: HttpRequest) -> dict[str, Any]:
+    if request.headers.get("content-type", "").lower().startswith("multipart/"):
+        raise invalid("file", "file PayGates are not available in this version: send the fields as JSON")
+    return await json_body(request)
+
+
 def paygate_routes(management: Management) -> list[HTTPRouteHandler]:
     """The route handlers."""
 
     @post("/api/v1/paygates", summary="Create a PayGate", status_code=201)
     async def create(request: HttpRequest) -> Response[bytes]:
         """Contract 3.1, 3.2."""
-        body = await json_body(request)
+        body = await _fields(request)
         return ok(await management.create(bearer_token(request.headers), body), status=201)
 
     @get("/api/v1/paygates", summary="List your PayGates")
@@ -189,7 +195,7 @@ def paygate_routes(management: Management) -> list[HTTPRouteHandler]:
     async def update(request: HttpRequest) -> Response[bytes]:
         """Contract 3.3: any subset, one transaction."""
         gate_id = _gate_id(request)
-        body = await json_body(request)
+        body = await _fields(request)
         return ok(await management.update(bearer_token(request.headers), gate_id, body))
 
     @post("/api/v1/paygates/{gate_id:str}/claim", summary="Claim an ownerless PayGate", status_code=200)

@@ -58,7 +58,8 @@ default_network = "{network}"
 # The body of a 402: "superset" (whatever a client expects), "x402-a" or "x402-b".
 # challenge_profile = "superset"
 
-# Proxies whose X-Forwarded-* headers are believed, and web pages that may manage gates.
+# Proxies in front of this machine (with one, anonymous_paygates is "off" unless it is set), and web pages that may
+# manage gates.
 # trusted_proxies = ["10.0.0.0/8"]
 # cors_origins = ["https://dashboard.example.org"]
 
