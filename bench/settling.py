@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections import deque
 
 CALLERS: Final = 16
-ROUNDS: Final = 4
-OUR_SECONDS: Final = 3.0
-REFERENCE_SECONDS: Final = 5.0
-OUR_PAYMENTS: Final = 12_000
+ROUNDS: Final = 5
+OUR_SECONDS: Final = 2.0
+REFERENCE_SECONDS: Final = 4.0
+OUR_PAYMENTS: Final = 20_000
 REFERENCE_PAYMENTS: Final = 3_000
 EXPECTED: Final = b'"success":true'
 
