@@ -16,7 +16,7 @@ from tests.core.malformed import GOOD_JSON, MUTATIONS, good_body, malformed_head
 from tests.core.payments import ASSETS, AUTHORIZATION, BASE, BASE_SEPOLIA, REQUIREMENTS, signed_payload, signed_payment
 from tests.core.reencodings import reencode
 from tollkeeper.core.errors import ApiError, Code, ErrorType
-from tollkeeper.core.evm import Authorization
+from tollkeeper.core.evm import Authorization, checksum_address
 from tollkeeper.core.limits import PAYMENT_HEADER_SIZE_BYTES
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.verification import EvmAsset, payment_key, signature_check
@@ -128,8 +128,8 @@ def test_the_body_of_a_payment_has_the_specified_members_and_strings() -> None:
         "payload": {
             "signature": good_body()["payload"]["signature"],
             "authorization": {
-                "from": AUTHORIZATION.payer,
-                "to": AUTHORIZATION.pay_to,
+                "from": checksum_address(AUTHORIZATION.payer),
+                "to": checksum_address(AUTHORIZATION.pay_to),
                 "value": "10000",
                 "validAfter": "0",
                 "validBefore": str(AUTHORIZATION.valid_before),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
-from tollkeeper.core.evm import Authorization
+from tollkeeper.core.evm import Authorization, checksum_address
 from tollkeeper.core.limits import PAYMENT_HEADER_SIZE_BYTES
 from tollkeeper.core.strict_json import parse_json
 
@@ -217,8 +217,8 @@ def payment_body(payment: Payment) -> dict[str, Any]:
         payload = {
             "signature": "0x" + payment.payload.signature.hex(),
             "authorization": {
-                "from": authorization.payer,
-                "to": authorization.pay_to,
+                "from": checksum_address(authorization.payer),  # facilitators built on web3.py take no other spelling
+                "to": checksum_address(authorization.pay_to),
                 "value": str(authorization.value),
                 "validAfter": str(authorization.valid_after),
                 "validBefore": str(authorization.valid_before),
