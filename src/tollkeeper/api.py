@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -41,6 +42,7 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@lru_cache(maxsize=16)
 def iso(when_ms: int) -> str:
     """ISO 8601 text, UTC, of milliseconds since the epoch."""
     return datetime.fromtimestamp(when_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -301,3 +301,23 @@ async def test_a_node_that_does_not_answer_is_unavailable_never_a_reason(
             assert_error_body(answer, 503, "UNAVAILABLE")
     chaos.calm()
     assert (await chaos_hub.settle(payment)).body["success"] is True
+
+
+async def test_settling_what_was_just_verified_asks_for_its_own_simulation_and_the_block_alone(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """Code, authorization state and balance are not read again; the simulation before signing is always its own."""
+    await chaos_hub.settle(new_payment(embedded_chain))  # what is read once for all payments
+    payment = new_payment(embedded_chain)
+    assert (await chaos_hub.post("/verify", payment.body)).body["isValid"] is True
+    requests: list[list[str]] = []
+
+    def note(methods: list[str]) -> Act:
+        requests.append(methods)
+        return Act.PASS
+
+    chaos.act = note
+    assert (await chaos_hub.settle(payment)).body["success"] is True
+    before_sending = requests[: requests.index(["eth_sendRawTransaction"])]
+    asked = [methods for methods in before_sending if "eth_call" in methods or "eth_getCode" in methods]
+    assert asked == [["eth_call", "eth_getBlockByNumber"]]

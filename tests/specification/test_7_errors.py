@@ -284,7 +284,7 @@ async def silent(_request: Received, _writer: Writer) -> None:
 async def test_a_target_that_takes_too_long_is_a_502_that_consumes_and_is_counted(
     tmp_path: Path, target: RecordingTarget, http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    defaults = vars(Forwarder)["forward"].__kwdefaults__
+    defaults = vars(Forwarder)["relay"].__kwdefaults__
     assert defaults["limits"].response_seconds == 600
     # The gateway's one limit, as it is but for its length: nobody waits ten minutes here.
     monkeypatch.setitem(defaults, "limits", replace(defaults["limits"], response_seconds=0.5))

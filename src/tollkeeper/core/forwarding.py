@@ -19,6 +19,7 @@ Header = tuple[bytes, bytes]
 
 VIA: Final = b"1.1 tollkeeper"
 NAME_REMEMBERED_BYTES: Final = 64
+HEADERS_REMEMBERED_MAX: Final = 24
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -98,6 +99,14 @@ _ABOUT_THE_ORIGIN: Final = frozenset(
 )
 _RESPONSE_DROPPED: Final = _ABOUT_THE_ANSWER | _ABOUT_THE_ORIGIN
 _RESPONSE_DROPPED_PREFIXES: Final = (*_PAYMENT_PREFIXES, b"access-control-", b"x-paygate")  # CORS is the gateway's own
+
+_ADDED: Final = (
+    (b"cache-control", b"private, no-store"),
+    (b"vary", b"X-Payment, Authorization"),
+    (b"x-content-type-options", b"nosniff"),
+)
+_ON_EVERY_ANSWER: Final = b"".join([b"%b: %b\r\n" % header for header in _ADDED])
+_NO_SCRIPTS: Final = b"content-security-policy: sandbox\r\n"
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FORBIDDEN_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -195,8 +204,34 @@ def request_headers(headers: Iterable[Header], added: Sequence[Header], authorit
     kept.append((b"via", VIA))
     values = b"".join([value for _, value in kept])
     if not all(name_rules(name).is_token for name, _ in kept) or not is_header_value_valid(values):
-        raise invalid("headers", "a header has a name or a value that cannot be forwarded")
+        raise _cannot_be_forwarded()
     return kept
+
+
+def caller_lines(headers: Iterable[Header]) -> bytes:
+    """The caller's part of the head that a target is sent: end-to-end headers, in lines.
+
+    What `request_headers` keeps of them, where nothing is added but what the caller cannot send. Raises
+    INVALID_PARAMETER for a header that cannot stand in a head.
+    """
+    named: set[bytes] = set()
+    kept: list[tuple[bytes, bytes, bytes]] = []
+    for name, value in headers:
+        rules = name_rules(name)
+        if rules.normal == b"connection":
+            named.update(name_rules(option.strip()).normal for option in value.split(b","))
+        elif not rules.is_stripped:
+            if not rules.is_token:
+                raise _cannot_be_forwarded()
+            kept.append((rules.normal, name, value))
+    if not is_header_value_valid(b"".join([value for _, _, value in kept])):
+        raise _cannot_be_forwarded()
+    return b"".join([b"%b: %b\r\n" % (name, value) for normal, name, value in kept if normal not in named])
+
+
+def header_lines(headers: Iterable[Header]) -> bytes:
+    """Headers as they stand in a head."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
 def gateway_headers(
@@ -240,14 +275,42 @@ def response_headers(headers: Sequence[Header]) -> list[Header]:
         for name, value in headers
         if not (rules := name_rules(name)).is_dropped and rules.normal not in named
     ]
-    kept += [
-        (b"cache-control", b"private, no-store"),
-        (b"vary", b"X-Payment, Authorization"),
-        (b"x-content-type-options", b"nosniff"),
-    ]
+    kept += _ADDED
     if _may_run_scripts([value for name, value in kept if name_rules(name).normal == b"content-type"]):
         kept.append((b"content-security-policy", b"sandbox"))
     return kept
+
+
+def response_lines(headers: Sequence[Header]) -> tuple[bytes, bool]:
+    """The lines of `response_headers`, and whether a `Date` is among them.
+
+    A target's heads differ by their date only, so the last ones are remembered.
+    """
+    return _remembered_lines(tuple(headers)) if len(headers) <= HEADERS_REMEMBERED_MAX else _encode_answer(headers)
+
+
+def _encode_answer(headers: Sequence[Header]) -> tuple[bytes, bool]:
+    named: set[bytes] = set()
+    kept: list[tuple[bytes, bytes, bytes]] = []
+    for name, value in headers:
+        rules = name_rules(name)
+        if not rules.is_dropped:
+            kept.append((rules.normal, name, value))
+        elif rules.normal == b"connection":
+            named.update(name_rules(option.strip()).normal for option in value.split(b","))
+    if named:
+        kept = [line for line in kept if line[0] not in named]
+    lines = b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in kept])
+    scripts = _may_run_scripts([value for normal, _, value in kept if normal == b"content-type"])
+    has_date = b"date" in [normal for normal, _, _ in kept]
+    return lines + (_ON_EVERY_ANSWER + _NO_SCRIPTS if scripts else _ON_EVERY_ANSWER), has_date
+
+
+_remembered_lines = lru_cache(maxsize=256)(_encode_answer)
+
+
+def _cannot_be_forwarded() -> ApiError:
+    return invalid("headers", "a header has a name or a value that cannot be forwarded")
 
 
 def _named_by_connection(headers: Iterable[Header]) -> set[bytes]:

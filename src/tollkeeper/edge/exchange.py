@@ -1,7 +1,7 @@
-"""One attempt at a call to a target: sends the request, keeps the time, and takes the response (contract 4.5, 4.7).
+"""One attempt at a call whose response is passed on as it comes: sends the request and keeps the time (contract 4.7).
 
-`WholeExchange` holds the response until it is complete, `StreamedExchange` passes it on as it comes. Both count the
-body's bytes as the target encoded them. Drives a `TargetConnection`; opens none.
+Counts the body's bytes as the target encoded them. Drives a `TargetConnection`; opens none. Responses that are held
+until they are complete are `relay`'s.
 """
 
 from __future__ import annotations
@@ -15,32 +15,13 @@ from typing import Final
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import BodyEnd, ResponseFraming
-from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES, PROXY_TIMEOUT_SECONDS, RESPONSE_MEMORY_SIZE_BYTES
-from tollkeeper.edge.spool import Spool, SpooledBody, SpoolRoom
+from tollkeeper.edge.relay import IDEMPOTENT, ForwardLimits, ResponseHead
 from tollkeeper.edge.target import Exchange, TargetConnection, TargetFailure
+
+__all__ = ["ForwardLimits", "RequestBody", "StaleConnectionError", "StreamedExchange"]
 
 WRITE_SIZE_BYTES: Final = 64 * 1024
 STREAM_AHEAD_BYTES: Final = 256 * 1024
-_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardLimits:
-    """Bounds of one call. `response_seconds` run from the last byte of the request, `request_seconds` until then."""
-
-    request_seconds: float = PROXY_TIMEOUT_SECONDS
-    response_seconds: float = PROXY_TIMEOUT_SECONDS
-    response_size_bytes: int = PROXY_RESPONSE_SIZE_BYTES
-    memory_size_bytes: int = RESPONSE_MEMORY_SIZE_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """Status and headers as the target sent them, and how the body ends."""
-
-    status: int
-    headers: list[Header]
-    framing: ResponseFraming
 
 
 @dataclass(slots=True)
@@ -114,7 +95,7 @@ class _Exchange(Exchange):
     def on_failure(self, failure: TargetFailure) -> None:
         """See `target.Exchange`."""
         is_whole = isinstance(self._body, bytes) or not self._body.is_started
-        if failure.untouched and is_whole and self._method in _IDEMPOTENT:
+        if failure.untouched and is_whole and self._method in IDEMPOTENT:
             self._fail(StaleConnectionError())
         else:
             self._fail(ApiError(failure.code, failure.message))
@@ -180,54 +161,6 @@ class _Exchange(Exchange):
         if not self._ready.done():
             self._ready.set_exception(fault)
             self._ready.exception()  # whoever waited may be gone
-
-
-class WholeExchange(_Exchange):
-    """Waits for the whole response; the first part of the body in memory, the rest on disk."""
-
-    def __init__(self, method: str, limits: ForwardLimits, room: SpoolRoom) -> None:
-        super().__init__(method, limits)
-        self._spool = Spool(
-            room, limits.memory_size_bytes, pause=self._pause, resume=self._resume, on_fault=self._disk_failed
-        )
-
-    async def response(self) -> tuple[ResponseHead, bytes | SpooledBody]:
-        """The response, once it is complete. Raises UPSTREAM_*, UNAVAILABLE, StaleConnectionError."""
-        head = await self._ready
-        try:
-            return head, await self._spool.finish()
-        except OSError as fault:
-            raise _no_room() from fault
-
-    def close(self) -> None:
-        """See `_Exchange.close`."""
-        super().close()
-        self._spool.close()
-
-    def on_body(self, data: bytes) -> None:
-        """See `target.Exchange`."""
-        self._size_bytes += len(data)
-        if self._size_bytes > self._limits.response_size_bytes:
-            self._too_large(self._size_bytes)
-        else:
-            self._spool.append(data)
-
-    def on_end(self) -> None:
-        """See `target.Exchange`."""
-        self._timer.cancel()
-        if self._head is not None and not self._ready.done():
-            self._ready.set_result(self._head)
-
-    def _pause(self) -> None:
-        if self._connection is not None and self._connection.carries(self):
-            self._connection.pause_reading()
-
-    def _resume(self) -> None:
-        if self._connection is not None and self._connection.carries(self):
-            self._connection.resume_reading()
-
-    def _disk_failed(self, _fault: OSError) -> None:
-        self._fail(_no_room())
 
 
 class StreamedExchange(_Exchange):
@@ -303,7 +236,3 @@ async def _slices(body: bytes) -> AsyncIterator[bytes]:
 def _wrong_length() -> ApiError:
     message = "the request body is not as long as Content-Length says"
     return ApiError(Code.INVALID_PARAMETER, message, details={"field": "body"})
-
-
-def _no_room() -> ApiError:
-    return ApiError(Code.UNAVAILABLE, "there is no room for the target's response")

@@ -1,8 +1,8 @@
-"""Forwards one call to its target and brings the answer back (spec 7, 8; contract 4.5, 4.7).
+"""The way to every target: what all forwarded calls share, and how one is begun (spec 7, 8; contract 4.5, 4.7).
 
-Knows nothing of payments: what the gateway tells the target comes in `ForwardRequest.added`. Refusals:
-UPSTREAM_BLOCKED, UPSTREAM_UNREACHABLE, UPSTREAM_INVALID, UPSTREAM_TOO_LARGE, UPSTREAM_TIMEOUT. What was sent is
-never sent again, but for an idempotent request on a kept connection that the target had closed without a word.
+`relay` is for the gateway's calls and goes by callbacks; `forward` is the same for whoever would rather wait;
+`forward_streamed` hands the body out as it comes. Knows nothing of payments. Refusals: UPSTREAM_BLOCKED,
+UPSTREAM_UNREACHABLE, UPSTREAM_INVALID, UPSTREAM_TOO_LARGE, UPSTREAM_TIMEOUT.
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import Header, encode_request_head, request_headers, request_target, response_headers
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.exchange import (
-    ForwardLimits,
-    RequestBody,
-    ResponseHead,
-    StaleConnectionError,
-    StreamedExchange,
-    WholeExchange,
-)
+from tollkeeper.edge.call import BodySink
+from tollkeeper.edge.deadlines import Deadlines
+from tollkeeper.edge.exchange import RequestBody, StaleConnectionError, StreamedExchange
 from tollkeeper.edge.pool import TargetPool
+from tollkeeper.edge.relay import AnswerOwner, ForwardLimits, Relay, RelayRequest, ResponseHead
 from tollkeeper.edge.spool import SpooledBody, SpoolRoom
 from tollkeeper.edge.target import TargetConnection, TargetKey
 
@@ -76,14 +72,19 @@ class ForwardResponse:
 
 
 class Forwarder:
-    """The way to every target: resolver, connections, spool. One per process and event loop."""
+    """The way to every target: resolver, connections, spool, deadlines. One per process and event loop."""
 
     def __init__(
         self, resolver: Resolver, *, tls: ssl.SSLContext | None = None, spool_folder: Path | None = None
     ) -> None:
         self.resolver = resolver
         self.pool = TargetPool(tls)
-        self._room = SpoolRoom(SPOOL_MEMORY_BYTES, spool_folder)
+        self.room = SpoolRoom(SPOOL_MEMORY_BYTES, spool_folder)
+        self.deadlines = Deadlines()
+
+    def relay(self, request: RelayRequest, owner: AnswerOwner, *, limits: ForwardLimits = DEFAULT_LIMITS) -> Relay:
+        """A call on its way to its target, not yet started; `owner` gets the answer."""
+        return Relay(self, request, owner, limits)
 
     async def forward(
         self, request: ForwardRequest, body: bytes | AsyncIterator[bytes], *, limits: ForwardLimits = DEFAULT_LIMITS
@@ -95,21 +96,17 @@ class Forwarder:
         `body` raises comes through.
         """
         head, source = _encode(request, body)
-        for is_last in (False, True):
-            exchange = WholeExchange(request.method, limits, self._room)
-            try:
-                exchange.start(await self._connect(request.target, limits, fresh=is_last), head, source)
-                answer, content = await exchange.response()
-                return _response(answer, content, None if answer.framing.end is BodyEnd.NONE else _size(content))
-            except StaleConnectionError:
-                if is_last:
-                    raise _unreachable() from None
-            except ApiError as refusal:
-                _warn(request.target, refusal)
-                raise
-            finally:
-                exchange.close()
-        raise AssertionError("the last attempt returns or raises")
+        answer = _Awaited()
+        pumped = source if isinstance(source, bytes) else _PumpedBody(source.parts, answer)
+        declared = None if isinstance(source, bytes) else source.declared_bytes
+        relay = self.relay(RelayRequest(request.target, request.method, head, pumped, declared), answer, limits=limits)
+        try:
+            relay.start()
+            return await answer.response
+        finally:
+            relay.close()
+            if not isinstance(pumped, bytes):
+                pumped.close()
 
     async def forward_streamed(
         self, request: ForwardRequest, body: bytes | AsyncIterator[bytes], *, limits: ForwardLimits = DEFAULT_LIMITS
@@ -119,7 +116,7 @@ class Forwarder:
         for is_last in (False, True):
             exchange = StreamedExchange(request.method, limits)
             try:
-                exchange.start(await self._connect(request.target, limits, fresh=is_last), head, source)
+                exchange.start(await self._connect_in_time(request.target, limits, fresh=is_last), head, source)
                 answer = await exchange.response()
                 return _response(answer, exchange, answer.framing.declared_bytes)
             except StaleConnectionError:
@@ -137,18 +134,24 @@ class Forwarder:
         """Drop all connections."""
         self.pool.close()
         self.resolver.close()
-        self._room.close()
+        self.deadlines.close()
+        self.room.close()
 
-    async def _connect(self, target: TargetUrl, limits: ForwardLimits, *, fresh: bool) -> TargetConnection:
-        """A connection to `target`, a kept one unless it must be `fresh`. Raises UPSTREAM_*."""
+    def kept(self, target: TargetUrl) -> TargetConnection | None:
+        """See `relay.Connections`."""
         addresses = self.resolver.cached(target.host)
-        if addresses is not None and not fresh and (kept := self._kept(target, addresses)) is not None:
-            return kept
+        return None if addresses is None else self._kept(target, addresses)
+
+    async def connect(self, target: TargetUrl, *, fresh: bool) -> TargetConnection:
+        """See `relay.Connections`. A kept connection unless it must be `fresh`. Raises UPSTREAM_*."""
+        addresses = await self.resolver.resolve(target.host, target.port)
+        kept = None if fresh else self._kept(target, addresses)
+        return kept or await self.pool.open(target.scheme, addresses, target.port, target.host)
+
+    async def _connect_in_time(self, target: TargetUrl, limits: ForwardLimits, *, fresh: bool) -> TargetConnection:
         try:
             async with asyncio.timeout(limits.request_seconds):
-                addresses = await self.resolver.resolve(target.host, target.port)
-                kept = None if fresh else self._kept(target, addresses)
-                return kept or await self.pool.open(target.scheme, addresses, target.port, target.host)
+                return await self.connect(target, fresh=fresh)
         except TimeoutError:
             raise ApiError(Code.UPSTREAM_TIMEOUT, "the target did not take the request in time") from None
 
@@ -158,6 +161,59 @@ class Forwarder:
             if kept is not None:
                 return kept
         return None
+
+
+class _Awaited:
+    """The owner of a relay whose answer is awaited."""
+
+    def __init__(self) -> None:
+        self.response: asyncio.Future[ForwardResponse] = asyncio.get_running_loop().create_future()
+
+    def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
+        content = b"".join(body) if isinstance(body, list) else body
+        if self.response.done():
+            if not isinstance(content, bytes):
+                content.close()
+            return
+        self.response.set_result(_response(head, content, None if head.framing.end is BodyEnd.NONE else size_bytes))
+
+    def on_refusal(self, error: BaseException) -> None:
+        if not self.response.done():
+            self.response.set_exception(error)
+            self.response.exception()  # whoever waited may be gone
+
+
+class _PumpedBody:
+    """A body that is iterated: a task that gives it to the relay, and waits while the target takes no more."""
+
+    def __init__(self, parts: AsyncIterator[bytes], answer: _Awaited) -> None:
+        self._parts = parts
+        self._answer = answer
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._task: asyncio.Task[None] | None = None
+
+    def body_to(self, sink: BodySink) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._pump(sink))
+
+    def pause_body(self) -> None:
+        self._wanted.clear()
+
+    def resume_body(self) -> None:
+        self._wanted.set()
+
+    async def _pump(self, sink: BodySink) -> None:
+        try:
+            async for part in self._parts:
+                sink.on_request_body(part)
+                await self._wanted.wait()
+            sink.on_request_end()
+        except Exception as fault:  # noqa: BLE001 - it comes out where the answer is awaited
+            self._answer.on_refusal(fault)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _encode(request: ForwardRequest, body: bytes | AsyncIterator[bytes]) -> tuple[bytes, bytes | RequestBody]:

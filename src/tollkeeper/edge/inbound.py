@@ -1,8 +1,9 @@
 """The listener's protocol: uvicorn's own, with heads read strictly and slow callers given up (security A-40, A-58).
 
 Holds for every path: a request whose length, host, path or payment two readers could understand differently is
-refused with section 7's body before anything sees it, and its connection is closed. What is accepted goes to the ASGI
-application. Knows no route, no payment and no way to render an error (`Render` is passed in).
+refused with section 7's body before anything sees it, and its connection is closed. What is accepted goes to the
+listener's `CallHandler` (`call.InboundCall`) or to the ASGI application, in the order in which it came. Knows no route,
+no payment and no way to render a refusal (`Render` is passed in).
 
     uvicorn.Config(app, http=strict_protocol(render))
 """
@@ -17,14 +18,17 @@ from typing import Any, ClassVar, Final
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import check_request_head
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
+from tollkeeper.edge.call import CallHandler, InboundCall
+from tollkeeper.edge.heads import RememberedHeads, RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
+from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.patience import BODY_BYTES_PER_SECOND, Patience, Sweep
 
 # Status, headers and body of a refusal; the edge adds `Content-Length` and `Connection: close`.
@@ -33,9 +37,9 @@ Render = Callable[[ApiError], tuple[int, list[Header], bytes]]
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers.
 CHATTER_BYTES: Final = 64 * 1024
 PIPELINED_MAX: Final = 64
+READ_AHEAD_MAX: Final = 4
 # A body that still comes when its request has been answered is read so far, lest a reset destroy the answer.
 UNREAD_BODY_BYTES: Final = 1024 * 1024
-_UPGRADE_OPTIONS: Final = frozenset({b"http2-settings", b"upgrade"})
 
 log = structlog.get_logger("tollkeeper.edge")
 
@@ -47,6 +51,8 @@ class Listener:
     render: Render
     patience: Patience
     sweep: Sweep
+    calls: CallHandler | None
+    heads: RememberedHeads
 
 
 class StrictProtocol(HttpToolsProtocol):
@@ -69,10 +75,14 @@ class StrictProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._without_upgrade = False  # between a head that asks for an upgrade and its second reading without
+        self._begun = 0  # requests whose first byte was in the data that is being read
+        self._is_repeatable = False  # the newest request has no body and leaves the connection open
         self._head_bytes = 0
         self._chatter_bytes = 0
         self._unread_bytes = 0
         self._unanswered = 0  # requests that were accepted and have no whole answer yet
+        self._current: Any = None  # the one of them that is being answered
+        self._is_starting = False
         self._is_accepted = False  # the newest request was accepted
         self._refusal: ApiError | None = None
         self._is_draining = False
@@ -93,20 +103,46 @@ class StrictProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.listener.sweep.forget(self)
+        waiting = [cycle for cycle, _ in self.pipeline]
+        self.pipeline.clear()
+        for cycle in (self._current, *waiting):
+            if isinstance(cycle, InboundCall):
+                cycle.lose()
         super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`. A caller who reads again gets the answers that wait for it."""
+        super().resume_writing()
+        self._start_next()
 
     def data_received(self, data: bytes) -> None:
         """Read what came in; refuse it at the first byte that breaks a rule."""
         self._unset_keepalive_if_required()
         if self._refusal is not None:
             return
+        if not (self._in_head or self._in_body) and (head := self.listener.heads.get(data)) is not None:
+            self._read_before(head)
+            return
         unread: bytes | None = data
         while unread is not None:
             unread = self._read(unread)
 
+    def _read_before(self, head: RequestHead) -> None:
+        """Take a request whose bytes were read before; the parser, between two requests, need not see them."""
+        self._head_seconds = self._body_seconds = 0.0
+        self._chatter_bytes = self._unread_bytes = 0
+        self._is_accepted = False
+        calls = self.listener.calls
+        if len(self.pipeline) >= PIPELINED_MAX:
+            self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
+        elif calls is not None:
+            self._accept_call(calls, head, keep_alive=True).feed_end()
+
     def _read(self, data: bytes) -> bytes | None:
         """Parse `data`; returns what is to be parsed next, if anything."""
         was_in_head = self._in_head
+        began_alone = not (was_in_head or self._in_body)
+        self._begun = 0
         upgrade_at: int | None = None
         self._chatter_bytes += len(data)
         try:
@@ -114,26 +150,33 @@ class StrictProtocol(HttpToolsProtocol):
         except HttpParserUpgrade as upgrade:
             upgrade_at = upgrade.args[0]
         except HttpParserError as error:
-            self._refuse(_reason(error))
+            self._refuse(reason_of(error))
             return None
         if upgrade_at is not None:
-            return self._head_without_upgrade() + data[upgrade_at:]
+            return self._read_without_upgrade() + data[upgrade_at:]
         if self._in_head:
             # A head that began in these bytes is measured by its parts (`on_header`); of an endless part only
             # the bytes are known.
             self._chatter_bytes = self._chatter_bytes if was_in_head else 0
             if self._chatter_bytes > REQUEST_HEAD_SIZE_BYTES:
-                self._refuse(_head_too_large())
+                self._refuse(head_too_large())
+        elif began_alone and self._begun == 1 and not self._in_body:
+            cycle: Any = self.cycle
+            if isinstance(cycle, InboundCall) and self._is_repeatable and not cycle.waiting_for_100_continue:
+                self.listener.heads.remember(data, cycle.head)
         elif self._in_body and self._chatter_bytes > CHATTER_BYTES:
-            self._refuse(_malformed("there is too much beside the body"))
+            self._refuse(malformed("there is too much beside the body"))
         return None
 
     # What the parser calls. ApiError stops it; `data_received` takes it from there.
 
     def on_message_begin(self) -> None:
-        """The first byte of a head."""
-        super().on_message_begin()
+        """The first byte of a head. The ASGI scope is made when it is known to be needed."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
         self._in_head = True
+        self._begun += 1
         self._head_bytes = 0
         self._head_seconds = 0.0
 
@@ -141,14 +184,14 @@ class StrictProtocol(HttpToolsProtocol):
         """A part of the request target. Raises HEADERS_TOO_LARGE."""
         self._head_bytes += len(url)
         if self._head_bytes > REQUEST_HEAD_SIZE_BYTES:
-            raise _head_too_large()
+            raise head_too_large()
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the head, or a trailer, which is dropped. Raises HEADERS_TOO_LARGE."""
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > REQUEST_HEAD_SIZE_BYTES:
-            raise _head_too_large()
+            raise head_too_large()
         if self._in_head:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
@@ -170,12 +213,64 @@ class StrictProtocol(HttpToolsProtocol):
             return
         if len(self.pipeline) >= PIPELINED_MAX:
             raise ApiError(Code.RATE_LIMITED, "too many requests wait on this connection")
+        calls = self.listener.calls
+        if calls is not None and calls.takes(self.url):
+            head = read_head(method, self.url, self.headers)
+            keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+            self._is_repeatable = keep_alive and head.content_length == 0
+            self._accept_call(calls, head, keep_alive=keep_alive)
+        else:
+            self._accept_for_asgi()
+
+    def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> InboundCall:
+        """Begin the call, or let it wait for its turn and for a caller who reads."""
+        call = InboundCall(self, calls, head, keep_alive=keep_alive and not self._is_draining)
+        self.cycle = call  # type: ignore[assignment]  # uvicorn asks it only what `InboundCall` names
+        self._unanswered += 1
+        self._is_accepted = True
+        if self._current is not None or self.pipeline or self.flow.write_paused:
+            if self.flow.write_paused or len(self.pipeline) >= READ_AHEAD_MAX:
+                self.flow.pause_reading()  # below it reading goes on, lest nobody learn that the caller left
+            self.pipeline.appendleft((self.cycle, self.app))
+        elif not self.transport.is_closing():
+            self._current = call
+            call.begin()
+        return call
+
+    def _accept_for_asgi(self) -> None:
+        url, headers, expects_continue = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = url, headers, expects_continue
+        self.scope["headers"] = headers
         super().on_headers_complete()
         self.cycle.transport = JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]  # all that it uses
         self._unanswered += 1
         self._is_accepted = True
         if self._is_draining:
             self.cycle.keep_alive = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's
+        self._current = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _start_next(self) -> None:
+        """Give the next requests their turn, one after the other; in a loop, since a call may be answered at once."""
+        if self._is_starting:
+            return
+        self._is_starting = True
+        try:
+            while self.pipeline and self._current is None and not self.flow.write_paused:
+                if self.transport.is_closing():
+                    return
+                cycle: Any
+                cycle, app = self.pipeline.pop()
+                if isinstance(cycle, InboundCall):
+                    self._current = cycle
+                    cycle.begin()
+                else:
+                    self._start_asgi_task(cycle, app)
+        finally:
+            self._is_starting = False
 
     def on_body(self, body: bytes) -> None:
         """A part of the body. Raises PAYLOAD_TOO_LARGE for what nobody reads any more."""
@@ -185,21 +280,41 @@ class StrictProtocol(HttpToolsProtocol):
             self._unread_bytes += len(body)
             if self._unread_bytes > UNREAD_BODY_BYTES:
                 raise ApiError(Code.PAYLOAD_TOO_LARGE, "the request was answered before its body came")
-        super().on_body(body)
+        cycle: Any = self.cycle
+        if isinstance(cycle, InboundCall):
+            cycle.feed(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The last byte of a request."""
         if not self._without_upgrade:
             self._in_body = False
-            super().on_message_complete()
+            cycle: Any = self.cycle
+            if isinstance(cycle, InboundCall):
+                cycle.feed_end()
+            else:
+                super().on_message_complete()
 
     # What uvicorn calls
 
     def on_response_complete(self) -> None:
         """An answer was written: wait for the next request, or refuse the one that was waiting for its turn."""
+        is_call = isinstance(self._current, InboundCall)
+        self._current = None
         self._unanswered -= 1
-        super().on_response_complete()
         self._head_seconds = 0.0
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_next()
+        elif not is_call:  # after a call the sweep does this, for less
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
         self._send_refusal_in_turn()
 
     def shutdown(self) -> None:
@@ -215,25 +330,14 @@ class StrictProtocol(HttpToolsProtocol):
         if not self._unanswered and not self._in_head and self._close_due is None:
             self.transport.close()
 
-    # An upgrade that is asked for and not given
-
-    def _head_without_upgrade(self) -> bytes:
-        """The head that was read, as if no upgrade had been asked for, for a parser that has read nothing yet.
-
-        RFC 9110 7.8 lets a server ignore the request; clients that prefer HTTP/2 ask on every plain connection.
-        """
+    def _read_without_upgrade(self) -> bytes:
+        """The head that was read, as if no upgrade had been asked for, for a parser that has read nothing yet."""
         parser = self.parser
-        lines = [b"%b %b HTTP/%b\r\n" % (parser.get_method(), self.url, parser.get_http_version().encode("ascii"))]
-        for name, value in self.headers:
-            if name == b"connection":
-                options = [option.strip() for option in value.split(b",")]
-                value = b", ".join(option for option in options if option.lower() not in _UPGRADE_OPTIONS)  # noqa: PLW2901 - the same header
-            if name not in _UPGRADE_OPTIONS:
-                lines.append(b"%b: %b\r\n" % (name, value))
+        head = without_upgrade(parser.get_method(), self.url, parser.get_http_version(), self.headers)
         self._without_upgrade = self._in_body = False
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        return b"".join([*lines, b"\r\n"])
+        return head
 
     # Refusing
 
@@ -247,12 +351,16 @@ class StrictProtocol(HttpToolsProtocol):
 
     def _withdraw_request(self) -> None:
         """Take the newest request, whose body broke a rule, back from whoever handles it."""
-        cycle = self.cycle
+        cycle: Any = self.cycle
         if cycle.response_started:
             self.transport.abort()  # half an answer is out: nothing can be said in order any more
+        if self._current is cycle:
+            self._current = None
         for entry in [entry for entry in self.pipeline if entry[0] is cycle]:
             self.pipeline.remove(entry)
         self._unanswered -= 1
+        if isinstance(cycle, InboundCall):
+            cycle.lose()
         cycle.disconnected = True
         cycle.message_event.set()
 
@@ -291,6 +399,8 @@ class StrictProtocol(HttpToolsProtocol):
             or self._stuck_seconds >= patience.read_seconds
         ):
             self.transport.abort()
+        elif idle_seconds and self._head_seconds >= idle_seconds and not self._unanswered and self._close_due is None:
+            self.transport.close()
 
     def _is_waiting_for_body(self) -> bool:
         if not (self._in_body and self._is_accepted) or self._refusal is not None:
@@ -298,31 +408,16 @@ class StrictProtocol(HttpToolsProtocol):
         return not self.flow.read_paused and not self.cycle.waiting_for_100_continue
 
 
-def strict_protocol(render: Render, patience: Patience | None = None) -> type[StrictProtocol]:
-    """The protocol class of one listener, for `uvicorn.Config(http=...)`; `render` makes the answers to refusals."""
+def strict_protocol(
+    render: Render, patience: Patience | None = None, calls: CallHandler | None = None
+) -> type[StrictProtocol]:
+    """The protocol class of one listener, for `uvicorn.Config(http=...)`.
+
+    `render` makes the answers to refusals; `calls` answers the paths that it takes, the ASGI application the others.
+    """
     chosen = patience or Patience()
 
     class ListenerProtocol(StrictProtocol):
-        listener = Listener(render, chosen, Sweep(chosen.sweep_seconds))
+        listener = Listener(render, chosen, Sweep(chosen.sweep_seconds), calls, RememberedHeads())
 
     return ListenerProtocol
-
-
-def _reason(error: HttpParserError) -> ApiError:
-    """Why the parser stopped: a callback of ours that refused, a fault in one, or bytes that are not HTTP."""
-    cause = error.__context__
-    if isinstance(cause, ApiError):
-        return cause
-    if cause is None or isinstance(cause, HttpParserError):
-        return _malformed(str(cause or error))
-    log.error("request_callback_failed", exc_info=cause)
-    return ApiError(Code.INTERNAL_ERROR, "the request could not be read")
-
-
-def _malformed(reason: str) -> ApiError:
-    return ApiError(Code.INVALID_PARAMETER, f"the request is not valid HTTP: {reason}", details={"field": "request"})
-
-
-def _head_too_large() -> ApiError:
-    details = {"limitBytes": REQUEST_HEAD_SIZE_BYTES}
-    return ApiError(Code.HEADERS_TOO_LARGE, "the request head is too large", details=details)

@@ -67,9 +67,10 @@ class TargetPool:
         waiting = self._by_key.get(key)
         now = asyncio.get_running_loop().time()
         while waiting:
-            connection = waiting[-1]
-            expires = self._expiry[connection]
-            self._remove(connection)
+            connection = waiting.pop()
+            expires = self._expiry.pop(connection)
+            if not waiting:
+                del self._by_key[key]
             if not connection.is_closing() and now < expires:
                 return connection
             connection.abort()

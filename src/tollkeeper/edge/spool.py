@@ -94,6 +94,14 @@ class Spool:
             if self._writing is None:
                 self._write()
 
+    def in_memory(self) -> list[bytes] | None:
+        """The whole body in its parts, where nothing of it is on disk or on its way there; the spool is then done."""
+        if self._file is not None or self._writing is not None:
+            return None
+        parts = self._parts
+        self._release()
+        return parts
+
     async def finish(self) -> bytes | SpooledBody:
         """The whole body; nothing may be appended any more. Raises OSError when the disk does not take it."""
         await self._written_out()

@@ -10,18 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol, cast
 
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from tollkeeper.core.errors import Code
-from tollkeeper.core.forwarding import Header
+from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
 INFORMATIONAL_MAX: Final = 10
+
+# A target's heads differ by their date only.
+_judged_before = lru_cache(maxsize=256)(judge_response_head)
 
 log = structlog.get_logger("tollkeeper.edge")
 
@@ -187,7 +191,8 @@ class TargetConnection(asyncio.Protocol):
         if self._complete:
             return
         status = parser.get_status_code()
-        framing = judge_response_head(self._method, status, parser.get_http_version(), self._headers)
+        judge = _judged_before if len(self._headers) <= HEADERS_REMEMBERED_MAX else judge_response_head
+        framing = judge(self._method, status, parser.get_http_version(), tuple(self._headers))
         if status < 200:
             self._informational += 1
             if self._informational > INFORMATIONAL_MAX:

@@ -5,181 +5,286 @@
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. A credit is spent
 before the first byte goes to the target and is durable by then; what happens to the call afterwards cannot undo it.
+
+`PaidCall` is one request: the methods of this class stand in the order in which a request meets them. It goes by
+callbacks: a 402 is answered within the parser's own call, and a call on a held credit waits twice, for the ledger's
+commit and for the target. Whatever waits for more is a task, and `Stage` says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NoReturn
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from tollkeeper.api import bearer_token, clock_ms, error_envelope, header_pairs, iso, send_answer
+import structlog
+
+from tollkeeper.api import bearer_token, clock_ms, error_envelope, iso
 from tollkeeper.core.challenge import Profile, exhausted_body, profile_of
 from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.forwarding import response_lines
+from tollkeeper.core.framing import BodyEnd
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
-from tollkeeper.core.networks import normalise
-from tollkeeper.core.purchases import Spend, credit_token, header_hash, purchase_of_token
-from tollkeeper.core.verification import form_checks, payment_key, refusal, require, signature_check
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
-from tollkeeper.gateway.buying import Buyer, Presented
-from tollkeeper.gateway.calls import Call, cors, preflight, receipt_headers
+from tollkeeper.core.paygates import RESERVED_SLUGS, is_slug
+from tollkeeper.core.purchases import Spend, credit_token, purchase_of_token
+from tollkeeper.edge.call import JSON_LINE
+from tollkeeper.edge.relay import RelayRequest
+from tollkeeper.gateway import calls
+from tollkeeper.gateway.buying import Buyer
+from tollkeeper.gateway.calls import CORS, OPEN_TO_PAGES
 from tollkeeper.gateway.gates import not_found
-from tollkeeper.storage.purchases import SpendRequest
+from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from litestar.types import HTTPScope, Receive, Send
+    from collections.abc import Callable, Coroutine, Sequence
 
     from tollkeeper.auth import Auth
-    from tollkeeper.core.verification import EvmAsset
-    from tollkeeper.gateway.buying import Buying
-    from tollkeeper.gateway.delivery import Delivery
+    from tollkeeper.edge.call import InboundCall
+    from tollkeeper.edge.forwarding import Forwarder
+    from tollkeeper.edge.relay import Relay, ResponseHead
+    from tollkeeper.edge.spool import SpooledBody
+    from tollkeeper.gateway.buying import Buying, Presented
     from tollkeeper.gateway.gates import Gates, OpenGate
-    from tollkeeper.gateway.inbox import Inbox
+    from tollkeeper.gateway.proofs import Proofs
     from tollkeeper.gateway.traffic import Traffic
-    from tollkeeper.storage.purchases import Purchase, Purchases, SpendResult
+    from tollkeeper.storage.purchase_rows import Purchase, SpendResult
+    from tollkeeper.storage.purchases import Purchases
 
-VERIFIED_HEADERS_MAX: Final = 10_000
+CLIENT_GONE_STATUS: Final = 499  # recorded for a paid call whose client went away; nobody is sent it
+_NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
+_402_LINES: Final = JSON_LINE + CORS
+_LOG = structlog.get_logger("tollkeeper.gateway.access")
 
 
 class ExhaustedError(Exception):
     """The payment's credits are used up here: answered as if unpaid, so that a client may pay again."""
 
 
+class Stage(Enum):
+    """What a request waits for."""
+
+    ARRIVED = "nothing yet; a gate that is not in memory is read in a task"
+    LOGIN = "the session of its bearer, in a task; only where the gate requires a login"
+    SPENDING = "the ledger's commit; no task"
+    BUYING = "a purchase, a decision elsewhere or a credit token's credit, in a task"
+    FORWARDING = "the target; a task only to open a connection or to read back a large answer"
+    OVER = "nothing: it was answered, or its client is gone"
+
+    __hash__ = object.__hash__  # an enum hashes its name, in Python code; its members are what they are
+
+
+NEXT: Final = {
+    Stage.ARRIVED: {Stage.LOGIN, Stage.SPENDING, Stage.BUYING, Stage.OVER},
+    Stage.LOGIN: {Stage.SPENDING, Stage.BUYING, Stage.OVER},
+    Stage.SPENDING: {Stage.BUYING, Stage.FORWARDING, Stage.OVER},
+    Stage.BUYING: {Stage.FORWARDING, Stage.OVER},
+    Stage.FORWARDING: {Stage.OVER},
+    Stage.OVER: {Stage.OVER},
+}
+
+
 @dataclass(slots=True, kw_only=True)
 class Access:
-    """Answers calls of PayGates. `verified` keeps headers that passed, bounded."""
+    """Answers calls of PayGates (`edge.call.CallHandler`)."""
 
     gates: Gates
     purchases: Purchases
     buying: Buying
-    delivery: Delivery
+    forwarder: Forwarder
     traffic: Traffic
     auth: Auth
-    assets: Callable[[], Mapping[str, EvmAsset]]
+    proofs: Proofs
     token_keys: Sequence[bytes]
     profile: Profile
     body_limit_bytes: int
-    verified: OrderedDict[bytes, Presented] = field(default_factory=OrderedDict)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def answer(self, scope: HTTPScope, receive: Receive, send: Send, slug: str) -> None:
+    def takes(self, target: bytes) -> bool:
+        """The first path segment, as it was sent, is a slug or it is not (security A-18)."""
+        slug = target[1:].partition(b"?")[0].partition(b"/")[0].decode("latin-1")
+        return is_slug(slug) and slug.lower() not in RESERVED_SLUGS
+
+    def begin(self, call: InboundCall) -> None:
         """Answers one request at a slug."""
-        call = Call.of(scope)
-        try:
-            opened = await self._open(slug, call)
-            if call.is_preflight:
-                await preflight(send, opened.gate, call)
-                return
-            call.check_method(opened.gate)
-            call.check_size(self.body_limit_bytes)
-            call.check_forwardable(opened.target)
-            if opened.gate.require_auth:
-                await self.auth.authenticate(bearer_token(call.header))
-            if not call.has_proof:
-                await self._challenge(send, opened, call)
-                return
-        except ApiError as error:
-            await self._send_error(send, call, error)
+        PaidCall(self, call).arrive()
+
+    def ended(self, call: InboundCall) -> None:
+        """See `CallHandler`; a call tells its own end."""
+
+    async def aclose(self) -> None:
+        """Gives up what still waits: the listener has waited as long as it may."""
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+
+
+class PaidCall:
+    """One request at a PayGate. `opened` is the gate as it was last seen, `buyer` is there from the proof on."""
+
+    __slots__ = ("access", "asked", "buyer", "call", "opened", "purchase", "receipts", "relay", "stage", "task")
+
+    def __init__(self, access: Access, call: InboundCall) -> None:
+        self.access = access
+        self.call = call
+        self.asked = calls.asked_by(call)
+        self.stage = Stage.ARRIVED
+        self.opened: OpenGate
+        self.buyer: Buyer | None = None
+        self.purchase: Purchase
+        self.receipts = b""
+        self.relay: Relay | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def _enter(self, stage: Stage) -> None:
+        if stage not in NEXT[self.stage]:
+            msg = f"a request cannot go from {self.stage.name} to {stage.name}"
+            raise RuntimeError(msg)
+        self.stage = stage
+
+    # 1. Slug. In memory; a task reads a gate that is not.
+
+    def arrive(self) -> None:
+        """A request came in."""
+        self.call.on_gone = self._client_gone
+        asked = self.asked
+        if asked.is_below:
+            self._answer_refusal(ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug"))
             return
-        async with call.reading(receive, self.body_limit_bytes) as inbox:
-            await self._answer_paid(send, opened, call, inbox)
-
-    async def _open(self, slug: str, call: Call) -> OpenGate:
-        """The gate. A deleted one is there for payments that were claimed before (contract 2). Raises: NOT_FOUND."""
-        try:
-            return await self.gates.by_slug(slug)
-        except ApiError as error:
-            if error.code is not Code.NOT_FOUND or not call.has_proof:
-                raise
-            return await self.gates.deleted(slug)
-
-    async def _answer_paid(self, send: Send, opened: OpenGate, call: Call, inbox: Inbox) -> None:
-        """From the proof of payment on: a credit is spent, held or bought, and the call goes to the target."""
-        buyer = Buyer(SpendRequest(opened.gate.id, opened.gate.version, None, call.request_id))
-        try:
-            opened, purchase = await inbox.unless_gone(self._take_credit(opened, call, buyer))
-        except ExhaustedError:
-            await self._exhausted(send, opened, call)
-        except ApiError as error:
-            await self._refuse(send, opened, call, error, buyer)
+        opened = self.access.gates.kept(asked.slug)
+        if opened is None:
+            self._in_task(self._open(asked.slug))
         else:
-            receipts = receipt_headers(purchase)
-            if buyer.claimed == purchase.id:
-                receipts.append(self._credit_token(purchase.id))
-            await self.delivery.deliver(send, opened, call, inbox, purchase, receipts)
+            self._guard(self._check, opened)
 
-    async def _take_credit(self, opened: OpenGate, call: Call, buyer: Buyer) -> tuple[OpenGate, Purchase]:
-        """Spends one credit for this call: by its credit token, or by its payment where the token holds none.
+    async def _open(self, slug: str) -> None:
+        """A deleted gate is there for payments that were claimed before (contract 2). Raises: NOT_FOUND."""
+        try:
+            opened = await self.access.gates.by_slug(slug)
+        except ApiError as error:
+            if error.code is not Code.NOT_FOUND or not self.asked.has_proof:
+                raise
+            opened = await self.access.gates.deleted(slug)
+        self._check(opened)
+
+    # 2. Method, size, can it be forwarded, bearer. A task asks for the session, where the gate requires one.
+
+    def _check(self, opened: OpenGate) -> None:
+        call, gate = self.call, opened.gate
+        self.opened = opened
+        if calls.is_preflight(call):
+            self._enter(Stage.OVER)
+            call.answer(204, calls.preflight_lines(gate, call), length_bytes=None)
+            return
+        calls.check_method(gate, call)
+        calls.check_size(call, self.access.body_limit_bytes)
+        calls.check_forwardable(call, self.asked, opened.target)
+        if gate.require_auth:
+            self._enter(Stage.LOGIN)
+            self._in_task(self._log_in())
+        else:
+            self._ask_for_proof()
+
+    async def _log_in(self) -> None:
+        bearer = self.call.head.header.get(b"authorization", b"").decode("latin-1")
+        await self.access.auth.authenticate(bearer_token({"authorization": bearer}))
+        self._ask_for_proof()
+
+    # 3. Proof of payment; decode and signature. Computing only.
+
+    def _ask_for_proof(self) -> None:
+        if not self.asked.has_proof:
+            self._challenge()
+            return
+        self.buyer = buyer = Buyer(_NO_WISH)
+        if self.call.head.header.get(b"x-credit-token"):
+            self._enter(Stage.BUYING)
+            self._in_task(self._take_credit(buyer))
+            return
+        presented = self.access.proofs.read([self.call.head.header[b"x-payment"]])
+        self._spend(presented, buyer)
+
+    # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it.
+
+    def _spend(self, presented: Presented, buyer: Buyer) -> None:
+        self._enter(Stage.SPENDING)
+        buyer.wish = self._wish(presented)
+
+        def done(result: SpendResult | ApiError) -> None:
+            self._guard(self._spent, result, presented, buyer)
+
+        self.access.purchases.spend_soon(presented.key, buyer.wish, clock_ms(), done)
+
+    def _wish(self, presented: Presented | None) -> SpendRequest:
+        gate = self.opened.gate
+        return SpendRequest(
+            gate.id, gate.version, None if presented is None else presented.header_hash, self.call.request_id
+        )
+
+    def _spent(self, result: SpendResult | ApiError, presented: Presented, buyer: Buyer) -> None:
+        if self.stage is Stage.OVER:
+            # Committed means charged, though the client left meanwhile.
+            if not isinstance(result, ApiError) and result.outcome is Spend.SPENT:
+                self._end(CLIENT_GONE_STATUS)
+        elif isinstance(result, ApiError):
+            raise result
+        elif result.outcome is Spend.SPENT:
+            self._forward(self.opened, _purchase_of(result))
+        else:
+            self._enter(Stage.BUYING)
+            self._in_task(self._buy_after(result, presented, buyer))
+
+    # 5. Everything that is not a held credit of this payment: wait, buy, or spend by the credit token. In a task.
+
+    async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
+        opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
+        self._forward(opened, purchase)
+
+    async def _take_credit(self, buyer: Buyer) -> None:
+        """Spends by the credit token, or by the payment beside it where the token holds none."""
+        deadline = self._deadline()
+        header = self.call.head.header
+        try:
+            opened, purchase = await self._spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
+        except (ApiError, ExhaustedError) as refused:
+            is_pending = isinstance(refused, ApiError) and refused.status == 503
+            if is_pending or b"x-payment" not in header:
+                raise
+            presented = self.access.proofs.read([header[b"x-payment"]])
+            opened, purchase = await self._spend_or_buy(presented, buyer, deadline, None)
+        self._forward(opened, purchase)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
+
+    async def _spend_or_buy(
+        self, presented: Presented, buyer: Buyer, deadline: float, result: SpendResult | None
+    ) -> tuple[OpenGate, Purchase]:
+        """Spends a held credit of this payment or buys with it; `result` is what asking said already.
 
         Returns the gate as it is by then. Raises: the refusal, ExhaustedError.
         """
-        deadline = asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
-        if call.credit_token:
-            try:
-                return await self._spend_by_token(opened, call, deadline)
-            except (ApiError, ExhaustedError) as refused:
-                is_pending = isinstance(refused, ApiError) and refused.status == 503
-                if is_pending or not call.payment:
-                    raise
-        return await self._spend_or_buy(opened, self.read_payment(call.payment), call, buyer, deadline)
-
-    def _credit_token(self, purchase_id: str) -> tuple[bytes, bytes]:
-        return b"x-credit-token", credit_token(self.token_keys[0], purchase_id).encode()
-
-    def _wish(self, opened: OpenGate, call: Call, presented: Presented | None) -> SpendRequest:
-        header = None if presented is None else header_hash(presented.header)
-        return SpendRequest(opened.gate.id, opened.gate.version, header, call.request_id)
-
-    def read_payment(self, headers: Sequence[bytes]) -> Presented:
-        """Decodes the payment header and checks form and signature.
-
-        Only a byte-identical header that passed before skips it. Raises: the refusal.
-        """
-        if len(headers) != 1:
-            raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
-        header = headers[0]
-        known = self.verified.get(header)
-        if known is not None:
-            self.verified.move_to_end(header)
-            return known
-        payment = decode_payment_header(header)
-        assets = self.assets()
-        require(form_checks(payment, assets))
-        payload = payment.payload
-        assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
-        asset = assets[normalise(payment.network).name]
-        check = signature_check(payload, asset)
-        if not check.ok:
-            raise refusal(check)
-        presented = Presented(payment, payment_key(asset, payload), header)
-        self.verified[header] = presented
-        if len(self.verified) > VERIFIED_HEADERS_MAX:
-            self.verified.popitem(last=False)
-        return presented
-
-    async def _spend_or_buy(
-        self, opened: OpenGate, presented: Presented, call: Call, buyer: Buyer, deadline: float
-    ) -> tuple[OpenGate, Purchase]:
-        """Spends a held credit of this payment or buys with it. Raises: the refusal, ExhaustedError."""
+        access = self.access
         while True:
-            buyer.wish = self._wish(opened, call, presented)
-            result = await self.purchases.spend(presented.key, buyer.wish, clock_ms())
+            if result is None:
+                buyer.wish = self._wish(presented)
+                result = await access.purchases.spend(presented.key, buyer.wish, clock_ms())
             if result.outcome is Spend.SPENT:
-                return opened, _spent(result)
+                return self.opened, _purchase_of(result)
             if result.outcome is Spend.STALE:
-                opened = await self.gates.reload(opened.gate.slug)
+                self.opened = await access.gates.reload(self.opened.gate.slug)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
-                bought = await self._buy(opened, presented, buyer, deadline)
+                bought = await self._buy(presented, buyer, deadline)
                 if bought is not None:
-                    return await self.gates.current(opened), _spent(bought)
-                opened = await self.gates.reload(opened.gate.slug)
+                    return await access.gates.current(self.opened), _purchase_of(bought)
+                self.opened = await access.gates.reload(self.opened.gate.slug)
             else:
                 await self._settle_outcome(result, deadline)
+            result = None
 
-    async def _buy(self, opened: OpenGate, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
-        gate = opened.gate
+    async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
+        gate = self.opened.gate
         if not gate.is_enabled:
             raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
         if presented.key.network != gate.network:
@@ -188,19 +293,19 @@ class Access:
                 "the payment is for another network",
                 details={"reason": "invalid_network", "expected": gate.network, "found": presented.key.network},
             )
-        return await self.buying.buy(opened, presented, buyer, deadline)
+        return await self.access.buying.buy(self.opened, presented, buyer, deadline)
 
-    async def _spend_by_token(self, opened: OpenGate, call: Call, deadline: float) -> tuple[OpenGate, Purchase]:
-        purchase_id = purchase_of_token(self.token_keys, call.credit_token)
+    async def _spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
+        access = self.access
+        purchase_id = purchase_of_token(access.token_keys, token)
         while True:
-            wish = self._wish(opened, call, None)
             if purchase_id is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            result = await self.purchases.spend_token(purchase_id, wish, clock_ms())
+            result = await access.purchases.spend_token(purchase_id, self._wish(None), clock_ms())
             if result.outcome is Spend.SPENT:
-                return opened, _spent(result)
+                return self.opened, _purchase_of(result)
             if result.outcome is Spend.STALE:
-                opened = await self.gates.reload(opened.gate.slug)
+                self.opened = await access.gates.reload(self.opened.gate.slug)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
             else:
@@ -211,7 +316,7 @@ class Access:
         purchase = result.purchase
         assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
         if result.outcome is Spend.IN_FLIGHT:
-            await self.buying.wait_decided(purchase, deadline)
+            await self.access.buying.wait_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
             raise ExhaustedError
         elif result.outcome is Spend.WITHHELD:
@@ -221,48 +326,185 @@ class Access:
                 details={"purchaseId": purchase.id},
             )
         elif result.outcome is Spend.PARKED:
-            raise self.buying.pending(purchase)
+            raise self.access.buying.pending(purchase)
         else:
             _foreign(purchase)
 
-    async def _challenge(self, send: Send, opened: OpenGate, call: Call) -> None:
+    # 6. Forward. Waits for the target; the request's body flows as fast as the target takes it.
+
+    def _forward(self, opened: OpenGate, purchase: Purchase) -> None:
+        self._enter(Stage.FORWARDING)
+        access, call = self.access, self.call
+        self.opened = opened
+        self.purchase = purchase
+        self.receipts = calls.receipt_lines(purchase)
+        if self.buyer is not None and self.buyer.claimed == purchase.id:
+            self.receipts += self._credit_token_line(purchase.id)
+        head = calls.target_head(call, opened.target, opened.wire, self.asked, purchase)
+        body = b"" if call.head.content_length == 0 else calls.BoundedBody(call, access.body_limit_bytes, self._excess)
+        request = RelayRequest(opened.target, call.method, head, body, call.head.content_length)
+        self.relay = access.forwarder.relay(request, self)
+        self.relay.start()
+
+    def _excess(self) -> None:
+        if self.relay is not None:
+            self.relay.close()
+        self.on_refusal(calls.too_large(self.access.body_limit_bytes))
+
+    # 7. The answer, with the receipt. Called by the relay.
+
+    def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
+        """The target answered: status, headers and body go on, filtered (contract 4.7)."""
+        if self.stage is Stage.OVER:
+            if not isinstance(body, list):
+                body.close()
+            return
+        self._guard(self._answer, head, body, size_bytes)
+
+    def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
+        call, status = self.call, head.status
+        lines, has_date = response_lines(head.headers)
+        lines += self.receipts + OPEN_TO_PAGES
+        if not isinstance(body, list):
+            self._in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
+            return
+        self._end(status)
+        if head.framing.end is BodyEnd.NONE:  # to HEAD the target's own word; 204 and 304 state none
+            length_bytes = None if status in (204, 304) else head.framing.declared_bytes
+            call.answer(status, lines, length_bytes=length_bytes, has_date=has_date)
+        else:
+            call.answer_parts(status, lines, body, size_bytes, has_date=has_date)
+
+    async def _answer_from_disk(self, status: int, lines: bytes, body: SpooledBody, *, has_date: bool) -> None:
+        """Reads as fast as the client does."""
+        try:
+            self.call.start(status, lines, body.size_bytes, has_date=has_date)
+            async for data in body:
+                await self.call.write(data)
+        finally:
+            body.close()
+        self._end(status)
+        self.call.end()
+
+    def on_refusal(self, error: BaseException) -> None:
+        """The target failed: a 502 with the receipt, and the credit is consumed (contract 4.5)."""
+        if self.stage is not Stage.OVER:
+            self._guard(self._answer_failure, error)
+
+    def _answer_failure(self, error: BaseException) -> None:
+        if not isinstance(error, ApiError):
+            self._end(500, failed=True)
+            self.call.fail(error)
+            return
+        slug, request_id = self.opened.gate.slug, self.call.request_id
+        _LOG.info("target_failed", code=error.code.value, slug=slug, request_id=request_id)
+        self._end(error.status, failed=True)
+        self.call.refuse(error, self.receipts + CORS)
+
+    def _end(self, status: int, *, failed: bool = False) -> None:
+        self._enter(Stage.OVER)
+        self.access.traffic.ended(self.opened.gate.id, self.call.request_id, status, failed=failed)
+
+    # Leaving early: each step above may end here.
+
+    def _challenge(self) -> None:
+        opened = self.opened
         if not opened.gate.is_enabled:
             raise not_found()
-        profile = profile_of(call.accept, self.profile)
-        self.traffic.challenged(opened.gate.id)
-        await send_answer(send, 402, opened.challenge.body(profile, iso(clock_ms())), cors())
+        self._enter(Stage.OVER)
+        self.access.traffic.challenged(opened.gate.id)
+        body = opened.challenge.body(self._profile(), iso(clock_ms()))
+        self.call.answer(402, _402_LINES, body)
 
-    async def _exhausted(self, send: Send, opened: OpenGate, call: Call) -> None:
+    def _profile(self) -> Profile:
+        accept = self.call.head.header.get(b"accept", b"")
+        return profile_of(accept.decode("latin-1"), self.access.profile) if b"=" in accept else self.access.profile
+
+    def _exhausted(self) -> None:
+        opened = self.opened
         if opened.is_deleted:
-            await self._send_error(send, call, not_found())
+            self._answer_refusal(not_found())
             return
+        self._enter(Stage.OVER)
         detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
-        profile = profile_of(call.accept, self.profile)
-        body = exhausted_body(opened.challenge, detail, profile, iso(clock_ms()))
-        self.traffic.challenged(opened.gate.id)
-        await send_answer(send, 402, body, cors())
+        body = exhausted_body(opened.challenge, detail, self._profile(), iso(clock_ms()))
+        self.access.traffic.challenged(opened.gate.id)
+        self.call.answer(402, JSON_LINE + CORS, body)
 
-    async def _refuse(self, send: Send, opened: OpenGate, call: Call, error: ApiError, buyer: Buyer) -> None:
+    def _refuse(self, error: ApiError) -> None:
         """The refusal of contract 4.5: beside a refused payment stand the requirements, so that a client can tell."""
+        buyer = self.buyer
+        if buyer is None:
+            self._answer_refusal(error)
+            return
         error.at_gate()
-        if opened.is_deleted and error.status != 503:
-            await self._send_error(send, call, not_found())
+        if self.opened.is_deleted and error.status != 503:
+            self._answer_refusal(not_found())
         elif error.code is Code.SETTLEMENT_PENDING and buyer.claimed is not None:
-            await self._send_error(send, call, error, [self._credit_token(buyer.claimed)])
+            self._answer_refusal(error, self._credit_token_line(buyer.claimed))
         elif error.status == 402:
-            body = error_envelope(error, call.request_id, opened.challenge.siblings)
-            await send_answer(send, 402, body, [*header_pairs(error.headers), *cors()])
+            self._enter(Stage.OVER)
+            body = error_envelope(error, self.call.request_id, self.opened.challenge.siblings)
+            self.call.refuse(error, CORS, body)
         else:
-            await self._send_error(send, call, error)
+            self._answer_refusal(error)
 
-    async def _send_error(
-        self, send: Send, call: Call, error: ApiError, also: Sequence[tuple[bytes, bytes]] = ()
-    ) -> None:
-        headers = [*header_pairs(error.headers), *cors(), *also]
-        await send_answer(send, error.status, error_envelope(error, call.request_id), headers)
+    def _answer_refusal(self, error: ApiError, lines: bytes = b"") -> None:
+        self._enter(Stage.OVER)
+        self.call.refuse(error, CORS + lines)
+
+    def _credit_token_line(self, purchase_id: str) -> bytes:
+        return b"x-credit-token: %b\r\n" % credit_token(self.access.token_keys[0], purchase_id).encode()
+
+    def _client_gone(self) -> None:
+        """The client left: what it waited for is given up; a purchase under way goes on without it."""
+        stage, self.stage = self.stage, Stage.OVER
+        if self.relay is not None:
+            self.relay.close()
+        if self.task is not None:
+            self.task.cancel()
+        if stage is Stage.FORWARDING:
+            self._end(CLIENT_GONE_STATUS)
+        _LOG.info("client_gone", request_id=self.call.request_id)
+
+    # Who calls the steps
+
+    def _guard(self, step: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - the step's own
+        """Takes a step; what it raises is answered, and never reaches parser, ledger or relay."""
+        try:
+            step(*arguments)
+        except ExhaustedError:
+            self.call.guard(self._exhausted)
+        except ApiError as error:
+            self.call.guard(self._refuse, error)
+        except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
+            if self.stage is Stage.FORWARDING:
+                self._end(500, failed=True)
+            self.stage = Stage.OVER
+            self.call.fail(fault)
+
+    def _in_task(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Takes steps that wait."""
+        self.task = task = asyncio.get_running_loop().create_task(self._guarded(steps))
+        self.access.tasks.add(task)
+        task.add_done_callback(self.access.tasks.discard)
+
+    async def _guarded(self, steps: Coroutine[Any, Any, None]) -> None:
+        try:
+            await steps
+        except asyncio.CancelledError:
+            if self.stage is not Stage.OVER:
+                self.call.abort()
+            raise
+        except BaseException as fault:  # noqa: BLE001 - taken apart by the one who answers
+            self._guard(_raise, fault)
 
 
-def _spent(result: SpendResult) -> Purchase:
+def _raise(fault: BaseException) -> NoReturn:
+    raise fault
+
+
+def _purchase_of(result: SpendResult) -> Purchase:
     assert result.outcome is Spend.SPENT  # noqa: S101 - every other outcome was answered
     assert result.purchase is not None  # noqa: S101
     return result.purchase

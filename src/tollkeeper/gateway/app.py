@@ -1,7 +1,8 @@
-"""The gateway as an ASGI application: one router decides what is a PayGate's call and what is not (security A-18).
+"""The gateway's parts and their life, and its management routes as an ASGI application.
 
-The first path segment, as it was sent, is a slug or it is not. A slug goes to `access`; everything else goes to the
-management routes, which answer what they do not know with 404. Nothing else matches paths.
+Calls of PayGates do not come here: `access.Access.takes` says of each request whether it is one (security A-18), and
+the listener gives it to `Access`. Everything else goes to the management routes, which answer what they do not know
+with 404.
 """
 
 from __future__ import annotations
@@ -13,25 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from litestar import Litestar, Request, Response, get
-from litestar.enums import ScopeType
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.paygates import RESERVED_SLUGS, is_slug
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway.access import Access
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
 from tollkeeper.gateway.completer import Completer
 from tollkeeper.gateway.credits import credit_routes
-from tollkeeper.gateway.delivery import Delivery
 from tollkeeper.gateway.gates import Gates
 from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Supported
 from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
+from tollkeeper.gateway.proofs import Proofs
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Exposure, Purchases
@@ -39,7 +38,7 @@ from tollkeeper.storage.purchases import Exposure, Purchases
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from litestar.types import ASGIApp, Receive, Scope, Send
+    from litestar.types import ASGIApp
 
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.core.verification import EvmAsset
@@ -106,14 +105,15 @@ class Gateway:
             gateway_url=config.public_url,
             status_url=config.hub_url,
         )
+        self.proofs = Proofs(self.assets)
         self.access = Access(
             gates=self.gates,
             purchases=self.purchases,
             buying=self.buying,
-            delivery=Delivery(self._forwarder, self.traffic, config.public_url),
+            forwarder=self._forwarder,
             traffic=self.traffic,
             auth=auth,
-            assets=self.assets,
+            proofs=self.proofs,
             token_keys=config.token_keys,
             profile=config.profile,
             body_limit_bytes=config.body_limit_bytes,
@@ -186,6 +186,7 @@ class Gateway:
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
+        await self.access.aclose()
         await self._completer.aclose()
         await self.buying.aclose()
         await self.traffic.flush()
@@ -194,7 +195,7 @@ class Gateway:
 
 
 def create_app(gateway: Gateway) -> ASGIApp:
-    """The ASGI application."""
+    """The ASGI application: everything but the calls of PayGates."""
 
     @get("/healthz", summary="Is the process alive?")
     async def healthz() -> Response[bytes]:
@@ -216,21 +217,11 @@ def create_app(gateway: Gateway) -> ASGIApp:
             readyz,
             *auth_routes(gateway.auth),
             *paygate_routes(gateway.management),
-            *credit_routes(gateway.purchases, gateway.access, gateway.auth, gateway.config.token_keys),
+            *credit_routes(gateway.purchases, gateway.proofs, gateway.auth, gateway.config.token_keys),
         ],
         exception_handlers={Exception: refused},
         openapi_config=None,
         logging_config=None,
     )
 
-    async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP:
-            slug, _, below = scope["raw_path"][1:].decode("latin-1").partition("/")
-            if is_slug(slug) and slug.lower() not in RESERVED_SLUGS:
-                if below or scope["raw_path"].endswith(b"/"):
-                    raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
-                await gateway.access.answer(scope, receive, send, slug)
-                return
-        await management(scope, receive, send)
-
-    return Shell(route)
+    return Shell(management)

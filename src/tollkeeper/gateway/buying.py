@@ -16,19 +16,21 @@ import structlog
 
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, header_hash, terms_for
+from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason, require, time_checks
 from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
 from tollkeeper.gateway.hub_client import Settlement
-from tollkeeper.storage.purchases import Exposure, SpendResult
+from tollkeeper.storage.purchase_rows import SpendResult
+from tollkeeper.storage.purchases import Exposure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, SettleRequest, Supported, Verdict
-    from tollkeeper.storage.purchases import Purchase, Purchases, SpendRequest
+    from tollkeeper.storage.purchase_rows import Purchase, SpendRequest
+    from tollkeeper.storage.purchases import Purchases
 
 _WITHOUT_LIMIT: Final = Exposure(purchases=2**62, value_micro=2**62)
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
@@ -68,6 +70,7 @@ class Presented:
     payment: Payment
     key: PaymentKey
     header: bytes = field(repr=False)
+    header_hash: bytes = field(repr=False)
 
     @property
     def payload(self) -> EvmPayload:
@@ -191,7 +194,7 @@ class Buying:
             terms,
             purchase_id=self._new_id(),
             value_micro=presented.payload.authorization.value,
-            header=header_hash(presented.header),
+            header=presented.header_hash,
             # Nobody can follow a payment at a facilitator that is not ours, so a cap could never be lifted again.
             trust=(self._cap if supported.is_ours else _WITHOUT_LIMIT) if opened.gate.assume_valid else None,
             request_of=request_of,

@@ -1,159 +1,215 @@
-"""One call of a PayGate as it came in, and the headers that every answer to one carries (contract 4.1, 4.6)."""
+"""What the gateway reads of a call, and the header lines that it writes: to the caller and to the target.
+
+Contract 4.1 (CORS), 4.6 (receipt) and 4.7 (what a target is told). Whatever is the same for every call of a gate or
+of a purchase is encoded once. Decides nothing about payments.
+"""
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address
-from tollkeeper.core.forwarding import request_headers, request_target
+from tollkeeper.core.forwarding import VIA, caller_lines, gateway_headers, header_lines, request_target
 from tollkeeper.core.wire import encode_header
-from tollkeeper.gateway.inbox import Inbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from litestar.types import HTTPScope, Receive, Send
+    from collections.abc import Callable
 
     from tollkeeper.core.addresses import TargetUrl
     from tollkeeper.core.paygates import PayGate
-    from tollkeeper.storage.purchases import Purchase
-
-Headers = list[tuple[bytes, bytes]]
+    from tollkeeper.edge.call import BodySink, InboundCall
+    from tollkeeper.storage.purchase_rows import Purchase
 
 _EXPOSED: Final = (
     b"X-Payment-Response, X-Credits-Remaining, X-Credits-Total, X-Purchase-Id, X-Credit-Token, X-Request-Id, "
     b"X402-Version, Retry-After"
 )
 _PREFLIGHT_SECONDS: Final = 600
+_BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
+
+# Any page may call a PayGate: it is public, and no cookie of ours exists.
+OPEN_TO_PAGES: Final = header_lines(
+    [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
+)
+# On every answer of the gateway's own. A target's answer has `private, no-store` already.
+CORS: Final = OPEN_TO_PAGES + b"cache-control: no-store\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What the gateway reads of a request. `header` has the single headers it asks for; `headers` is all, raw."""
+class GateWire:
+    """`path` (with the target's own query) and `lines` of the head that a gate's target is sent."""
 
-    method: str
-    query: bytes
-    headers: list[tuple[bytes, bytes]] = field(repr=False)
-    header: dict[str, str] = field(repr=False)
-    payment: list[bytes] = field(repr=False)
-    credit_token: str = field(repr=False)
-    content_length: int | None
-    client: str
-    request_id: str
-
-    @classmethod
-    def of(cls, scope: HTTPScope) -> Call:
-        """The call in an ASGI scope."""
-        headers = list(scope["headers"])
-        header: dict[str, str] = {}
-        payment: list[bytes] = []
-        for name, value in headers:
-            if name == b"x-payment":
-                payment.append(value)
-            else:
-                header.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-        length = header.get("content-length", "")
-        client = scope.get("client")
-        return cls(
-            method=scope["method"],
-            query=scope["query_string"],
-            headers=headers,
-            header=header,
-            payment=payment,
-            credit_token=header.get("x-credit-token", ""),
-            content_length=_content_length(header, length),
-            client=client[0] if client else "",
-            request_id=scope["state"]["request_id"],
-        )
-
-    @property
-    def accept(self) -> str:
-        """The `Accept` header."""
-        return self.header.get("accept", "")
-
-    @property
-    def is_preflight(self) -> bool:
-        """Is a browser asking whether it may call? Answered by the gateway itself (contract 3.1)."""
-        return self.method == "OPTIONS" and "origin" in self.header and "access-control-request-method" in self.header
-
-    def check_method(self, gate: PayGate) -> None:
-        """Raises: METHOD_NOT_ALLOWED."""
-        if not gate.allows(self.method):
-            raise ApiError(
-                Code.METHOD_NOT_ALLOWED, "this PayGate does not take this method", headers={"Allow": gate.allow}
-            )
-
-    def check_size(self, limit_bytes: int) -> None:
-        """Raises: PAYLOAD_TOO_LARGE for a body that says it is over the limit."""
-        if self.content_length is not None and self.content_length > limit_bytes:
-            raise ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
-
-    @property
-    def has_proof(self) -> bool:
-        """Is there a payment or a credit token?"""
-        return bool(self.payment or self.credit_token)
-
-    def check_forwardable(self, target: TargetUrl) -> None:
-        """Raises: INVALID_PARAMETER for what no target could be sent; before a credit is spent for it."""
-        request_target(target, b"", self.query)
-        request_headers(self.headers, (), target.authority)
-
-    @asynccontextmanager
-    async def reading(self, receive: Receive, limit_bytes: int) -> AsyncIterator[Inbox]:
-        """The request's body, read ahead until the call is over."""
-        inbox = Inbox(receive, limit_bytes)
-        try:
-            yield inbox
-        finally:
-            inbox.close()
+    path: bytes
+    lines: bytes
 
 
-def _content_length(header: dict[str, str], length: str) -> int | None:
-    if length.isascii() and length.isdigit():
-        return int(length)
-    return None if "transfer-encoding" in header else 0
+def gate_wire(slug: str, target: TargetUrl, public_url: str) -> GateWire:
+    """What every call of this gate sends: the target's host, the gateway's own marks."""
+    public = urlsplit(public_url)
+    own = gateway_headers(
+        slug=slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
+    )
+    lines = header_lines([(b"host", target.authority.encode("ascii")), *own, (b"via", VIA)])
+    return GateWire(request_target(target, b"", b""), lines)
 
 
-def cors() -> Headers:
-    """Any page may call a PayGate: it is public, and no cookie of ours exists."""
-    return [
-        (b"access-control-allow-origin", b"*"),
-        (b"access-control-expose-headers", _EXPOSED),
-        (b"cache-control", b"no-store"),
-    ]
+def is_preflight(call: InboundCall) -> bool:
+    """Is a browser asking whether it may call? Answered by the gateway itself (contract 3.1)."""
+    header = call.head.header
+    return call.method == "OPTIONS" and b"origin" in header and b"access-control-request-method" in header
 
 
-async def preflight(send: Send, gate: PayGate, call: Call) -> None:
-    """Answers a CORS preflight: the gate's methods, and whatever headers the page wants to send."""
-    wanted = call.header.get("access-control-request-headers", "")
-    headers = [
+def preflight_lines(gate: PayGate, call: InboundCall) -> bytes:
+    """The answer to a CORS preflight: the gate's methods, and whatever headers the page wants to send."""
+    lines = [
         (b"access-control-allow-origin", b"*"),
         (b"access-control-allow-methods", gate.allow.encode()),
         (b"access-control-max-age", str(_PREFLIGHT_SECONDS).encode()),
         (b"vary", b"Access-Control-Request-Headers"),
     ]
+    wanted = call.head.header.get(b"access-control-request-headers", b"")
     if wanted:
-        headers.append((b"access-control-allow-headers", wanted.encode("latin-1")))
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+        lines.append((b"access-control-allow-headers", wanted))
+    return header_lines(lines)
 
 
-def receipt_headers(purchase: Purchase) -> Headers:
+def check_method(gate: PayGate, call: InboundCall) -> None:
+    """Raises: METHOD_NOT_ALLOWED."""
+    if not gate.allows(call.method):
+        raise ApiError(Code.METHOD_NOT_ALLOWED, "this PayGate does not take this method", headers={"Allow": gate.allow})
+
+
+def check_size(call: InboundCall, limit_bytes: int) -> None:
+    """Raises: PAYLOAD_TOO_LARGE for a body that says it is over the limit."""
+    if call.head.content_length is not None and call.head.content_length > limit_bytes:
+        raise too_large(limit_bytes)
+
+
+def too_large(limit_bytes: int) -> ApiError:
+    """The refusal of a body over the limit."""
+    return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
+
+
+@dataclass(slots=True)
+class Asked:
+    """What the gateway makes of a request's head; kept with the head (`RequestHead.notes`).
+
+    `lines` are the caller's header lines for the target, None until they were judged.
+    """
+
+    slug: str
+    query: bytes
+    is_below: bool
+    has_proof: bool
+    lines: bytes | None = None
+
+
+def asked_by(call: InboundCall) -> Asked:
+    """Slug, query and what else the head says. Its first path segment is a slug."""
+    head = call.head
+    asked: Asked | None = head.notes
+    if asked is None:
+        path, _, query = head.target.partition(b"?")
+        slug, slash, _ = path[1:].partition(b"/")
+        has_proof = b"x-payment" in head.header or bool(head.header.get(b"x-credit-token"))
+        asked = head.notes = Asked(slug.decode("ascii"), query, bool(slash), has_proof)
+    return asked
+
+
+def check_forwardable(call: InboundCall, asked: Asked, target: TargetUrl) -> None:
+    """Raises: INVALID_PARAMETER for what no target could be sent; before a credit is spent for it."""
+    if asked.lines is None:
+        if asked.query:
+            request_target(target, b"", asked.query)
+        asked.lines = caller_lines(call.head.headers)
+
+
+def target_head(call: InboundCall, target: TargetUrl, wire: GateWire, asked: Asked, purchase: Purchase) -> bytes:
+    """The head of the request to the target (contract 4.7)."""
+    length = call.head.content_length
+    if length is None:
+        framing = b"transfer-encoding: chunked\r\n"
+    elif length or call.method in _BODY_EXPECTED:
+        framing = b"content-length: %d\r\n" % length
+    else:
+        framing = b""
+    return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\n%b\r\n" % (
+        call.method.encode(),
+        request_target(target, b"", asked.query) if asked.query else wire.path,
+        wire.lines,
+        asked.lines or b"",
+        _buyer_lines(purchase.id, purchase.payer),
+        call.request_id.encode(),
+        call.peer.encode(),
+        framing,
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _buyer_lines(purchase_id: str, payer: str) -> bytes:
+    return header_lines([(b"x-payer", checksum_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
+
+
+def receipt_lines(purchase: Purchase) -> bytes:
     """The receipt of contract 4.6, on every answer after payment, also on a 502."""
+    fixed = _receipt(
+        purchase.id, purchase.transaction_hash or "", purchase.network, purchase.payer, purchase.value_micro
+    )
+    return b"%bx-credits-remaining: %d\r\nx-credits-total: %d\r\n" % (fixed, purchase.remaining, purchase.granted)
+
+
+@lru_cache(maxsize=10_000)
+def _receipt(purchase_id: str, transaction: str, network: str, payer: str, value_micro: int) -> bytes:
     receipt = {
         "success": True,
-        "transaction": purchase.transaction_hash or "",
-        "network": purchase.network,
-        "payer": checksum_address(purchase.payer),
-        "amount": str(purchase.value_micro),
-        "purchaseId": purchase.id,
+        "transaction": transaction,
+        "network": network,
+        "payer": checksum_address(payer),
+        "amount": str(value_micro),
+        "purchaseId": purchase_id,
     }
-    return [
-        (b"x-payment-response", encode_header(receipt).encode()),
-        (b"x-credits-remaining", str(purchase.remaining).encode()),
-        (b"x-credits-total", str(purchase.granted).encode()),
-        (b"x-purchase-id", purchase.id.encode()),
-    ]
+    encoded = encode_header(receipt).encode()
+    return header_lines([(b"x-payment-response", encoded), (b"x-purchase-id", purchase_id.encode())])
+
+
+class BoundedBody:
+    """A call's body on its way to the target; `on_excess` is called once where it turns out too large."""
+
+    __slots__ = ("_call", "_left_bytes", "_on_excess", "_sink")
+
+    def __init__(self, call: InboundCall, limit_bytes: int, on_excess: Callable[[], None]) -> None:
+        self._call = call
+        self._left_bytes = limit_bytes
+        self._on_excess = on_excess
+        self._sink: BodySink
+
+    def body_to(self, sink: BodySink) -> None:
+        """See `call.BodySource`."""
+        self._sink = sink
+        self._call.body_to(self)
+
+    def pause_body(self) -> None:
+        """See `call.BodySource`."""
+        self._call.pause_body()
+
+    def resume_body(self) -> None:
+        """See `call.BodySource`."""
+        self._call.resume_body()
+
+    def on_request_body(self, data: bytes) -> None:
+        """See `call.BodySink`."""
+        had_room = self._left_bytes >= 0
+        self._left_bytes -= len(data)
+        if self._left_bytes >= 0:
+            self._sink.on_request_body(data)
+        elif had_room:
+            self._on_excess()
+
+    def on_request_end(self) -> None:
+        """See `call.BodySink`."""
+        if self._left_bytes >= 0:
+            self._sink.on_request_end()

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from tollkeeper.gateway.buying import Buying
     from tollkeeper.gateway.hub_client import HubClient, Supported
-    from tollkeeper.storage.purchases import Purchase, Purchases
+    from tollkeeper.storage.purchase_rows import Purchase
+    from tollkeeper.storage.purchases import Purchases
 
 INTERVAL_SECONDS: Final = 2.0
 CLAIMS_MAX: Final = 10_000

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.auth import Auth
-    from tollkeeper.gateway.access import Access
-    from tollkeeper.storage.purchases import Purchase, Purchases
+    from tollkeeper.gateway.proofs import Proofs
+    from tollkeeper.storage.purchase_rows import Purchase
+    from tollkeeper.storage.purchases import Purchases
 
 PURCHASES_MAX: Final = 1000
 
 
 def credit_routes(
-    purchases: Purchases, access: Access, auth: Auth, token_keys: Sequence[bytes]
+    purchases: Purchases, proofs: Proofs, auth: Auth, token_keys: Sequence[bytes]
 ) -> list[HTTPRouteHandler]:
     """The route handler."""
 
@@ -42,7 +43,7 @@ def credit_routes(
             return await _one(purchase)
         header = headers.get("x-payment")
         if header is not None:
-            key = access.read_payment([header.encode("latin-1")]).key
+            key = proofs.read([header.encode("latin-1")]).key
             purchase = await purchases.by_payment(key)
             return [] if purchase is None else await _one(purchase)
         bearer = bearer_token(headers)

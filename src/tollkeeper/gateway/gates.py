@@ -12,6 +12,7 @@ from tollkeeper.api import API_VERSION, clock_ms
 from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.gateway.calls import GateWire, gate_wire
 from tollkeeper.gateway.hub_client import unavailable
 
 if TYPE_CHECKING:
@@ -26,13 +27,17 @@ CACHED_GATES_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """A gate ready to be called: its target taken apart, its challenge made."""
+    """A gate ready to be called: its target taken apart, its challenge made.
+
+    `wire` is what of its answers and of the requests to its target is the same each time.
+    """
 
     gate: PayGate
     target: TargetUrl
     asset: EvmAsset
     challenge: Challenge
     resource: str
+    wire: GateWire
     is_deleted: bool = False
 
 
@@ -63,12 +68,14 @@ class Gates:
         """The public URL of a gate."""
         return f"{self._public_url}/{slug}"
 
+    def kept(self, slug: str) -> OpenGate | None:
+        """The copy of the gate, where there is one that counts."""
+        kept = self._open.get(slug)
+        return kept if kept is not None and self._assets().get(kept.gate.network) is kept.asset else None
+
     async def by_slug(self, slug: str) -> OpenGate:
         """The gate with this slug. Raises: NOT_FOUND, UNAVAILABLE while the facilitator's networks are unknown."""
-        kept = self._open.get(slug)
-        if kept is not None and self._assets().get(kept.gate.network) is kept.asset:
-            return kept
-        return await self.reload(slug)
+        return self.kept(slug) or await self.reload(slug)
 
     async def reload(self, slug: str) -> OpenGate:
         """The gate as the database has it now. Raises: as `by_slug`."""
@@ -96,13 +103,9 @@ class Gates:
         if asset is None:
             raise unavailable()
         resource = self.access_url(gate.slug)
-        return OpenGate(
-            gate,
-            check_target_url(gate.target_url, allow_private=self._allow_private),
-            asset,
-            build_challenge(gate, asset, resource, API_VERSION),
-            resource,
-        )
+        target = check_target_url(gate.target_url, allow_private=self._allow_private)
+        challenge = build_challenge(gate, asset, resource, API_VERSION)
+        return OpenGate(gate, target, asset, challenge, resource, gate_wire(gate.slug, target, self._public_url))
 
     async def current(self, opened: OpenGate) -> OpenGate:
         """The gate as it is now, to forward by.

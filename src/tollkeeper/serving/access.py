@@ -1,5 +1,7 @@
 """In front of our applications: one log line per request, and two applications on one port (contract 1).
 
+Requests come on two ways, as ASGI or as calls of PayGates (`edge.call`); the line is the same.
+
 A line names method, path, status, duration and request id; never a query, a header or an address. What this module does
 not do: answer anything itself.
 """
@@ -14,6 +16,8 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import structlog
+
+from tollkeeper.edge.call import CallHandler, InboundCall
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -31,8 +35,10 @@ _QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/hub/healthz", "/hub/re
 class AccessLog:
     """The outermost application: writes the line when the answer is complete or will never be, and dates the answer."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Application, calls: CallHandler | None = None) -> None:
+        """`calls` answers requests that do not go through ASGI."""
         self._app = app
+        self.calls = None if calls is None else _LoggedCalls(calls)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
@@ -67,6 +73,29 @@ class AccessLog:
                     duration_ms=(time.perf_counter_ns() - started) // 1_000_000,
                     request_id=state.get("request_id", ""),
                 )
+
+
+class _LoggedCalls:
+    """`inner`, with the line when a call's answer is complete or will never be."""
+
+    def __init__(self, inner: CallHandler) -> None:
+        self.takes = inner.takes
+        self.begin = inner.begin
+        self._ended = inner.ended
+
+    def ended(self, call: InboundCall) -> None:
+        """See `CallHandler`."""
+        self._ended(call)
+        if structlog.is_configured() and not _LEVELS.isEnabledFor(logging.INFO):
+            return  # before the line is made: at this rate even a line that nobody writes costs
+        _LOG.info(
+            "request",
+            method=call.method,
+            path=call.head.target.partition(b"?")[0].decode("ascii")[:_PATH_LENGTH],
+            status=call.status,
+            duration_ms=(time.perf_counter_ns() - call.started_ns) // 1_000_000,
+            request_id=call.request_id,
+        )
 
 
 @lru_cache(maxsize=1)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.edge.call import CallHandler
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.sqlite import SqliteDatabase
@@ -60,8 +61,8 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
         parts.push_async_callback(trusted.close)
         auth = _auth(settings, database, trusted)
         if settings.role is Role.GATEWAY:
-            app = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
-            yield _fronted(app, settings)
+            gateway = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
+            yield _fronted(create_gateway_app(gateway), settings, gateway.access)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         hub = await _open_hub(parts, settings, database, auth, settings.public_url.text + prefix)
@@ -69,12 +70,13 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
             yield _fronted(hub, settings)
             return
         gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
-        yield _fronted(Mounted(gateway, HUB_PREFIX, hub), settings)
+        app = Mounted(create_gateway_app(gateway), HUB_PREFIX, hub)
+        yield _fronted(app, settings, gateway.access)
 
 
-def _fronted(app: Application, settings: Settings) -> Application:
+def _fronted(app: Application, settings: Settings, calls: CallHandler | None = None) -> Application:
     guarded = ("/api/", HUB_PREFIX + "/api/")
-    return AccessLog(OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded))
+    return AccessLog(OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded), calls)
 
 
 def open_own_database(settings: Settings) -> SqliteDatabase:
@@ -146,7 +148,7 @@ def _evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
 
 async def _open_gateway(
     parts: AsyncExitStack, settings: Settings, database: Database, auth: Auth, transport: Transport
-) -> Application:
+) -> Gateway:
     ring = _given(settings.encryption_keys)
     config = GatewayConfig(
         public_url=settings.public_url.text,
@@ -164,7 +166,7 @@ async def _open_gateway(
     gateway = Gateway(config, database, auth, hub, os.urandom)
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
-    return create_gateway_app(gateway)
+    return gateway
 
 
 def _token_keys(ring: KeyRing) -> tuple[bytes, ...]:

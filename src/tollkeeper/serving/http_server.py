@@ -22,6 +22,7 @@ import uvloop
 from tollkeeper.api import error_envelope, header_pairs, new_request_id
 from tollkeeper.edge.inbound import strict_protocol
 from tollkeeper.serving import StartError
+from tollkeeper.serving.access import AccessLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -103,7 +104,10 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """`async with HttpServer(app, listen(host, port)):` serves `app` until the block ends, then drains."""
+    """`async with HttpServer(app, listen(host, port)):` serves `app` until the block ends, then drains.
+
+    An `AccessLog` brings the calls that do not go through ASGI with it.
+    """
 
     def __init__(self, app: Application, listening: socket.socket, *, drain_seconds: int = 600) -> None:
         host, port = listening.getsockname()[:2]
@@ -112,7 +116,7 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app=app,
-                http=strict_protocol(render_refusal),
+                http=strict_protocol(render_refusal, calls=app.calls if isinstance(app, AccessLog) else None),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,7 +1,8 @@
 """A thread that works off, as one batch, whatever arrived while it was working (performance: group commit, no timer).
 
 It knows no database: it is given jobs and a function that turns a list of jobs into as many outcomes. Each event loop
-is woken once per batch, not once per job. It never dies of an exception: what the function raises is every job's.
+is woken once per batch, not once per job. It never dies of an exception: what the function raises is every job's. While
+it has nothing to do, a loop may take its turn and do a job itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.database import Outcome, StorageError
 from tollkeeper.storage.lending import Lending
 
 if TYPE_CHECKING:
@@ -27,25 +28,17 @@ WAITING_MAX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one job: its result, or the exception to raise where it is awaited."""
-
-    result: Any = None
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Waiting(Generic[J]):
     job: J
     loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
+    answer: Callable[[Outcome], None]
 
 
-_Answers: TypeAlias = list[tuple[asyncio.Future[Any], Outcome]]
+_Answers: TypeAlias = list[tuple["Callable[[Outcome], None]", Outcome]]
 
 
 class BatchThread(Generic[J]):
-    """One thread, started at once, that calls `work` with batches and `finish` when it ends.
+    """One thread, started at once, that calls `work` with batches, `tidy` after their answers, `finish` when it ends.
 
     A busy loop lends it the interpreter for `lent_seconds` at a time.
     """
@@ -57,12 +50,16 @@ class BatchThread(Generic[J]):
         finish: Callable[[], None],
         *,
         lent_seconds: float,
+        tidy: Callable[[], None] = lambda: None,
     ) -> None:
         self.lending = Lending(lent_seconds)
         self._work = work
         self._finish = finish
+        self._tidy = tidy
         self._queue: SimpleQueue[_Waiting[J] | None] = SimpleQueue()
         self._gate = threading.Lock()  # nothing is queued behind the mark that ends the thread
+        self._unfinished = 0  # jobs that were handed over and are not done
+        self._turn = threading.Lock()  # who holds it does work
         self._is_closing = False
         self._ended: Future[None] = Future()
         # A daemon: what was answered is durable, and a process that ends without closing must not hang.
@@ -71,16 +68,42 @@ class BatchThread(Generic[J]):
 
     async def submit(self, job: J) -> Any:  # noqa: ANN401 - the caller knows what its job returns
         """Hand `job` over and wait for its outcome. Raises: StorageError; what the job's outcome holds."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answer(outcome: Outcome) -> None:
+            if future.done():  # its caller was cancelled; the unit stands
+                return
+            if outcome.error is not None:
+                future.set_exception(outcome.error)
+            else:
+                future.set_result(outcome.result)
+
+        self.post(job, answer)
+        return await future
+
+    def post(self, job: J, answer: Callable[[Outcome], None]) -> None:
+        """Hand `job` over; its outcome is told in this event loop, and never before this returns.
+
+        Raises: StorageError where it is not taken.
+        """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(job, loop, loop.create_future())
         with self._gate:
             if self._is_closing:
                 raise StorageError("the database is closed")
             if self._queue.qsize() >= WAITING_MAX:
                 raise StorageError("too many requests are waiting for the database")
-            self._queue.put(waiting)
+            self._queue.put(_Waiting(job, loop, answer))
+            self._unfinished += 1
         self.lending.expect(loop)
-        return await waiting.future
+
+    def take_turn(self) -> bool:
+        """Whether the thread has nothing to do and will do nothing until `end_turn`."""
+        with self._gate:
+            return not self._unfinished and not self._is_closing and self._turn.acquire(blocking=False)
+
+    def end_turn(self) -> None:
+        """Let the thread go on."""
+        self._turn.release()
 
     async def close(self) -> None:
         """Refuse new jobs, finish those accepted, end the thread."""
@@ -96,9 +119,16 @@ class BatchThread(Generic[J]):
         while open_for_jobs:
             batch, open_for_jobs = self._next_batch()
             if batch:
-                self._answer(batch, self._outcomes(batch))
+                with self._turn:
+                    outcomes = self._outcomes(batch)
+                with self._gate:
+                    self._unfinished -= len(batch)
+                self._answer(batch, outcomes)
+                with self._turn:
+                    self._tidy()
         try:
-            self._finish()
+            with self._turn:
+                self._finish()
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever closes
             self._ended.set_exception(error)
         else:
@@ -130,7 +160,7 @@ class BatchThread(Generic[J]):
     def _answer(self, batch: list[_Waiting[J]], outcomes: list[Outcome]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, _Answers] = defaultdict(list)
         for waiting, outcome in zip(batch, outcomes, strict=True):
-            by_loop[waiting.loop].append((waiting.future, outcome))
+            by_loop[waiting.loop].append((waiting.answer, outcome))
         for loop, answers in by_loop.items():
             try:
                 loop.call_soon_threadsafe(self._resolve, loop, answers)
@@ -139,14 +169,5 @@ class BatchThread(Generic[J]):
 
     def _resolve(self, loop: asyncio.AbstractEventLoop, answers: _Answers) -> None:
         self.lending.answered(loop, len(answers))
-        _set(answers)
-
-
-def _set(answers: _Answers) -> None:
-    for future, outcome in answers:
-        if future.done():  # its caller was cancelled; the unit stands
-            continue
-        if outcome.error is not None:
-            future.set_exception(outcome.error)
-        else:
-            future.set_result(outcome.result)
+        for answer, outcome in answers:
+            answer(outcome)

@@ -7,7 +7,7 @@ this module does not do: speak to any database.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -50,6 +50,21 @@ class ConstraintError(StatementError):
     """A statement that broke a constraint of the schema. Its unit is rolled back, others are not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one job: its result, or the exception that left it."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Job(Protocol):
+    """A unit that was not begun yet, as a value that can be sent to another process."""
+
+    def unit(self) -> Unit[Any]:
+        """The unit, anew with every call."""
+
+
 class Database(Protocol):
     """One open database. Safe to share between tasks; bound to no event loop."""
 
@@ -66,6 +81,14 @@ class Database(Protocol):
         that it can have seen is durable. Cancelling the caller does not stop a unit that was handed over.
 
         Raises: StorageError; StatementError; whatever the unit raises.
+        """
+
+    def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
+        """Run the job's unit as `run` does, without a task: `answer` is called in this event loop with its outcome.
+
+        It may be called before this returns, and the loop may be blocked for the commit: an engine whose commit takes
+        less than the way to another thread and back does it here. For short units only.
+        Raises: StorageError where the job is not taken.
         """
 
     async def close(self) -> None:

@@ -1,70 +1,33 @@
 """The store of purchases and the credit ledger: claim, grant, spend, fail (contract 4.3; architecture 2).
 
-Each race is decided by one conditional statement. A credit is spent in one place, `_spend`, whatever bought it; the
-spend, its ledger entry and its call row are one commit, before the first byte goes to the target.
+Each race is decided by one conditional statement. A credit is spent in one place, `spending`, whatever bought it; the
+spend, its ledger entry and its call row are one commit, before the first byte goes to the target. Calls of the data
+plane spend through `ledger`, in batches (`spend_soon`); the other verbs are for one spend at a time.
 """
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, SealError, place, seal, unseal
+from tollkeeper.storage.ledger import HeldSpend, Ledger
+from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.spending import end_calls, spend_all, spend_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.errors import ApiError
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database, Row, Unit
 
+__all__ = ["ClaimResult", "Exposure", "Purchase", "Purchases", "SpendRequest", "SpendResult"]
+
 _Q = load_queries("gateway.sql")
-
-
-@dataclass(frozen=True, slots=True)
-class Purchase:
-    """A purchase row as the gateway reads it. Amounts in micro-units, `value_micro` what was really paid."""
-
-    id: str
-    network: str
-    payer: str
-    nonce: str
-    asset: str
-    gate_id: int
-    state: PurchaseState
-    attempt: int
-    credits: int
-    granted: int
-    remaining: int
-    token_used: bool
-    assume_valid: bool
-    transaction_hash: str | None
-    failure: str | None
-    value_micro: int
-    header_hash: bytes
-    claimed_ms: int
-    attempt_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpendRequest:
-    """One call's wish for a credit at a gate version. `header` is the shown header's hash, None for a credit token."""
-
-    gate_id: int
-    gate_version: int
-    header: bytes | None
-    call_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class SpendResult:
-    """What came of it, and the purchase as it stands afterwards (None when the payment was never seen)."""
-
-    outcome: Spend
-    purchase: Purchase | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,40 +52,7 @@ class Exposure:
 
 # A gate has many payers: all of them together may owe it this many times what one payer may.
 GATE_EXPOSURE_FACTOR: Final = 10
-
-
-def _purchase(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - column values
-    row = {**row, **changed}
-    return Purchase(
-        id=row["id"],
-        network=row["network"],
-        payer=row["payer"],
-        nonce=row["nonce"],
-        asset=row["asset"],
-        gate_id=row["gate_id"],
-        state=PurchaseState(row["state"]),
-        attempt=row["attempt"],
-        credits=row["credits"],
-        granted=row["granted"],
-        remaining=row["remaining"],
-        token_used=bool(row["token_used"]),
-        assume_valid=bool(row["assume_valid"]),
-        transaction_hash=row["transaction_hash"],
-        failure=row["failure"],
-        value_micro=int(row["value_micro"]),
-        header_hash=row["header_hash"],
-        claimed_ms=row["claimed_ms"],
-        attempt_ms=row["attempt_ms"],
-    )
-
-
-_WITHOUT_CREDIT = {
-    PurchaseState.CLAIMED: Spend.IN_FLIGHT,
-    PurchaseState.PARKED: Spend.PARKED,
-    PurchaseState.FAILED: Spend.FAILED,
-    PurchaseState.VOID: Spend.EXHAUSTED,
-    PurchaseState.LIVE: Spend.EXHAUSTED,
-}
+_ENDED_AT_ONCE: Final = 256  # below a millisecond of the writer's time
 
 
 class Purchases:
@@ -132,59 +62,28 @@ class Purchases:
         self._database = database
         self._ring = ring
         self._random = random_bytes
+        self._ledger = Ledger(database)
 
     async def spend(self, key: PaymentKey, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit that this payment holds at the gate, if there is one and the proof counts."""
-        return await self._database.run(self._spend_by_payment(key, wish, now_ms))
+        return await self._spend(HeldSpend(key, None, wish), now_ms)
+
+    def spend_soon(
+        self, key: PaymentKey, wish: SpendRequest, now_ms: int, callback: Callable[[SpendResult | ApiError], None]
+    ) -> None:
+        """As `spend`, in a batch with every other that waits; `callback` gets the outcome, never before this returns.
+
+        It is given StorageError (503) where the outcome is unknown or the database takes nothing.
+        """
+        self._ledger.spend(HeldSpend(key, None, wish), now_ms, callback)
 
     async def spend_token(self, purchase_id: str, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit of the purchase whose credit token was shown; from then on the header does not count."""
-        return await self._database.run(self._spend_by_id(purchase_id, wish, now_ms))
+        return await self._spend(HeldSpend(None, purchase_id, wish), now_ms)
 
-    def _spend_by_payment(self, key: PaymentKey, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
-        rows = yield _Q.purchase_by_payment(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
-        return (yield from self._spend_row(rows, wish, now_ms))
-
-    def _spend_by_id(self, purchase_id: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
-        rows = yield _Q.purchase_by_id(id=purchase_id)
-        return (yield from self._spend_row(rows, wish, now_ms))
-
-    def _spend_row(self, rows: list[Row], wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
-        if not rows:
-            return SpendResult(Spend.UNKNOWN)
-        purchase = _purchase(rows[0])
-        if purchase.gate_id != wish.gate_id:
-            return SpendResult(Spend.FOREIGN, purchase)
-        if purchase.state is not PurchaseState.LIVE or purchase.remaining == 0:
-            return SpendResult(_WITHOUT_CREDIT[purchase.state], purchase)
-        if wish.header is not None and (
-            purchase.token_used or not hmac.compare_digest(wish.header, purchase.header_hash)
-        ):
-            return SpendResult(Spend.WITHHELD, purchase)
-        return (yield from self._spend_at_gate(rows[0], wish, now_ms))
-
-    def _spend_at_gate(self, row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
-        standing = yield _Q.gate_standing(gate_id=wish.gate_id)
-        if standing[0]["deleted_ms"] is not None:
-            return (yield from self._spend_after_delete(row, wish, now_ms))
-        if standing[0]["version"] != wish.gate_version:
-            return SpendResult(Spend.STALE, _purchase(row))
-        return (yield from self._spend(row, wish, now_ms))
-
-    def _spend_after_delete(self, row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
-        """Claimed before the delete and granted after it: one call is served, the rest is void (contract 2)."""
-        result = yield from self._spend(row, wish, now_ms)
-        yield _Q.void_purchase(id=row["id"], failure="gate_deleted", now_ms=now_ms)
+    async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
+        (result,) = await self._database.run(spend_all([spend], now_ms))
         return result
-
-    def _spend(self, row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
-        token_used = int(bool(row["token_used"]) or wish.header is None)
-        spent = yield _Q.spend_credit(id=row["id"], token_used=token_used, now_ms=now_ms)
-        if not spent:
-            return SpendResult(Spend.EXHAUSTED, _purchase(row, remaining=0))
-        yield _Q.insert_entry(cause=wish.call_id, reason="spend", purchase_id=row["id"], delta=-1, now_ms=now_ms)
-        yield _Q.insert_call(id=wish.call_id, purchase_id=row["id"], gate_id=wish.gate_id, now_ms=now_ms)
-        return SpendResult(Spend.SPENT, _purchase(row, remaining=spent[0]["remaining"], token_used=token_used))
 
     async def claim(
         self,
@@ -243,7 +142,7 @@ class Purchases:
         )
         if not won:
             rows = yield _Q.purchase_by_payment(**identity)
-            found = _purchase(rows[0])
+            found = purchase_from(rows[0])
             if found.gate_id != terms.gate_id or found.state is not PurchaseState.FAILED:
                 return ClaimResult(Claim.TAKEN, found)
             won = yield _Q.claim_again(
@@ -256,7 +155,7 @@ class Purchases:
             if not won:
                 return ClaimResult(Claim.ATTEMPTS_EXHAUSTED, found)
         rows = yield _Q.purchase_by_payment(**identity)
-        purchase = _purchase(rows[0])
+        purchase = purchase_from(rows[0])
         yield _Q.keep_request(id=purchase.id, request=self._seal(purchase.id, "request", request_of(purchase)))
         return ClaimResult(Claim.WON, purchase)
 
@@ -291,15 +190,15 @@ class Purchases:
         )
         rows = yield _Q.purchase_by_id(id=purchase.id)
         if not granted:
-            return SpendResult(Spend.STALE, _purchase(rows[0]))
+            return SpendResult(Spend.STALE, purchase_from(rows[0]))
         gate_id = granted[0]["gate_id"]
         yield _Q.insert_entry(
             cause=purchase.id, reason="grant", purchase_id=purchase.id, delta=granted[0]["granted"], now_ms=now_ms
         )
         yield _Q.count_purchase(gate_id=gate_id, revenue_micro=int(granted[0]["value_micro"]))
-        result = SpendResult(Spend.STALE, _purchase(rows[0]))
+        result = SpendResult(Spend.STALE, purchase_from(rows[0]))
         if wish is not None:
-            result = yield from self._spend(rows[0], wish, now_ms)
+            result = yield from spend_first(rows[0], wish, now_ms)
         standing = yield _Q.gate_standing(gate_id=gate_id)
         if standing[0]["deleted_ms"] is not None and wish is not None:
             yield _Q.void_purchase(id=purchase.id, failure="gate_deleted", now_ms=now_ms)
@@ -330,8 +229,10 @@ class Purchases:
         await self._database.run(_void(purchase.id, failure, now_ms))
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
-        """Records how calls ended (call id -> status), in one transaction; off the hot path."""
-        await self._database.run(_end_calls(ended, now_ms))
+        """Records how calls ended (call id -> status); off the hot path, and in parts, between which spends go on."""
+        calls = list(ended.items())
+        for start in range(0, len(calls), _ENDED_AT_ONCE):
+            await self._database.run(end_calls(calls[start : start + _ENDED_AT_ONCE], now_ms))
 
     async def interrupt_calls(self, now_ms: int) -> int:
         """At start: calls that a dead process left dispatched stay charged and are marked; returns how many."""
@@ -340,18 +241,18 @@ class Purchases:
     async def by_id(self, purchase_id: str) -> Purchase | None:
         """One purchase."""
         rows = await self._database.read(_Q.purchase_by_id(id=purchase_id))
-        return _purchase(rows[0]) if rows else None
+        return purchase_from(rows[0]) if rows else None
 
     async def by_payment(self, key: PaymentKey) -> Purchase | None:
         """The purchase of a payment."""
         statement = _Q.purchase_by_payment(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
         rows = await self._database.read(statement)
-        return _purchase(rows[0]) if rows else None
+        return purchase_from(rows[0]) if rows else None
 
     async def of_payer(self, payer: str, limit: int) -> list[tuple[Purchase, str]]:
         """Live purchases of a wallet with their gates' slugs, oldest first."""
         rows = await self._database.read(_Q.purchases_of_payer(payer=payer, limit=limit))
-        return [(_purchase(row), row["slug"]) for row in rows]
+        return [(purchase_from(row), row["slug"]) for row in rows]
 
     async def slug_of(self, gate_id: int) -> str:
         """The slug of a gate, deleted or not."""
@@ -364,7 +265,7 @@ class Purchases:
         A request that does not open (its key is gone) is empty: the claim can then only be parked.
         """
         rows = await self._database.read(_Q.claims_in_flight(limit=limit))
-        return [(_purchase(row), self._request(row)) for row in rows]
+        return [(purchase_from(row), self._request(row)) for row in rows]
 
     def _request(self, row: Row) -> bytes:
         try:
@@ -374,7 +275,7 @@ class Purchases:
 
     async def unconfirmed(self, limit: int) -> list[Purchase]:
         """Trusted purchases whose settlement is not known to be final, oldest first."""
-        return [_purchase(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
+        return [purchase_from(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
 
 
 def _may_trust(payer: str, gate_id: int, value_micro: int, cap: Exposure) -> Unit[bool]:
@@ -393,8 +294,3 @@ def _void(purchase_id: str, failure: str, now_ms: int) -> Unit[None]:
 
 def _rows(statement: Any) -> Unit[list[Row]]:  # noqa: ANN401 - a Statement
     return (yield statement)
-
-
-def _end_calls(ended: dict[str, int], now_ms: int) -> Unit[None]:
-    for call_id, status in ended.items():
-        yield _Q.end_call(id=call_id, status=status, now_ms=now_ms)

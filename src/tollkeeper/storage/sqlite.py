@@ -2,9 +2,10 @@
 
 One thread owns the only connection that writes. Whatever units arrived while it was committing become its next
 transaction, each in a savepoint of its own: one sync, then all are answered, refusals too, because a refusal may rest
-on what an earlier unit of the batch wrote. A second thread reads the last committed state. Once a write or a sync has
-failed nothing is written any more until the database is opened again: after a failed sync nobody knows what the disk
-holds. Opening and migrating are in `sqlite_file`.
+on what an earlier unit of the batch wrote. While the thread has nothing to do, an event loop that posts a short unit
+takes its turn and commits by itself, which costs less than the way to the thread and back. A second thread reads the
+last committed state. Once a write or a sync has failed nothing is written any more until the database is opened again:
+after a failed sync nobody knows what the disk holds. Opening and migrating are in `sqlite_file`.
 """
 
 from __future__ import annotations
@@ -12,21 +13,39 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tollkeeper.storage.batching import BatchThread, Outcome
-from tollkeeper.storage.database import ConstraintError, Row, Statement, StatementError, StorageError, Unit
+from tollkeeper.storage.batching import BatchThread
+from tollkeeper.storage.database import (
+    ConstraintError,
+    Job,
+    Outcome,
+    Row,
+    Statement,
+    StatementError,
+    StorageError,
+    Unit,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tollkeeper.storage.lending import Lending
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 _BUSY_TIMEOUT_SECONDS: Final = 5.0
+_BUSY_PAUSE_SECONDS: Final = 0.005
 _CACHED_STATEMENTS: Final = 512
+# The log is folded into the file by the thread, so that no loop waits for it, once it may have so many pages: about six
+# in every commit and one for every row.
+_LOG_PAGES_MAX: Final = 8000
+_PAGES_OF_COMMIT: Final = 6
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
 _LENT_TO_WRITER_SECONDS: Final = 0.002  # a batch of some hundred statements
 _LENT_TO_READER_SECONDS: Final = 0.0002  # a look-up; a long query is mostly outside the interpreter
@@ -55,6 +74,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_SIZE_BYTES}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection
 
 
@@ -83,11 +103,17 @@ class SqliteDatabase:
         self._writer = writer
         self._reader = reader
         self._lock = lock
+        writer.execute("PRAGMA busy_timeout = 0")  # an event loop may be the one that writes: it must not wait
         self._failure: str | None = None
+        self._log_begun = (0, writer.total_changes)  # commits and rows when the log was last folded
         self.commits = 0
         self.units = 0
         self._writing: BatchThread[Unit[Any]] = BatchThread(
-            "tollkeeper-writer", self._commit, self._close_writer, lent_seconds=_LENT_TO_WRITER_SECONDS
+            "tollkeeper-writer",
+            self._commit_in_thread,
+            self._close_writer,
+            lent_seconds=_LENT_TO_WRITER_SECONDS,
+            tidy=self._fold_log,
         )
         self._reading: BatchThread[Statement] = BatchThread(
             "tollkeeper-reader", self._read_all, reader.close, lent_seconds=_LENT_TO_READER_SECONDS
@@ -103,6 +129,31 @@ class SqliteDatabase:
         result: T = await self._writing.submit(unit)
         return result
 
+    def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
+        """See `Database.post`. Commits here unless the thread has work, which the unit then joins."""
+        unit = job.unit()
+        if self._writing.take_turn():
+            try:
+                outcome = self._commit_here(unit)
+            finally:
+                self._writing.end_turn()
+            if outcome is not None:
+                answer(outcome)
+                if self._is_log_long():
+                    with suppress(StorageError):
+                        self._writing.post(_nothing(), lambda _: None)  # wakes the thread, which then folds the log
+                return
+        self._writing.post(unit, answer)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Said inside a unit that waits for something other than the database: the loops need not wait for it."""
+        self._writing.lending.rest()
+        try:
+            yield
+        finally:
+            self._writing.lending.work()
+
     async def close(self) -> None:
         """See `Database.close`."""
         await self._reading.close()  # first, so that the writer is the last to close and folds the log into the file
@@ -114,21 +165,69 @@ class SqliteDatabase:
         finally:
             os.close(self._lock)
 
-    def _commit(self, units: list[Unit[Any]]) -> list[Outcome]:
-        """Run the units as one transaction. Raises: StorageError, which is then the answer to every one of them."""
+    def _commit_here(self, unit: Unit[Any]) -> Outcome | None:
+        """One unit as a transaction of its own; None, the unit untouched, where another program holds the file."""
+        try:
+            if self._failure is None and not self._has_begun():
+                return None
+            return self._commit([unit])[0]
+        except StorageError as error:
+            return Outcome(error=error)
+
+    def _commit_in_thread(self, units: list[Unit[Any]]) -> list[Outcome]:
+        """Wait for another program, then as `_commit`, lending the interpreter while the disk is busy."""
+        patient_until = time.monotonic() + _BUSY_TIMEOUT_SECONDS
+        while self._failure is None and not self._has_begun():
+            if time.monotonic() >= patient_until:
+                logger.warning("another program holds the database")
+                raise StorageError("the database is held by another program")
+            self._writing.lending.rest()
+            time.sleep(_BUSY_PAUSE_SECONDS)
+            self._writing.lending.work()
+        return self._commit(units, lending=self._writing.lending)
+
+    def _has_begun(self) -> bool:
+        """Whether a transaction was begun; not while another program writes. Raises: StorageError."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if _primary_code(error) in _PASSING_CODES:
+                return False
+            raise self._give_up(error) from error
+        return True
+
+    def _commit(self, units: list[Unit[Any]], lending: Lending | None = None) -> list[Outcome]:
+        """Run the units in the transaction that has begun. Raises: StorageError, the answer to every one of them."""
         if self._failure is not None:
             raise StorageError(self._failure)
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
             outcomes = [self._drive(unit) for unit in units]
-            self._writing.lending.rest()
+            if lending is not None:
+                lending.rest()
             self._writer.execute("COMMIT")
-            self._writing.lending.work()
+            if lending is not None:
+                lending.work()
         except sqlite3.Error as error:
             raise self._give_up(error) from error
         self.commits += 1
         self.units += len(units)
         return outcomes
+
+    def _is_log_long(self) -> bool:
+        commits, rows = self._log_begun
+        pages = (self.commits - commits) * _PAGES_OF_COMMIT + self._writer.total_changes - rows
+        return pages > _LOG_PAGES_MAX
+
+    def _fold_log(self) -> None:
+        """Copy what the log holds into the file, so that the log begins anew."""
+        if self._failure is not None or not self._is_log_long():
+            return
+        self._log_begun = self.commits, self._writer.total_changes
+        self._writing.lending.rest()
+        try:
+            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.Error:  # what was answered is safe in the log
+            logger.exception("the log could not be folded into the database")
 
     def _drive(self, unit: Unit[Any]) -> Outcome:
         """One unit in its savepoint. Raises: sqlite3.Error where the storage failed."""
@@ -177,6 +276,10 @@ class SqliteDatabase:
         logger.error("the database failed and takes no writes until it is opened again: %s", error)
         self._failure = "the database takes no writes until the operator has restarted it"
         return StorageError(self._failure)
+
+
+def _nothing() -> Unit[None]:
+    yield from ()
 
 
 def _rows(connection: sqlite3.Connection, statement: Statement) -> list[Row]:

@@ -146,21 +146,9 @@ UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, updated_
 WHERE id = :id AND state = 'LIVE'
 RETURNING gate_id, value_micro;
 
--- name: spend_credit
-UPDATE purchases SET remaining = remaining - 1, token_used = :token_used, updated_ms = :now_ms
-WHERE id = :id AND state = 'LIVE' AND remaining > 0
-RETURNING remaining, granted;
-
 -- name: insert_entry
 INSERT INTO credit_entries (cause, reason, purchase_id, delta, created_ms)
 VALUES (:cause, :reason, :purchase_id, :delta, :now_ms);
-
--- name: insert_call
-INSERT INTO calls (id, purchase_id, gate_id, state, created_ms)
-VALUES (:id, :purchase_id, :gate_id, 'DISPATCHED', :now_ms);
-
--- name: end_call
-UPDATE calls SET state = 'DONE', status = :status, ended_ms = :now_ms WHERE id = :id AND state = 'DISPATCHED';
 
 -- name: interrupt_calls
 UPDATE calls SET state = 'INTERRUPTED', ended_ms = :now_ms WHERE state = 'DISPATCHED' RETURNING id;

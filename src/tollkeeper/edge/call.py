@@ -1,0 +1,322 @@
+"""One request that is answered without ASGI: what came in, and the one way to answer it (contract 4.2, performance).
+
+Made by `inbound.StrictProtocol` for the paths that its listener's `CallHandler` takes, in the order in which they
+came; the same connection carries ASGI requests too. Driven by callbacks, no task of its own. Whatever a handler does,
+the caller gets an answer or a closed connection. Decides nothing about payments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+import structlog
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from tollkeeper.api import error_envelope, header_pairs, new_request_id
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.edge.heads import RequestHead
+
+# Of a body that nobody has asked for yet; beyond it the connection is not read.
+AHEAD_SIZE_BYTES: Final = 64 * 1024
+# Up to here copying a body behind its head is cheaper than sending both apart.
+JOINED_SIZE_BYTES: Final = 64 * 1024
+JSON_LINE: Final = b"content-type: application/json\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NOBODY_WAITS: Final = asyncio.Event()  # uvicorn sets the event of whatever it takes for its own request
+
+log = structlog.get_logger("tollkeeper.edge")
+
+
+class BodySink(Protocol):
+    """Who takes the body of a request."""
+
+    def on_request_body(self, data: bytes) -> None:
+        """A part of the body, without framing."""
+
+    def on_request_end(self) -> None:
+        """The body is complete."""
+
+
+class BodySource(Protocol):
+    """Who gives the body of a request, when it is asked for."""
+
+    def body_to(self, sink: BodySink) -> None:
+        """Give the body to `sink` from now on."""
+
+    def pause_body(self) -> None:
+        """Give no more for now; a little may still come."""
+
+    def resume_body(self) -> None:
+        """Give more."""
+
+
+class CallHandler(Protocol):
+    """Who answers calls; one for all connections of a listener."""
+
+    def takes(self, target: bytes) -> bool:
+        """Whether requests for this raw path and query are his."""
+
+    def begin(self, call: InboundCall) -> None:
+        """Answer `call`, now or later; its turn on the connection has come."""
+
+    def ended(self, call: InboundCall) -> None:
+        """The answer is written, or there will be none (`call.status` 0)."""
+
+
+class Connection(Protocol):
+    """What a call needs of its connection."""
+
+    transport: asyncio.Transport
+    flow: FlowControl
+    client: tuple[str, int] | None
+
+    def on_response_complete(self) -> None:
+        """The answer was written; the next request may have its turn."""
+
+
+class InboundCall:
+    """A request whose head was checked."""
+
+    __slots__ = (
+        "_ahead",
+        "_ahead_bytes",
+        "_connection",
+        "_handler",
+        "_has_begun",
+        "_is_body_complete",
+        "_is_body_paused",
+        "_sink",
+        "disconnected",
+        "head",
+        "keep_alive",
+        "message_event",
+        "method",
+        "on_gone",
+        "request_id",
+        "response_complete",
+        "response_started",
+        "started_ns",
+        "status",
+        "waiting_for_100_continue",
+    )
+
+    def __init__(self, connection: Connection, handler: CallHandler, head: RequestHead, *, keep_alive: bool) -> None:
+        self._connection = connection
+        self._handler = handler
+        self.head = head
+        self.method = head.method
+        self.request_id = new_request_id()
+        self.started_ns = time.perf_counter_ns()
+        self.status = 0
+        self.on_gone: Callable[[], None] | None = None  # called once, where no answer can be sent any more
+        self._sink: BodySink | None = None
+        self._ahead: list[bytes] = []
+        self._ahead_bytes = 0
+        self._has_begun = self._is_body_complete = self._is_body_paused = False
+        # By these names uvicorn's protocol asks the newest request how it stands.
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = b"expect" in head.header and head.header[b"expect"].lower() == b"100-continue"
+        self.response_started = self.response_complete = self.disconnected = False
+        self.message_event = _NOBODY_WAITS
+
+    @property
+    def peer(self) -> str:
+        """The caller's address."""
+        client = self._connection.client
+        return client[0] if client else ""
+
+    # What a handler calls
+
+    def answer(
+        self, status: int, lines: bytes, body: bytes = b"", *, length_bytes: int | None = -1, has_date: bool = False
+    ) -> None:
+        """Send the whole answer; dropped where the caller is gone.
+
+        `lines` are encoded header lines, without those of framing. `length_bytes` is what `Content-Length` says, the
+        body's own unless given; None leaves it out (204, 304). `has_date`: the lines have a `Date`.
+        """
+        if self.response_started or self.disconnected:
+            return
+        head = self._head(status, lines, len(body) if length_bytes == -1 else length_bytes, has_date=has_date)
+        self._connection.transport.write(head + body if body and self.method != "HEAD" else head)
+        self._complete()
+
+    def answer_parts(self, status: int, lines: bytes, parts: list[bytes], length_bytes: int, *, has_date: bool) -> None:
+        """As `answer`, for a body in several parts, which are not copied into one."""
+        if self.response_started or self.disconnected:
+            return
+        head = self._head(status, lines, length_bytes, has_date=has_date)
+        transport = self._connection.transport
+        if self.method == "HEAD" or not parts:
+            transport.write(head)
+        elif len(parts) == 1 and length_bytes <= JOINED_SIZE_BYTES:
+            transport.write(head + parts[0])
+        else:
+            transport.writelines([head, *parts])
+        self._complete()
+
+    def refuse(self, error: ApiError, lines: bytes = b"", body: bytes | None = None) -> None:
+        """Answer with specification 7's body, or with `body`."""
+        own = b"".join([b"%b: %b\r\n" % pair for pair in header_pairs(error.headers)])
+        envelope = error_envelope(error, self.request_id) if body is None else body
+        self.answer(error.status, JSON_LINE + own + lines, envelope)
+
+    def fail(self, fault: BaseException) -> None:
+        """Answer 500, or close where an answer has begun. `fault` is logged, never shown."""
+        log.error("unhandled", exc_info=fault, request_id=self.request_id)
+        if self.response_started:
+            self._connection.transport.abort()
+        else:
+            message = "something went wrong on our side; requestId names the log line"
+            self.refuse(ApiError(Code.INTERNAL_ERROR, message))
+
+    def guard(self, function: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - the function's own
+        """Call `function`; what it raises answers the call. For every callback that somebody else calls."""
+        try:
+            function(*arguments)
+        except ApiError as error:
+            if self.response_started:
+                self.fail(error)
+            else:
+                self.refuse(error)
+        except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
+            self.fail(fault)
+
+    # An answer in parts
+
+    def start(self, status: int, lines: bytes, length_bytes: int, *, has_date: bool) -> None:
+        """Send the head of an answer whose body follows through `write`."""
+        if not self.disconnected:
+            self._connection.transport.write(self._head(status, lines, length_bytes, has_date=has_date))
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body; waits while the caller does not read."""
+        if not self.disconnected:
+            if self.method != "HEAD":
+                self._connection.transport.write(data)
+            await self._connection.flow.drain()
+
+    def end(self) -> None:
+        """The last part of the body was written."""
+        if not self.disconnected:
+            self._complete()
+
+    def abort(self) -> None:
+        """Close the connection; the answer stays incomplete."""
+        self._connection.transport.abort()
+
+    # The body: `BodySource`
+
+    def body_to(self, sink: BodySink) -> None:
+        """See `BodySource`. Asks a caller for the body who waits to be asked."""
+        self._sink = sink
+        if self.waiting_for_100_continue:
+            self.waiting_for_100_continue = False
+            self._connection.transport.write(_CONTINUE)
+        ahead, self._ahead = self._ahead, []
+        self._ahead_bytes = 0
+        for part in ahead:
+            sink.on_request_body(part)
+        if self._is_body_complete:
+            sink.on_request_end()
+        elif not self._is_body_paused:
+            self._connection.flow.resume_reading()
+
+    def pause_body(self) -> None:
+        """See `BodySource`."""
+        if not self._is_body_complete:
+            self._is_body_paused = True
+            self._connection.flow.pause_reading()
+
+    def resume_body(self) -> None:
+        """See `BodySource`."""
+        self._is_body_paused = False
+        if not self._is_body_complete and not self.disconnected:
+            self._connection.flow.resume_reading()
+
+    # What the connection calls
+
+    def begin(self) -> None:
+        """This call's turn has come."""
+        self._has_begun = True
+        self.guard(self._handler.begin, self)
+
+    def feed(self, data: bytes) -> None:
+        """A part of the body came in."""
+        if self.response_complete or self.disconnected:
+            return
+        if self._sink is not None:
+            self.guard(self._sink.on_request_body, data)
+            return
+        self._ahead.append(data)
+        self._ahead_bytes += len(data)
+        if self._ahead_bytes > AHEAD_SIZE_BYTES:
+            self._connection.flow.pause_reading()
+
+    def feed_end(self) -> None:
+        """The body is complete."""
+        self._is_body_complete = True
+        if self.response_complete or self.disconnected:
+            return
+        if self._connection.flow.read_paused and self._has_begun:
+            self._connection.flow.resume_reading()  # else nobody would learn that the caller left
+        if self._sink is not None:
+            self.guard(self._sink.on_request_end)
+
+    def lose(self) -> None:
+        """There is nobody to answer any more."""
+        if self.response_complete or self.disconnected:
+            return
+        self.disconnected = True
+        self._ahead = []
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            self.guard(on_gone)
+        if self._has_begun:
+            self._tell_ended()
+
+    # How an answer ends
+
+    def _head(self, status: int, lines: bytes, length_bytes: int | None, *, has_date: bool) -> bytes:
+        self.response_started = True
+        self.status = status
+        if self.waiting_for_100_continue and not self._is_body_complete:
+            self.keep_alive = False  # the body was not asked for; what comes next may be one or not
+        return b"".join(
+            (
+                STATUS_LINE[status],
+                lines,
+                b"" if length_bytes is None else b"content-length: %d\r\n" % length_bytes,
+                b"" if has_date else http_date(int(time.time())),
+                b"x402-version: 1\r\nx-request-id: ",
+                self.request_id.encode(),
+                b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n",
+            )
+        )
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        self.on_gone = self._sink = None
+        self._ahead = []
+        if not self.keep_alive:
+            self._connection.transport.close()
+        self._tell_ended()
+        self._connection.on_response_complete()
+
+    def _tell_ended(self) -> None:
+        try:
+            self._handler.ended(self)
+        except Exception:  # a log line that fails is no reason to fail the call
+            log.exception("call_end_failed", request_id=self.request_id)
+
+
+@lru_cache(maxsize=1)
+def http_date(now_seconds: int) -> bytes:
+    """The header line `Date`; made once a second."""
+    return b"date: %b\r\n" % formatdate(now_seconds, usegmt=True).encode()

@@ -1,0 +1,61 @@
+"""Deadlines of calls in flight, on one timer: almost none of them ever comes, so none has a timer of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+log = structlog.get_logger("tollkeeper.edge")
+
+
+class Bound(Protocol):
+    """What has a deadline."""
+
+    def time_out(self) -> None:
+        """The deadline has passed; it is no longer kept."""
+
+
+class Deadlines:
+    """Who must be told when; `set` and `clear` cost a dictionary entry. For one event loop."""
+
+    def __init__(self) -> None:
+        self._due: dict[Bound, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks_at_seconds = 0.0  # in the loop's time; never after the earliest deadline
+
+    def set(self, bound: Bound, due_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell `bound` at `due_seconds` of the loop's time, and at no other."""
+        self._due[bound] = due_seconds
+        if self._timer is None or due_seconds < self._looks_at_seconds:
+            self._look_at(due_seconds, loop)
+
+    def clear(self, bound: Bound) -> None:
+        """Tell `bound` nothing."""
+        self._due.pop(bound, None)
+
+    def close(self) -> None:
+        """Tell nobody anything."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_at(self, when_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_at_seconds = when_seconds
+        self._timer = loop.call_at(when_seconds, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        for bound in [bound for bound, due in self._due.items() if due <= now]:
+            self._due.pop(bound, None)
+            try:
+                bound.time_out()
+            except Exception:  # one call's fault must not keep the others waiting
+                log.exception("time_out_failed")
+        if self._due:
+            self._look_at(min(self._due.values()), loop)

@@ -1,0 +1,364 @@
+"""Forwards one call to its target, driven by callbacks, and hands the whole answer over (contract 4.5, 4.7).
+
+The answer's head is held until its body is known to fit; up to a mebibyte of it stays in memory, the rest goes to disk.
+Makes a task only to open a connection, and one to read back what went to disk. What was sent is never sent again, but
+for an idempotent request on a kept connection that the target had closed without a word. Knows nothing of payments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from tollkeeper.core.addresses import TargetUrl
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.forwarding import Header
+from tollkeeper.core.framing import BodyEnd, ResponseFraming
+from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES, PROXY_TIMEOUT_SECONDS, RESPONSE_MEMORY_SIZE_BYTES
+from tollkeeper.edge.call import BodySource
+from tollkeeper.edge.deadlines import Deadlines
+from tollkeeper.edge.spool import Spool, SpooledBody, SpoolRoom
+from tollkeeper.edge.target import Exchange, TargetConnection, TargetFailure
+
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+
+log = structlog.get_logger("tollkeeper.edge")
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardLimits:
+    """Bounds of one call. `response_seconds` run from the last byte of the request, `request_seconds` until then."""
+
+    request_seconds: float = PROXY_TIMEOUT_SECONDS
+    response_seconds: float = PROXY_TIMEOUT_SECONDS
+    response_size_bytes: int = PROXY_RESPONSE_SIZE_BYTES
+    memory_size_bytes: int = RESPONSE_MEMORY_SIZE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """Status and headers as the target sent them, and how the body ends."""
+
+    status: int
+    headers: list[Header]
+    framing: ResponseFraming
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRequest:
+    """A request as it goes on the wire, its head encoded.
+
+    `declared_bytes` None sends the body of a source in chunks.
+    """
+
+    target: TargetUrl
+    method: str
+    head: bytes
+    body: bytes | BodySource
+    declared_bytes: int | None
+
+
+class AnswerOwner(Protocol):
+    """Who asked. One of the two is called, once, unless the relay is closed first."""
+
+    def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
+        """The whole answer."""
+
+    def on_refusal(self, error: BaseException) -> None:
+        """There is none: an ApiError, or a fault of ours."""
+
+
+class Connections(Protocol):
+    """Where connections to targets come from."""
+
+    room: SpoolRoom
+    deadlines: Deadlines
+
+    def kept(self, target: TargetUrl) -> TargetConnection | None:
+        """A kept connection to the target, at once or not at all."""
+
+    def connect(self, target: TargetUrl, *, fresh: bool) -> Coroutine[Any, Any, TargetConnection]:
+        """A connection to the target. Raises UPSTREAM_*."""
+
+
+class Relay(Exchange):
+    """One call on its way. `start` it once; `close` it where nobody wants the answer any more."""
+
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_connections",
+        "_declared_bytes",
+        "_first_part",
+        "_head",
+        "_is_last_attempt",
+        "_is_over",
+        "_is_sent",
+        "_is_started",
+        "_limits",
+        "_loop",
+        "_opening",
+        "_owner",
+        "_reading_back",
+        "_request",
+        "_sent_bytes",
+        "_size_bytes",
+        "_spool",
+        "_unsent",
+    )
+
+    def __init__(
+        self, connections: Connections, request: RelayRequest, owner: AnswerOwner, limits: ForwardLimits
+    ) -> None:
+        self._connections = connections
+        self._request = request
+        self._owner = owner
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._connection: TargetConnection | None = None
+        self._opening: asyncio.Task[TargetConnection] | None = None
+        self._reading_back: asyncio.Task[bytes | SpooledBody] | None = None
+        self._head: ResponseHead | None = None
+        self._first_part: bytes | None = None  # most bodies come in one
+        self._spool: Spool | None = None
+        self._unsent = b""  # the head, until the first part of the body is there to leave with it
+        self._size_bytes = self._sent_bytes = 0
+        self._is_started = False  # the request's body was asked for: it cannot be had again
+        self._is_sent = self._is_last_attempt = self._is_over = False
+
+    def start(self) -> None:
+        """Send the request: on a kept connection at once, else as soon as one is open."""
+        self._connections.deadlines.set(self, self._loop.time() + self._limits.request_seconds, self._loop)
+        connection = self._connections.kept(self._request.target)
+        if connection is None:
+            self._open()
+        else:
+            self._send(connection)
+
+    def close(self) -> None:
+        """Tell the owner nothing more; an exchange that is not over is dropped with its connection."""
+        self._is_over = True
+        self._connections.deadlines.clear(self)
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._reading_back is not None:
+            self._reading_back.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.carries(self):
+            connection.abort()
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+
+    # Sending
+
+    def _open(self) -> None:
+        connecting = self._connections.connect(self._request.target, fresh=self._is_last_attempt)
+        self._opening = self._loop.create_task(connecting)
+        self._opening.add_done_callback(self._opened)
+
+    def _opened(self, opening: asyncio.Task[TargetConnection]) -> None:
+        self._opening = None
+        if opening.cancelled():
+            return
+        fault = opening.exception()
+        if fault is not None:
+            self._refuse(fault)
+        elif self._is_over:
+            opening.result().abort()
+        else:
+            try:
+                self._send(opening.result())
+            except Exception as broken:  # noqa: BLE001 - the owner is told
+                self._refuse(broken)
+
+    def _send(self, connection: TargetConnection) -> None:
+        request = self._request
+        if connection.is_closing():
+            self._try_again()
+            return
+        self._connection = connection
+        connection.begin(self, request.method)
+        if isinstance(request.body, bytes):
+            connection.write(request.head + request.body)
+            self._request_sent(connection)
+            return
+        self._unsent = request.head
+        self._is_started = True
+        request.body.body_to(self)
+        if self._unsent and not self._is_over:
+            connection.write(self._unsent)
+            self._unsent = b""
+
+    def on_request_body(self, data: bytes) -> None:
+        """See `call.BodySink`. Raises INVALID_PARAMETER for more than was declared."""
+        connection = self._connection
+        if self._is_over or connection is None or not connection.carries(self) or not data:
+            return
+        self._sent_bytes += len(data)
+        declared = self._request.declared_bytes
+        if declared is None:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        elif self._sent_bytes > declared:
+            raise _wrong_length()
+        unsent, self._unsent = self._unsent, b""
+        connection.write(unsent + data if unsent else data)
+
+    def on_request_end(self) -> None:
+        """See `call.BodySink`. Raises INVALID_PARAMETER for less than was declared."""
+        connection = self._connection
+        if self._is_over or connection is None or not connection.carries(self):
+            return
+        declared = self._request.declared_bytes
+        unsent, self._unsent = self._unsent, b""
+        if declared is None:
+            connection.write(unsent + b"0\r\n\r\n")
+        elif self._sent_bytes != declared:
+            raise _wrong_length()
+        elif unsent:
+            connection.write(unsent)
+        self._request_sent(connection)
+
+    def _request_sent(self, connection: TargetConnection) -> None:
+        connection.end_request()
+        self._is_sent = True
+        self._connections.deadlines.set(self, self._loop.time() + self._limits.response_seconds, self._loop)
+
+    def _try_again(self) -> None:
+        """The kept connection had been closed and sending again is safe: once, on a new connection."""
+        self._connection = None
+        if self._is_last_attempt:
+            self._refuse(ApiError(Code.UPSTREAM_UNREACHABLE, "the target closed the connection without a response"))
+        else:
+            self._is_last_attempt = True
+            self._is_sent = False
+            self._open()
+
+    # What the connection calls: `target.Exchange`
+
+    def pause_sending(self) -> None:
+        """See `target.Exchange`."""
+        if not isinstance(self._request.body, bytes) and not self._is_over:
+            self._request.body.pause_body()
+
+    def resume_sending(self) -> None:
+        """See `target.Exchange`."""
+        if not isinstance(self._request.body, bytes) and not self._is_over:
+            self._request.body.resume_body()
+
+    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
+        """See `target.Exchange`."""
+        self._head = ResponseHead(status, headers, framing)
+        declared = framing.declared_bytes
+        if framing.end is BodyEnd.LENGTH and declared is not None and declared > self._limits.response_size_bytes:
+            self._too_large(declared)
+
+    def on_body(self, data: bytes) -> None:
+        """See `target.Exchange`."""
+        if self._is_over:
+            return
+        self._size_bytes += len(data)
+        if self._size_bytes > self._limits.response_size_bytes:
+            self._too_large(self._size_bytes)
+        elif self._spool is not None:
+            self._spool.append(data)
+        elif self._first_part is None and len(data) <= self._limits.memory_size_bytes:
+            self._first_part = data
+        else:
+            self._spool = Spool(
+                self._connections.room,
+                self._limits.memory_size_bytes,
+                pause=self._pause_reading,
+                resume=self._resume_reading,
+                on_fault=self._disk_failed,
+            )
+            if self._first_part is not None:
+                self._spool.append(self._first_part)
+            self._spool.append(data)
+
+    def on_end(self) -> None:
+        """See `target.Exchange`."""
+        if self._is_over:
+            return
+        self._connections.deadlines.clear(self)
+        self._connection = None
+        if self._spool is None:
+            self._deliver([] if self._first_part is None else [self._first_part])
+        elif (parts := self._spool.in_memory()) is not None:
+            self._deliver(parts)
+        else:
+            self._reading_back = self._loop.create_task(self._spool.finish())
+            self._reading_back.add_done_callback(self._read_back)
+
+    def on_failure(self, failure: TargetFailure) -> None:
+        """See `target.Exchange`."""
+        if self._is_over:
+            return
+        if failure.untouched and not self._is_started and self._request.method in IDEMPOTENT:
+            self._try_again()
+        else:
+            self._refuse(ApiError(failure.code, failure.message))
+
+    # How it ends
+
+    def _read_back(self, reading: asyncio.Task[bytes | SpooledBody]) -> None:
+        self._reading_back = None
+        if reading.cancelled():
+            return
+        fault = reading.exception()
+        if fault is not None:
+            self._refuse(_no_room() if isinstance(fault, OSError) else fault)
+            return
+        body = reading.result()
+        if self._is_over and not isinstance(body, bytes):
+            body.close()
+        elif not self._is_over:
+            self._deliver([body] if isinstance(body, bytes) else body)
+
+    def _deliver(self, body: list[bytes] | SpooledBody) -> None:
+        self._is_over = True
+        head = self._head
+        assert head is not None  # noqa: S101 - no end without a head
+        self._owner.on_answer(head, body, self._size_bytes)
+
+    def _refuse(self, error: BaseException) -> None:
+        if not self._is_over:
+            self.close()
+            self._owner.on_refusal(error)
+
+    def time_out(self) -> None:
+        """See `deadlines.Bound`."""
+        what = "answer" if self._is_sent else "take the request"
+        self._refuse(ApiError(Code.UPSTREAM_TIMEOUT, f"the target did not {what} in time"))
+
+    def _too_large(self, size_bytes: int) -> None:
+        limit_bytes = self._limits.response_size_bytes
+        host = self._request.target.host
+        log.warning("upstream_too_large", host=host, size_bytes=size_bytes, limit_bytes=limit_bytes)
+        details = {"sizeBytes": size_bytes, "limitBytes": limit_bytes}
+        message = f"the target's response is larger than {limit_bytes} bytes"
+        self._refuse(ApiError(Code.UPSTREAM_TOO_LARGE, message, details=details))
+
+    def _pause_reading(self) -> None:
+        if self._connection is not None and self._connection.carries(self):
+            self._connection.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._connection is not None and self._connection.carries(self):
+            self._connection.resume_reading()
+
+    def _disk_failed(self, _fault: OSError) -> None:
+        self._refuse(_no_room())
+
+
+def _wrong_length() -> ApiError:
+    message = "the request body is not as long as Content-Length says"
+    return ApiError(Code.INVALID_PARAMETER, message, details={"field": "body"})
+
+
+def _no_room() -> ApiError:
+    return ApiError(Code.UNAVAILABLE, "there is no room for the target's response")

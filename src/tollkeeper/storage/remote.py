@@ -1,0 +1,228 @@
+"""A database that another process owns: `Database` over the ledger process's socket, for each of several workers.
+
+What was sent and not answered when the connection breaks has an unknown outcome and is a StorageError, as is all that
+is asked until a connection stands again; nothing is sent twice. Connecting is tried again as long as the database is
+open, so that a ledger process that was restarted is found by itself. What this module does not do: start that process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from tollkeeper.storage.database import Outcome, Row, Statement, StorageError, Unit
+from tollkeeper.storage.remote_messages import (
+    Abort,
+    Answer,
+    Begin,
+    Done,
+    End,
+    Failed,
+    Frames,
+    Read,
+    Request,
+    Rows,
+    Spends,
+    Spent,
+    Sql,
+    Step,
+    api_error_of,
+    decode_answer,
+    error_of,
+    frame,
+)
+from tollkeeper.storage.spending import SpendBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tollkeeper.storage.database import Job
+
+T = TypeVar("T")
+
+_AGAIN_SECONDS: Final = 0.05
+_LOST: Final = "the ledger process cannot be reached at the moment"
+
+
+class _Line(asyncio.Protocol):
+    """One connection to the ledger process, and who waits for an answer on it."""
+
+    def __init__(self) -> None:
+        self._frames = Frames()
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, Callable[[Answer], None]] = {}
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The process is there."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one without saying so
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everybody who waits that nobody knows."""
+        del exc
+        self._transport = None
+        self.lost.set()
+        waiting, self._waiting = self._waiting, {}
+        for number, answer in waiting.items():
+            answer(Failed(number, "storage", _LOST))
+
+    def data_received(self, data: bytes) -> None:
+        """Give the answers to those who wait for them."""
+        for body in self._frames.feed(data):
+            answer = decode_answer(body)
+            take = self._waiting.pop(answer.number, None)
+            if take is not None:
+                take(answer)
+
+    def ask(self, request: Request, answer: Callable[[Answer], None]) -> None:
+        """Send; `answer` is called once, later. Raises: StorageError, with nothing sent; OverflowError."""
+        if self._transport is None:
+            raise StorageError(_LOST)
+        self._transport.write(frame(request))
+        self._waiting[request.number] = answer
+
+    def close(self) -> None:
+        """Break the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class RemoteDatabase:
+    """The ledger process's database, in one event loop. Carries out `Database`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._line: _Line | None = None
+        self._numbers = itertools.count(1)
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_closing = False
+        self._connecting: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Wait until the ledger process is there, and keep the connection from then on."""
+        connected = asyncio.Event()
+        self._connecting = asyncio.create_task(self._keep_connected(connected))
+        await connected.wait()
+
+    async def _keep_connected(self, connected: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                _, line = await loop.create_unix_connection(_Line, str(self._path))
+            except OSError:
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            self._line = line
+            connected.set()
+            await line.lost.wait()
+
+    def _open_line(self) -> _Line:
+        if self._is_closing:
+            raise StorageError("the database is closed")
+        if self._line is None:
+            raise StorageError(_LOST)
+        return self._line
+
+    async def read(self, statement: Statement) -> list[Row]:
+        """See `Database.read`."""
+        answer = await self._answer(self._open_line(), Read(next(self._numbers), Sql.of(statement)))
+        if isinstance(answer, Rows):
+            return list(answer.rows)
+        raise _error_of(answer)
+
+    async def run(self, unit: Unit[T]) -> T:
+        """See `Database.run`. The ledger process's writer is this unit's until it ends."""
+        task = asyncio.create_task(self._drive(self._open_line(), unit))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _drive(self, line: _Line, unit: Unit[T]) -> T:
+        number = next(self._numbers)
+        request: Request | None = None
+        try:
+            request = Begin(number, Sql.of(next(unit)))
+            while True:
+                rows = await self._rows(line, request)
+                request = Step(number, Sql.of(unit.send(rows)))
+        except StopIteration as stop:
+            result: T = stop.value
+            if request is not None:
+                _done(await self._answer(line, End(number)))
+            return result
+        except _AnsweredError as error:
+            raise error.cause from None
+        except BaseException:
+            if request is not None:
+                _done(await self._answer(line, Abort(number)))
+            raise
+        finally:
+            unit.close()
+
+    async def _rows(self, line: _Line, request: Request) -> list[Row]:
+        answer = await self._answer(line, request)
+        if isinstance(answer, Rows):
+            return list(answer.rows)
+        raise _AnsweredError(_error_of(answer))
+
+    def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
+        """See `Database.post`: a batch of spends is one message; any other job a unit like those of `run`."""
+        if isinstance(job, SpendBatch):
+            request = Spends(next(self._numbers), job.spends, job.now_ms)
+            self._open_line().ask(request, lambda answered: answer(_outcome(answered)))
+            return
+        task = asyncio.create_task(self._drive(self._open_line(), job.unit()))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(
+            lambda task: answer(Outcome(error=task.exception()) if task.exception() else Outcome(task.result()))
+        )
+
+    async def _answer(self, line: _Line, request: Request) -> Answer:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Answer) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        line.ask(request, answered)
+        return await future
+
+    async def close(self) -> None:
+        """See `Database.close`."""
+        self._is_closing = True
+        await asyncio.gather(*self._running, return_exceptions=True)
+        if self._connecting is not None:
+            self._connecting.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._connecting
+            self._connecting = None
+        if self._line is not None:
+            self._line.close()
+
+
+class _AnsweredError(Exception):
+    """The ledger process ended a unit by itself."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _done(answer: Answer) -> None:
+    """Raises: what the answer says, unless it is that all is done."""
+    if not isinstance(answer, Done):
+        raise _error_of(answer)
+
+
+def _error_of(answer: Answer) -> Exception:
+    return error_of(answer) if isinstance(answer, Failed) else StorageError("the ledger process answered out of turn")
+
+
+def _outcome(answer: Answer) -> Outcome:
+    if isinstance(answer, Spent):
+        return Outcome([api_error_of(refusal) if refusal else result for result, refusal in answer.results])
+    return Outcome(error=_error_of(answer))

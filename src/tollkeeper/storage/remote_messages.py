@@ -1,0 +1,182 @@
+"""What a worker and the ledger process say to each other over their socket: frames of MessagePack.
+
+A frame is its length in four bytes and one message. A worker numbers its requests; answers come in any order. A unit of
+a worker is driven step by step: `Begin` and every `Step` carry one statement and are answered by its `Rows`; `End` or
+`Abort` are answered by `Done` once the transaction is durable, which an aborted one waits for too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self, TypeAlias
+
+import msgspec
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.storage.database import ConstraintError, Statement, StatementError, StorageError
+from tollkeeper.storage.purchase_rows import SpendResult
+from tollkeeper.storage.spending import HeldSpend
+
+FRAME_SIZE_MAX_BYTES: Final = 256 * 1024 * 1024
+_LENGTH_SIZE_BYTES: Final = 4
+
+
+class Sql(msgspec.Struct, array_like=True):
+    """A `Statement`; its values are not declared, because a declared union of text and bytes cannot be decoded."""
+
+    text: str
+    params: dict[str, Any]
+
+    @classmethod
+    def of(cls, statement: Statement) -> Self:
+        """The statement as it is sent."""
+        return cls(statement.sql, statement.params)
+
+    def statement(self) -> Statement:
+        """The statement as it was."""
+        return Statement(self.text, self.params)
+
+
+class Read(msgspec.Struct, tag=1, array_like=True):
+    """`Database.read`."""
+
+    number: int
+    sql: Sql
+
+
+class Begin(msgspec.Struct, tag=2, array_like=True):
+    """A unit and its first statement."""
+
+    number: int
+    sql: Sql
+
+
+class Step(msgspec.Struct, tag=3, array_like=True):
+    """The unit's next statement."""
+
+    number: int
+    sql: Sql
+
+
+class End(msgspec.Struct, tag=4, array_like=True):
+    """The unit returned: commit it."""
+
+    number: int
+
+
+class Abort(msgspec.Struct, tag=5, array_like=True):
+    """The unit raised: undo it."""
+
+    number: int
+
+
+class Spends(msgspec.Struct, tag=6, array_like=True):
+    """A batch of spends."""
+
+    number: int
+    spends: list[HeldSpend]
+    now_ms: int
+
+
+class Rows(msgspec.Struct, tag=11, array_like=True):
+    """The rows of a read or of a step."""
+
+    number: int
+    rows: list[dict[str, Any]]
+
+
+class Done(msgspec.Struct, tag=12, array_like=True):
+    """The unit's transaction is durable."""
+
+    number: int
+
+
+class Failed(msgspec.Struct, tag=13, array_like=True):
+    """The request failed; nothing of it was done, or with a StorageError nobody knows."""
+
+    number: int
+    kind: str
+    message: str
+
+
+class Refusal(msgspec.Struct, tag=21, array_like=True):
+    """A spend that could not be carried out."""
+
+    is_unavailable: bool
+    message: str
+
+
+class Spent(msgspec.Struct, tag=14, array_like=True):
+    """The answers to a batch, in its order."""
+
+    number: int
+    results: list[tuple[SpendResult | None, Refusal | None]]
+
+
+Request: TypeAlias = Read | Begin | Step | End | Abort | Spends
+Answer: TypeAlias = Rows | Done | Failed | Spent
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+decode_request: Final = msgspec.msgpack.Decoder(Request).decode
+decode_answer: Final = msgspec.msgpack.Decoder(Answer).decode
+
+_ERRORS: Final[dict[str, type[Exception]]] = {
+    "constraint": ConstraintError,
+    "statement": StatementError,
+    "overflow": OverflowError,
+}
+
+
+def frame(message: Request | Answer) -> bytes:
+    """The message as it is sent. Raises: OverflowError for an integer beyond 64 bits."""
+    body = _ENCODE(message)
+    return len(body).to_bytes(_LENGTH_SIZE_BYTES, "big") + body
+
+
+class Frames:
+    """Cuts what arrives into the bodies of messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies that are complete with these bytes. Raises: ValueError for one that is too long."""
+        self._buffer += data
+        bodies: list[bytes] = []
+        position = 0
+        while len(self._buffer) - position >= _LENGTH_SIZE_BYTES:
+            begin = position + _LENGTH_SIZE_BYTES
+            size = int.from_bytes(self._buffer[position:begin], "big")
+            if size > FRAME_SIZE_MAX_BYTES:
+                msg = f"a frame of {size} bytes"
+                raise ValueError(msg)
+            if len(self._buffer) < begin + size:
+                break
+            bodies.append(bytes(self._buffer[begin : begin + size]))
+            position = begin + size
+        del self._buffer[:position]
+        return bodies
+
+
+def failed(number: int, error: BaseException) -> Failed:
+    """What a worker is told of an exception."""
+    if isinstance(error, StorageError):
+        return Failed(number, "storage", error.message)
+    kind = next((name for name, known in _ERRORS.items() if isinstance(error, known)), "fault")
+    return Failed(number, kind, str(error))
+
+
+def error_of(answer: Failed) -> Exception:
+    """The exception that an answer stands for."""
+    if answer.kind == "storage":
+        return StorageError(answer.message)
+    return _ERRORS.get(answer.kind, RuntimeError)(answer.message)
+
+
+def refusal_of(error: ApiError) -> Refusal:
+    """What a worker is told of a spend that could not be carried out."""
+    return Refusal(isinstance(error, StorageError), error.message)
+
+
+def api_error_of(refusal: Refusal) -> ApiError:
+    """The exception that a refusal stands for."""
+    return StorageError(refusal.message) if refusal.is_unavailable else ApiError(Code.INTERNAL_ERROR, refusal.message)

@@ -1,0 +1,166 @@
+"""A listener that takes paths under `/call` without ASGI, and a handler that does what a path tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from uvicorn.config import Config
+from uvicorn.server import Server
+
+from tests.edge.callers import Listening, render
+from tollkeeper.core.addresses import TargetUrl
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.forwarding import caller_lines, response_lines
+from tollkeeper.edge.addresses import Resolver
+from tollkeeper.edge.call import InboundCall
+from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.inbound import strict_protocol
+from tollkeeper.edge.patience import Patience
+from tollkeeper.edge.relay import RelayRequest, ResponseHead
+from tollkeeper.edge.spool import SpooledBody
+
+PLAIN = b"content-type: text/plain\r\n"
+
+
+@dataclass
+class Collected:
+    """A body sink that answers with what came."""
+
+    call: InboundCall
+    parts: list[bytes] = field(default_factory=list)
+
+    def on_request_body(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def on_request_end(self) -> None:
+        body = b"".join(self.parts)
+        self.call.answer(200, PLAIN, b"%b %b %b" % (self.call.method.encode(), self.call.head.target, body))
+
+
+@dataclass
+class Relayed:
+    """Gives the target's answer to the caller, and tells when it does."""
+
+    call: InboundCall
+    answered: list[int]
+
+    def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
+        self.answered.append(head.status)
+        lines, has_date = response_lines(head.headers)
+        assert isinstance(body, list)
+        self.call.answer_parts(head.status, lines, body, size_bytes, has_date=has_date)
+
+    def on_refusal(self, error: BaseException) -> None:
+        assert isinstance(error, ApiError)
+        self.answered.append(error.status)
+        self.call.refuse(error)
+
+
+@dataclass
+class Calls:
+    """The handler. `go` lets waiting calls be answered; `gone` counts callers who left."""
+
+    forwarder: Forwarder
+    target: TargetUrl | None = None
+    begun: list[InboundCall] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
+    gone: int = 0
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def takes(self, target: bytes) -> bool:
+        return target.startswith(b"/call")
+
+    def begin(self, call: InboundCall) -> None:
+        self.begun.append(call)
+        call.on_gone = self._gone
+        what = call.head.target.rpartition(b"/")[2]
+        if what == b"early":
+            call.answer(200, PLAIN, b"early")
+        elif what == b"fault":
+            raise ZeroDivisionError
+        elif what == b"refused":
+            raise ApiError(Code.NOT_FOUND, "not here")
+        elif what == b"large":
+            call.answer(200, PLAIN, bytes(1_000_000))
+        elif what == b"silent":
+            pass
+        elif what == b"wait":
+            task = asyncio.get_running_loop().create_task(self._later(call))
+            self.waiting.add(task)
+            task.add_done_callback(self.waiting.discard)
+        elif what == b"relay":
+            self._relay(call)
+        else:
+            call.body_to(Collected(call))
+
+    def ended(self, call: InboundCall) -> None:
+        self.ends.append(call.status)
+
+    def _gone(self) -> None:
+        self.gone += 1
+
+    async def _later(self, call: InboundCall) -> None:
+        await self.go.wait()
+        call.body_to(Collected(call))
+
+    def _relay(self, call: InboundCall) -> None:
+        assert self.target is not None
+        length = call.head.content_length
+        framing = b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %d\r\n" % length
+        host = self.target.authority.encode()
+        lines = caller_lines(call.head.headers)
+        head = b"%b / HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (call.method.encode(), host, lines, framing)
+        body = b"" if length == 0 else call
+        relay = self.forwarder.relay(
+            RelayRequest(self.target, call.method, head, body, length), Relayed(call, self.answered)
+        )
+
+        def gone() -> None:
+            self._gone()
+            relay.close()
+
+        call.on_gone = gone
+        relay.start()
+
+
+@dataclass
+class Called:
+    """A running listener with its calls."""
+
+    asgi: Listening
+    calls: Calls
+    server: Server
+    stop: Callable[[], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def called(target: TargetUrl | None = None, patience: Patience | None = None) -> AsyncIterator[Called]:
+    """A listener on uvicorn's own server, with ASGI beside the calls."""
+    asgi = Listening()
+    calls = Calls(Forwarder(Resolver(allow_private=True)), target)
+    protocol = strict_protocol(render, patience, calls)
+    server = Server(Config(asgi, http=protocol, lifespan="off", log_config=None, access_log=False, port=0))
+    serving = asyncio.ensure_future(server.serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn tells it by this flag only
+        await asyncio.sleep(0.01)
+    asgi.port = server.servers[0].sockets[0].getsockname()[1]
+
+    async def stop() -> None:
+        server.should_exit = True
+        await asyncio.wait_for(asyncio.shield(serving), 10)
+
+    try:
+        yield Called(asgi, calls, server, stop)
+    finally:
+        server.force_exit = server.should_exit = True
+        for connection in list(server.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await serving
+        calls.forwarder.close()
+        await asyncio.sleep(0.01)

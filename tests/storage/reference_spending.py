@@ -1,0 +1,72 @@
+"""A spend as one would write it for one call at a time: what every batch must equal (contract 4.3)."""
+
+from __future__ import annotations
+
+import hmac
+
+from tollkeeper.core.purchases import PurchaseState, Spend
+from tollkeeper.storage.database import Row, Statement, Unit
+from tollkeeper.storage.ledger import HeldSpend
+from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase_from
+
+_WITHOUT_CREDIT = {
+    PurchaseState.CLAIMED: Spend.IN_FLIGHT,
+    PurchaseState.PARKED: Spend.PARKED,
+    PurchaseState.FAILED: Spend.FAILED,
+    PurchaseState.VOID: Spend.EXHAUSTED,
+    PurchaseState.LIVE: Spend.EXHAUSTED,
+}
+
+
+def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
+    """The answer to one spend, and everything that it changes."""
+    if spend.key is not None:
+        key = spend.key
+        rows = yield Statement(
+            "SELECT * FROM purchases WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce",
+            {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce},
+        )
+    else:
+        rows = yield Statement("SELECT * FROM purchases WHERE id = :id", {"id": spend.purchase_id})
+    if not rows:
+        return SpendResult(Spend.UNKNOWN)
+    wish, purchase = spend.wish, purchase_from(rows[0])
+    if purchase.gate_id != wish.gate_id or purchase.state is not PurchaseState.LIVE or purchase.remaining == 0:
+        is_foreign = purchase.gate_id != wish.gate_id
+        return SpendResult(Spend.FOREIGN if is_foreign else _WITHOUT_CREDIT[purchase.state], purchase)
+    if wish.header is not None and (purchase.token_used or not hmac.compare_digest(wish.header, purchase.header_hash)):
+        return SpendResult(Spend.WITHHELD, purchase)
+    standing = yield Statement("SELECT version, deleted_ms FROM paygates WHERE id = :id", {"id": wish.gate_id})
+    if standing[0]["deleted_ms"] is not None:
+        result = yield from _take(rows[0], wish, now_ms)
+        yield Statement(
+            "UPDATE purchases SET state = 'VOID', confirmed = 1, failure = 'gate_deleted', updated_ms = :now_ms"
+            " WHERE id = :id AND state = 'LIVE'",
+            {"id": purchase.id, "now_ms": now_ms},
+        )
+        return result
+    if standing[0]["version"] != wish.gate_version:
+        return SpendResult(Spend.STALE, purchase)
+    return (yield from _take(rows[0], wish, now_ms))
+
+
+def _take(row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
+    token_used = int(bool(row["token_used"]) or wish.header is None)
+    spent = yield Statement(
+        "UPDATE purchases SET remaining = remaining - 1, token_used = :token_used, updated_ms = :now_ms"
+        " WHERE id = :id AND state = 'LIVE' AND remaining > 0 RETURNING remaining",
+        {"id": row["id"], "token_used": token_used, "now_ms": now_ms},
+    )
+    if not spent:
+        return SpendResult(Spend.EXHAUSTED, purchase_from(row, remaining=0))
+    yield Statement(
+        "INSERT INTO credit_entries (cause, reason, purchase_id, delta, created_ms)"
+        " VALUES (:call, 'spend', :purchase, -1, :now_ms)",
+        {"call": wish.call_id, "purchase": row["id"], "now_ms": now_ms},
+    )
+    yield Statement(
+        "INSERT INTO calls (id, purchase_id, gate_id, state, created_ms)"
+        " VALUES (:call, :purchase, :gate, 'DISPATCHED', :now_ms)",
+        {"call": wish.call_id, "purchase": row["id"], "gate": wish.gate_id, "now_ms": now_ms},
+    )
+    return SpendResult(Spend.SPENT, purchase_from(row, remaining=spent[0]["remaining"], token_used=token_used))

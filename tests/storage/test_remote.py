@@ -1,0 +1,207 @@
+"""A database in a process of its own: the same answers over the socket, and nothing left by those who vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.storage.test_ledger import by_header, outcomes, spend_together
+from tests.storage.test_purchases import NOW_MS, Shop, key
+from tollkeeper.core.purchases import Spend
+from tollkeeper.storage import ConstraintError, Statement, StatementError, StorageError, Unit, open_database
+from tollkeeper.storage.ledger import Ledger
+from tollkeeper.storage.ledger_process import listen, serve_ledger
+from tollkeeper.storage.purchase_rows import SpendResult
+from tollkeeper.storage.remote import RemoteDatabase
+from tollkeeper.storage.remote_messages import Begin, End, Failed, Rows, Sql, Step
+from tollkeeper.storage.sequences import next_id
+from tollkeeper.storage.sqlite import SqliteDatabase
+
+
+class RefusedByRuleError(Exception):
+    """A refusal that a unit decides on."""
+
+
+@pytest.fixture
+async def owned(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+    """The database, served at `tmp_path/ledger.sock`."""
+    database = open_database(str(tmp_path / "shop.sqlite3"))
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve_ledger(database, listen(tmp_path / "ledger.sock"), stop))
+    yield database
+    stop.set()
+    await serving
+    await database.close()
+
+
+@asynccontextmanager
+async def worker(tmp_path: Path) -> AsyncIterator[RemoteDatabase]:
+    remote = RemoteDatabase(tmp_path / "ledger.sock")
+    await remote.open()
+    try:
+        yield remote
+    finally:
+        await remote.close()
+
+
+def count(name: str) -> Statement:
+    return Statement("SELECT value FROM sequences WHERE name = :name", {"name": name})
+
+
+async def test_socket_opens_for_this_user_only(owned: SqliteDatabase, tmp_path: Path) -> None:
+    assert owned.commits >= 0
+    assert stat.S_IMODE((tmp_path / "ledger.sock").stat().st_mode) == 0o600
+
+
+async def test_units_of_two_workers_see_each_other_and_are_durable(owned: SqliteDatabase, tmp_path: Path) -> None:
+    async with worker(tmp_path) as one, worker(tmp_path) as two:
+        numbers = await asyncio.gather(*(place.run(next_id("things")) for place in (one, two) for _ in range(100)))
+        assert sorted(numbers) == list(range(1, 201))
+        assert await one.read(count("things")) == await owned.read(count("things")) == [{"value": 200}]
+
+
+async def test_a_unit_without_statements_has_its_result(owned: SqliteDatabase, tmp_path: Path) -> None:
+    def nothing() -> Unit[int]:
+        yield from ()
+        return 7
+
+    async with worker(tmp_path) as remote:
+        assert await remote.run(nothing()) == 7
+    assert owned.units == 0
+
+
+async def test_what_leaves_a_unit_undoes_it_and_is_raised_to_its_caller(owned: SqliteDatabase, tmp_path: Path) -> None:
+    def refuse() -> Unit[None]:
+        yield from next_id("refused")
+        raise RefusedByRuleError
+
+    def unit(statement: Statement) -> Unit[None]:
+        yield from next_id("refused")
+        yield statement
+
+    async with worker(tmp_path) as remote:
+        with pytest.raises(RefusedByRuleError):
+            await remote.run(refuse())
+        with pytest.raises(StatementError, match="nowhere"):
+            await remote.run(unit(Statement("SELECT * FROM nowhere")))
+        with pytest.raises(ConstraintError):
+            await remote.run(unit(Statement("INSERT INTO sequences VALUES ('refused', -1)")))
+        with pytest.raises(OverflowError):
+            await remote.run(unit(Statement("SELECT :a", {"a": 2**64})))
+        with pytest.raises(OverflowError):
+            await remote.run(_only(Statement("SELECT :a", {"a": 2**64})))
+        with pytest.raises(StatementError, match="may not write"):
+            await remote.read(Statement("DELETE FROM sequences"))
+        assert await remote.run(next_id("refused")) == 1
+    assert await owned.read(count("refused")) == [{"value": 1}]
+
+
+def _only(statement: Statement) -> Unit[None]:
+    yield statement
+
+
+async def test_values_of_every_type_come_back(owned: SqliteDatabase, tmp_path: Path) -> None:
+    params: dict[str, int | str | bytes | None] = {"a": -(2**63), "b": "ü\0", "c": bytes(range(256)), "d": None}
+    statement = Statement("SELECT :a AS a, :b AS b, :c AS c, :d AS d", params)
+    async with worker(tmp_path) as remote:
+        assert await remote.read(statement) == await owned.read(statement) == [params]
+
+
+async def test_a_shop_is_run_from_two_workers_as_from_one(owned: SqliteDatabase, tmp_path: Path) -> None:
+    async with worker(tmp_path) as one, worker(tmp_path) as two:
+        shops = Shop(one), Shop(two)
+        gate = await shops[0].gate(7)
+        await shops[1].bought(gate)
+        shops[1].calls = 1_000_000
+        ledgers = Ledger(one), Ledger(two)
+        before = owned.commits
+        answers = await asyncio.gather(
+            *(
+                spend_together(ledger, [by_header(shop, gate) for _ in range(50)])
+                for shop, ledger in zip(shops, ledgers, strict=True)
+            )
+        )
+        assert owned.commits - before <= 2
+        told = outcomes([*answers[0], *answers[1]])
+        assert told.count(Spend.SPENT) == 7
+        assert told.count(Spend.EXHAUSTED) == 93
+        last = next(answer for answer in answers[0] if isinstance(answer, SpendResult))
+        assert last.purchase is not None
+        assert last.purchase.payer == key(1).payer
+        assert (await shops[0].purchases.spend(key(1), shops[0].wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+        await shops[0].ledger_agrees()
+
+
+async def test_a_worker_that_vanishes_in_the_middle_leaves_nothing(owned: SqliteDatabase, tmp_path: Path) -> None:
+    def vanish() -> Unit[None]:
+        yield from next_id("half")
+        line = vanishing._line  # noqa: SLF001 - what a kill does
+        assert line is not None
+        line.close()
+        yield from next_id("half")
+
+    async with worker(tmp_path) as other:
+        async with worker(tmp_path) as vanishing:
+            with pytest.raises(StorageError):
+                await vanishing.run(vanish())
+        assert await asyncio.wait_for(other.run(next_id("whole")), 2) == 1
+    assert await owned.read(count("half")) == []
+
+
+async def test_a_worker_that_falls_silent_in_the_middle_is_not_waited_for(
+    owned: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.storage.ledger_process._SILENT_MAX_SECONDS", 0.1)
+    async with worker(tmp_path) as silent, worker(tmp_path) as other:
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        line = silent._line  # noqa: SLF001 - half of a unit
+        assert line is not None
+        line.ask(Begin(10**6, Sql("SELECT 1 AS a", {})), lambda _: None)
+        await asyncio.sleep(0.02)
+        assert await asyncio.wait_for(other.run(next_id("whole")), 2) == 1
+        line.ask(Begin(10**6 + 1, Sql("SELEC", {})), answer.set_result)
+        assert isinstance(await answer, Failed)
+    assert await owned.read(count("whole")) == [{"value": 1}]
+
+
+async def test_a_unit_that_goes_on_after_it_was_given_up_is_refused(
+    owned: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.storage.ledger_process._SILENT_MAX_SECONDS", 0.05)
+    answers: asyncio.Queue[object] = asyncio.Queue()
+    async with worker(tmp_path) as slow:
+        line = slow._line  # noqa: SLF001 - a unit by hand
+        assert line is not None
+        for ended in (Step(7, Sql("SELECT 1", {})), End(7)):
+            line.ask(Begin(7, Sql("INSERT INTO sequences VALUES ('slow', 1)", {})), answers.put_nowait)
+            assert isinstance(await answers.get(), Rows)
+            await asyncio.sleep(0.2)
+            line.ask(ended, answers.put_nowait)
+            assert isinstance(await answers.get(), Failed)
+    assert await owned.read(count("slow")) == []
+
+
+async def test_what_no_worker_says_breaks_its_connection_only(owned: SqliteDatabase, tmp_path: Path) -> None:
+    for noise in (b"\xff" * 100, b"\0\0\0\4junk", b"\0\0\0\1\xc0"):
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "ledger.sock"))
+        writer.write(noise)
+        assert await asyncio.wait_for(reader.read(), 2) == b""
+        writer.close()
+    async with worker(tmp_path) as remote:
+        assert await remote.run(next_id("things")) == 1
+    assert owned.units == 1
+
+
+async def test_a_closed_remote_database_refuses(owned: SqliteDatabase, tmp_path: Path) -> None:
+    async with worker(tmp_path) as remote:
+        pass
+    with pytest.raises(StorageError, match="closed"):
+        await remote.run(next_id("late"))
+    with pytest.raises(StorageError, match="closed"):
+        await remote.read(count("late"))
+    assert owned.units == 0
