@@ -19,8 +19,8 @@ from tollkeeper.auth import Auth
 from tollkeeper.chains.evm import Block, EvmChain, EvmConfig
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.verification import ChainFacts
+from tollkeeper.hub.accounts import Account
 from tollkeeper.hub.app import Hub, HubNetwork, create_app
-from tollkeeper.hub.settlement import Account
 from tollkeeper.hub.signer import Signer
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -60,7 +60,7 @@ async def serve_hub(directory: str, stop: asyncio.Event) -> None:
     chain = AnsweredChain(config)
     await chain.open()
     account = hub.accounts[NETWORK.name]
-    hub.accounts[NETWORK.name] = Account(chain, account.signer, account.policy)
+    hub.accounts[NETWORK.name] = Account(chain, account.signer, account.policy, account.gas)
     try:  # not started: nothing is settled here, so nothing needs to be completed
         await serve_application(AccessLog(create_app(hub, manages_hub=False)), stop)
     finally:

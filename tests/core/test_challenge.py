@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from tests.core.gates import GATE
 from tests.core.payments import BASE, BASE_SEPOLIA, PAY_TO
-from tollkeeper.core.challenge import Profile, build_challenge, exhausted_body, profile_of, requirements_of
+from tollkeeper.core.challenge import (
+    Profile,
+    build_challenge,
+    exhausted_body,
+    profile_of,
+    requirements_of,
+    transfer_challenge,
+)
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.verification import EvmAsset
@@ -168,3 +175,15 @@ def test_used_up_credits_are_the_unpaid_body_with_a_detail() -> None:
     assert json.loads(exhausted_body(challenge, detail, Profile.SUPERSET, NOW)) == {**body_of(), "errorDetail": detail}
     for profile in (Profile.SHAPE_A, Profile.SHAPE_B):
         assert exhausted_body(challenge, detail, profile, NOW) == challenge.body(profile, NOW)
+
+
+def test_a_transfer_is_asked_for_in_the_shape_of_a_gate() -> None:
+    challenge = transfer_challenge(BASE_SEPOLIA, "0x" + "ab" * 20, 2_500_000, RESOURCE, "v1")
+    body = json.loads(challenge.body(Profile.SUPERSET, NOW))
+    pay_to = checksum_address("0x" + "ab" * 20)
+    assert body["x402"] == {"token": "USDC", "amount": "2.5", "address": pay_to}
+    assert body["paymentRequired"] == {"amount": "2.5", "currency": "USDC", "network": "base-sepolia"}
+    (requirements,) = body["accepts"]
+    assert (requirements["maxAmountRequired"], requirements["payTo"]) == ("2500000", pay_to)
+    assert (requirements["resource"], requirements["mimeType"]) == (RESOURCE, "application/json")
+    assert json.loads(challenge.body(Profile.SHAPE_B, NOW))["accepts"] == ["application/json"]

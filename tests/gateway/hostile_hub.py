@@ -54,8 +54,9 @@ def says(status: int, body: str) -> Settling:
 
 @dataclass(slots=True)
 class HostileHub:
-    """`settling` answers `/settle`; `supported` may replace the answer of `/supported`; `settles` keeps requests.
+    """`settling` answers `/settle` and `/transfer`, whose requests `settles` keeps.
 
+    `supported` may replace the answer of `/supported`.
     While it `is_down` every connection is cut.
     """
 
@@ -83,7 +84,7 @@ async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
 
         if hostile.is_down:
             return await cut(request, forward)
-        if request.path == "/settle":
+        if request.path in {"/settle", "/transfer"}:
             hostile.settles.append(body)
             return await hostile.settling(request, forward)
         if request.path == "/supported" and hostile.supported is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
@@ -186,3 +189,23 @@ async def test_public_status_follows_a_payment_by_any_name_of_its_network(
     assert answer.body["amount"] == "10000"
     assert answer.body["payer"].lower() == payment.authorization.payer
     assert answer.body["payTo"].lower() == payment.authorization.pay_to
+
+
+async def test_history_is_a_table_for_who_prefers_csv(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
+    await settle_some(hub, embedded_chain, 3)
+    bearer = await hub.login(embedded_chain.wallets.buyer)
+    items = (await read_history(hub, bearer, "limit=2")).body["history"]
+    headers = {"Authorization": bearer, "Accept": "text/csv"}
+    async with hub.http.get(f"{hub.url}/api/v1/history?limit=2", headers=headers) as answer:
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "text/csv; charset=utf-8")
+        assert (answer.headers["X-Total-Count"], answer.headers["Vary"]) == ("3", "Accept")
+        assert answer.headers["X402-Version"] == "1"
+        rows = list(csv.DictReader(io.StringIO(await answer.text(), newline="")))
+    assert [(row["id"], row["transactionHash"], row["x402Data.nonce"]) for row in rows] == [
+        (item["id"], item["transactionHash"], item["x402Data"]["nonce"]) for item in items
+    ]
+    async with hub.http.get(f"{hub.url}/api/v1/history/{items[0]['id']}", headers=headers) as answer:
+        (row,) = csv.DictReader(io.StringIO(await answer.text(), newline=""))
+    assert row["amount"] == "10000"
+    refused = await hub.get("/api/v1/history", Authorization=bearer, Accept="text/csv")
+    assert (refused.status, refused.code) == (400, "MISSING_PARAMETER")

@@ -35,6 +35,24 @@ def test_both_forms_of_the_transfer_are_signed(size: int) -> None:
     assert len(transaction_hash) == 66
 
 
+def test_a_transfer_of_nothing_to_the_signer_itself_is_signed_and_nothing_else_is_sent_there() -> None:
+    signer = Signer(KEY)
+    policy = replace(POLICY, own=signer.address)
+    freeing = replace(GOOD, to=signer.address, gas=21_000, data=b"")
+    assert signer.sign(freeing, policy)[0][0] == 2
+    for wrong in (
+        replace(freeing, value=1),
+        replace(freeing, data=GOOD.data),
+        replace(freeing, to="0x" + "44" * 20),
+        replace(freeing, to=TOKEN),
+        replace(freeing, max_fee_per_gas=10**10 + 1),
+    ):
+        with pytest.raises(PolicyError):
+            signer.sign(wrong, policy)
+    with pytest.raises(PolicyError):
+        signer.sign(freeing, POLICY)
+
+
 FORBIDDEN: dict[str, Transaction] = {
     "another chain": replace(GOOD, chain_id=8453),
     "another contract": replace(GOOD, to="0x" + "44" * 20),

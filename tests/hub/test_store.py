@@ -30,7 +30,7 @@ from tollkeeper.storage.hub import (
     move,
     open_lane,
     raw_from_nonce,
-    raw_of_settlement,
+    raws_of_settlement,
     reclaim_and_sign,
     record_answer,
 )
@@ -165,8 +165,7 @@ async def test_of_many_presentations_one_starts_the_next_attempt_and_there_are_t
         claims = await asyncio.gather(*(database.run(reclaim_and_sign(row, NEW, None, sign)) for _ in range(10)))
         (winner,) = (claim for claim in claims if claim.won)
         assert winner.settlement.attempt == attempt
-        raw = await raw_of_settlement(database, winner.settlement)
-        assert raw == winner.raw
+        assert await raws_of_settlement(database, winner.settlement) == [winner.raw]
         moved = await database.run(move(winner.settlement, Move(State.FAILED, 2_000, proof=Proof.REVERTED)))
         assert moved is not None
         row = moved[0]

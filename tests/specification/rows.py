@@ -96,8 +96,6 @@ class NotBuilt:
 
 _FILES: Final = "file PayGates are not built"
 _SOLANA: Final = "payments on Solana are not built"
-_TRANSFER: Final = "the transfer operations of hub and gateway are not built"
-_NO_PATH: Final = "404 NOT_FOUND"
 
 NOT_BUILT: Final[dict[str, NotBuilt]] = {
     "2.1-headerAuthMode": NotBuilt("signing of forwarded requests is not built", "hmac: 400 INVALID_PARAMETER"),
@@ -108,13 +106,11 @@ NOT_BUILT: Final[dict[str, NotBuilt]] = {
     "2.4-solana-devnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
     "2.4-solana-mainnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
     "4.1-create-file": NotBuilt(_FILES, "multipart form data: 400 INVALID_PARAMETER, with a bearer too"),
-    "4.1-transfer": NotBuilt(_TRANSFER, _NO_PATH),
-    "4.4-solana": NotBuilt(_SOLANA, "200 with invalid_network from verify and settle; no such kind in supported"),
-    **{row: NotBuilt(_TRANSFER, _NO_PATH) for row in ENDPOINTS if row.startswith("4.4-transfer-")},
+    "4.4-solana": NotBuilt(
+        _SOLANA, "invalid_network from verify and settle, INVALID_NETWORK from transfer; no such kind"
+    ),
     "5.7": NotBuilt("signing of forwarded requests is not built", "hmac: 400 INVALID_PARAMETER, also on update"),
     "7-status-429": NotBuilt("only a connection that floods is limited", "hundreds of quick requests are all answered"),
-    "7-INSUFFICIENT_FUNDS-400": NotBuilt("a PayGate answers 402; the 400 is that of the transfers", _NO_PATH),
-    "7-NONCE_ALREADY_USED-400": NotBuilt("a PayGate answers 402; the 400 is that of the transfers", _NO_PATH),
     "8-proxy-size-file": NotBuilt(_FILES, "no PayGate is without the size limit"),
 }
 

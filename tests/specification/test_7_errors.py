@@ -262,6 +262,21 @@ async def test_a_used_nonce_is_named_with_its_transaction(world: World) -> None:
     assert world.target.requests == []
 
 
+@row("7-INSUFFICIENT_FUNDS-400", "7-NONCE_ALREADY_USED-400")
+async def test_a_refused_transfer_is_a_bad_request_at_hub_and_gateway(world: World, row_id: str) -> None:
+    code = row_id.removeprefix("7-").removesuffix("-400")
+    body = world.moving(payer=Wallet()) if code == "INSUFFICIENT_FUNDS" else world.moving()
+    if code == "NONCE_ALREADY_USED":
+        assert (await world.transfer(body)).status == 200
+    direct = {"network": body["network"], **body["payload"]}
+    paid = {"x402Version": 1, "scheme": "exact", "network": body["network"], "payload": body["payload"]}
+    for answer in (
+        await world.transfer(body),
+        await world.gateway("POST", "/api/v1/transfer", json=direct, headers={"X-Payment": header(paid)}),
+    ):
+        assert answer.refusal == (400, code, "payment")
+
+
 @row("7-INSUFFICIENT_AMOUNT")
 async def test_too_small_a_payment_is_named(world: World) -> None:
     gate = await world.gate()

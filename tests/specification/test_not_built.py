@@ -8,12 +8,11 @@ import base64
 import aiohttp
 
 from tests.gateway.recording_target import Received, Writer
-from tests.specification.client import Answer, Json, Wallet, header
-from tests.specification.rows import ENDPOINTS, row
+from tests.specification.client import Json, Wallet, header
+from tests.specification.rows import row
 from tests.specification.world import PAYGATES, World, bearer_header
 
 TRANSACTION = base64.b64encode(b"\x01" + bytes(200)).decode()
-TRANSFER_ROWS = tuple(name for name in ENDPOINTS if name.startswith("4.4-transfer-"))
 
 
 async def assert_field_refused(world: World, code: str, **fields: object) -> None:
@@ -108,28 +107,8 @@ async def test_the_hub_says_that_it_settles_nothing_on_solana(world: World) -> N
         assert (verified.status, verified.body["isValid"]) == (200, False)
         assert (settled.status, settled.body["status"], settled.body["transaction"]) == (200, "failed", "")
         assert verified.body["invalidReason"] == settled.body["errorReason"] == "invalid_network"
-
-
-async def transfers(world: World) -> list[Answer]:
-    """What the transfer operations of hub and gateway answer to a body that is right."""
-    signed = world.asking()["paymentPayload"]
-    body = {"payload": signed["payload"], "network": signed["network"], "asset": world.chain.token, "confirm": True}
-    direct = {"network": signed["network"], **signed["payload"]}
-    paid = {"X-Payment": header(signed)}
-    return [
-        await world.hub("POST", "/transfer", json=body),
-        await world.hub("POST", "/api/v1/transfer", json=body),
-        await world.gateway("POST", "/api/v1/transfer", json=direct),
-        await world.gateway("POST", "/api/v1/transfer", json=direct, headers=paid),
-        await world.gateway("POST", "/transfer", json=direct),
-    ]
-
-
-@row("4.1-transfer", *TRANSFER_ROWS, "7-INSUFFICIENT_FUNDS-400", "7-NONCE_ALREADY_USED-400")
-async def test_transfers_are_not_found_and_move_nothing(world: World) -> None:
-    before = await world.balance(world.buyer.address)
-    assert [answer.refusal for answer in await transfers(world)] == [(404, "NOT_FOUND", "validation")] * 5
-    assert await world.balance(world.buyer.address) == before
+        moving = {"network": network, "payload": {"transaction": TRANSACTION}, "asset": "4zMM", "amount": "1"}
+        assert (await world.hub("POST", "/transfer", json=moving)).refusal == (400, "INVALID_NETWORK", "validation")
 
 
 @row("7-status-429")

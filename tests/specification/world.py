@@ -159,6 +159,18 @@ class World:
         """The hub's settle."""
         return await self.hub("POST", "/settle", json=body, headers=headers)
 
+    def moving(
+        self, value: int = 10_000, *, payer: Wallet | None = None, recipient: str | None = None, **changes: object
+    ) -> Json:
+        """A body for the hub's transfer: of the payer (the buyer) to the recipient (a fresh wallet)."""
+        signed = self.asking(value, payer=payer, recipient=recipient)["paymentPayload"]
+        plain = {"payload": signed["payload"], "network": signed["network"], "asset": self.chain.token, "confirm": True}
+        return {**plain, **changes}
+
+    async def transfer(self, body: object, **headers: str) -> Answer:
+        """The hub's transfer."""
+        return await self.hub("POST", "/transfer", json=body, headers=headers)
+
     async def funded(self, value: int) -> Wallet:
         """A fresh wallet that holds so much, from the buyer."""
         wallet = Wallet()

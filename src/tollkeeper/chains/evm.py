@@ -1,8 +1,8 @@
-"""One EVM network behind its node: facts about a payment, sending, waiting (specification 2.3, 4.4; contract 5.2, 5.3).
+"""One EVM network behind its nodes: facts of a payment, sending, waiting (specification 2.3, 4.4; contract 5.2, 5.3).
 
-`open` checks the chain id and adopts the token's own EIP-712 name and version if they reproduce its DOMAIN_SEPARATOR().
-Reads of one question go out in one batch, so that they speak of one moment. Whether a payment is good is decided in
-`core.verification`, what a settlement becomes in the hub.
+`open` checks each node's chain id and adopts the token's own EIP-712 name and version if they reproduce its
+DOMAIN_SEPARATOR(). Reads of one question go out in one batch, so that they speak of one moment. Whether a payment is
+good is decided in `core.verification`, what a settlement becomes in the hub.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tollkeeper.core.verification import ChainFacts, EvmAsset
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
     from tollkeeper.core.wire import EvmPayload
 
@@ -47,6 +48,7 @@ class EvmConfig:
     token_version: str = ""
     depth_blocks: int = 1
     gas_limit: int = 150_000
+    gas_budget_per_hour: int = 6_000_000_000
     max_fee_per_gas_wei: int = 50_000_000_000
     timeout_seconds: float = 10.0
 
@@ -93,28 +95,60 @@ class EvmChain:
         self._fees_until = 0.0
 
     async def open(self) -> None:
-        """Asks the node who it is and enables the network, or disables it and says why in `problem`.
+        """Asks every node who it is, and enables the network or disables it and says why in `problem`.
 
-        Raises: RpcUnavailable where nothing could be learned; the network stays as it was.
+        To be done again from time to time: nodes come, go and fall behind, and a token may be replaced. One of another
+        chain or token is not asked again until it is right. Raises: RpcUnavailable where nothing could be learned; the
+        network stays as it was.
         """
-        answers = await self.rpc.ask(
+        probes = await self.rpc.probe(
             [
                 ("eth_chainId", []),
                 ("eth_getCode", [self._address, "latest"]),
                 self._read_call(evm.SELECTOR_DOMAIN_SEPARATOR),
                 self._read_call(evm.SELECTOR_NAME),
                 self._read_call(evm.SELECTOR_VERSION),
+                ("eth_blockNumber", []),
             ]
         )
-        self.problem = self._mismatch(answers)
-        self.is_refused = bool(self.problem)
-        if self.problem:
-            self.asset = None
-            _LOG.error("network_disabled", network=self.network.name, reason=self.problem)
+        found: EvmAsset | None = None
+        silent: RpcUnavailable | None = None
+        for node, answers in probes:
+            try:
+                judged = self._judge(answers)
+            except RpcUnavailable as error:
+                silent = error
+                continue
+            if isinstance(judged, EvmAsset):
+                found = found or judged
+                self._mark(node, "")
+            else:
+                self._mark(node, judged)
+            node.height = _height(answers)
+        self.rpc.nodes.compare_heights()
+        if found is not None:
+            self.asset = self.asset if self.asset == found else found
+            self.problem, self.is_refused = "", False
+        elif silent is not None:
+            raise silent
+        else:
+            self._refuse(self.rpc.nodes.all[0].barred)
 
-    def _mismatch(self, answers: list[Answer]) -> str:
-        """Sets `asset` from the node's answers; the reason where they do not fit, else an empty text."""
-        chain_id, code, separator, name, version = answers
+    def _mark(self, node: Node, problem: str) -> None:
+        if problem and problem != node.barred:
+            _LOG.error("node_refused", network=self.network.name, node=node.position, reason=problem)
+        node.barred = problem
+
+    def _refuse(self, problem: str) -> None:
+        if not self.is_refused or problem != self.problem:
+            _LOG.error("network_disabled", network=self.network.name, reason=problem)
+        self.asset, self.problem, self.is_refused = None, problem, True
+
+    def _judge(self, answers: list[Answer] | RpcUnavailable) -> EvmAsset | str:
+        """The asset as a node's answers show it; the reason where they do not fit. Raises: RpcUnavailable."""
+        if isinstance(answers, RpcUnavailable):
+            raise answers
+        chain_id, code, separator, name, version, _ = answers
         if isinstance(chain_id, RpcError) or isinstance(code, RpcError):
             msg = "the node does not answer eth_chainId and eth_getCode"
             raise RpcUnavailable(msg)
@@ -122,8 +156,11 @@ class EvmChain:
             return f"the node's chain id is {quantity(chain_id)}, not {self.network.chain_id}"
         if not _data(code):
             return f"there is no contract at the asset's address {self._address}"
-        if isinstance(separator, RpcError):
+        if _revert(separator) is not None or not _data(separator):
             return "the asset has no DOMAIN_SEPARATOR(), so it takes no authorizations"
+        _word(separator)
+        for said in (name, version):
+            _revert(said)  # a node that did not run the call says nothing of the token
         asset = EvmAsset(
             self.network,
             self._address,
@@ -135,8 +172,7 @@ class EvmChain:
                 f"the EIP-712 domain {asset.name!r} version {asset.version!r} does not reproduce the asset's "
                 "DOMAIN_SEPARATOR()"
             )
-        self.asset = asset
-        return ""
+        return asset
 
     def _read_call(self, data: bytes) -> Call:
         return "eth_call", [{"to": self._address, "data": "0x" + data.hex()}, "latest"]
@@ -207,6 +243,11 @@ class EvmChain:
             return None
         found = logs[0].get("transactionHash")
         return found.lower() if isinstance(found, str) else None
+
+    async def latest_block(self) -> Block:
+        """The latest block. Raises: RpcUnavailable."""
+        (block,) = await self.rpc.ask([("eth_getBlockByNumber", ["latest", False])])
+        return _block(block)
 
     async def fees(self, signer: str, base_fee_wei: int) -> Fees:
         """Fees for a transaction now: twice the base fee and the node's tip, under the configured cap.
@@ -289,6 +330,15 @@ def _data(answer: Answer) -> bytes:
             pass
     msg = f"the node refused a read: {answer.message}" if isinstance(answer, RpcError) else "the node sent no bytes"
     raise RpcUnavailable(msg)
+
+
+def _height(answers: list[Answer] | RpcUnavailable) -> int | None:
+    """The latest block in a probe's answers; None where the node does not name it."""
+    latest = None if isinstance(answers, RpcUnavailable) else answers[-1]
+    try:
+        return quantity(latest)
+    except RpcUnavailable:
+        return None
 
 
 def _word(answer: Answer) -> int:

@@ -1,26 +1,31 @@
-"""JSON-RPC 2.0 over HTTP to a chain's node: calls joined into batches, strict replies, two kinds of failure.
+"""JSON-RPC 2.0 over HTTP to a chain's nodes: calls joined into batches, strict replies, two kinds of failure.
 
 No timer joins calls: what was asked while the last batch was in flight leaves as the next one, so that a lone call
 never waits for company and a crowd shares round trips. The same read asked twice in one batch is sent once. A raw
-transaction leaves on its own, at once. What an answer means is not decided here.
+transaction leaves on its own, at once. A node that does not answer is passed over for the next one; an answer, also
+a refusal, is never asked of another. What an answer means is not decided here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import aiohttp
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from tollkeeper.chains.nodes import BATCH_SIZE_MAX, Node, Nodes
 
-_BATCH_SIZE_MAX: Final = 100
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+# How long a node is waited for while another one could be asked.
+_IMPATIENT_SECONDS: Final = 3.0
 _FLIGHTS_MAX: Final = 3
 _REPLY_SIZE_BYTES: Final = 16 * 1024 * 1024
 
+T = TypeVar("T")
 Call: TypeAlias = "tuple[str, Sequence[Any]]"
 
 
@@ -67,14 +72,13 @@ class _Group:
 
 
 class Rpc:
-    """One network's node. Safe to share between tasks of one event loop; close it when done."""
+    """One network's nodes. Safe to share between tasks of one event loop; close it when done."""
 
     def __init__(self, urls: Sequence[str], *, timeout_seconds: float = 10.0) -> None:
-        """`urls`: the first is used. `timeout_seconds` bounds one HTTP exchange."""
-        self.urls = tuple(urls)
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        """`urls`: in the order of preference. `timeout_seconds` bounds one HTTP exchange with the last of them."""
+        self.nodes = Nodes(urls)
+        self._timeout_seconds = timeout_seconds
         self._session: aiohttp.ClientSession | None = None
-        self._batch_size = _BATCH_SIZE_MAX
         self._waiting: list[_Group] = []
         self._scheduled = False
         self._flights: set[asyncio.Task[None]] = set()
@@ -102,14 +106,35 @@ class Rpc:
         Raises: RpcError where the node refused; RpcUnavailable where nobody knows whether it took it.
         """
         request = {"jsonrpc": "2.0", "id": 0, "method": "eth_sendRawTransaction", "params": ["0x" + raw.hex()]}
-        reply = _read(_DECODE_ONE, await self._post(_ENCODE(request)))
-        answer = _answer(reply, 0)
+        body = _ENCODE(request)
+
+        async def send(node: Node, seconds: float) -> Answer:
+            return _answer(_read(_DECODE_ONE, await self._post(node, body, seconds)), 0)
+
+        answer = await self._first_answer(send)
         if isinstance(answer, RpcError):
             raise answer
         if not isinstance(answer, str):
             msg = "the node did not name the transaction that it took"
             raise RpcUnavailable(msg)
         return answer
+
+    async def probe(self, calls: Sequence[Call]) -> list[tuple[Node, list[Answer] | RpcUnavailable]]:
+        """What each node answers to these reads, barred ones too."""
+        bodies = [b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}" for method, params in calls]
+        requests = [_numbered(slot, body) for slot, body in enumerate(bodies)]
+        seconds = self._timeout_seconds if len(self.nodes.all) == 1 else self._impatience
+
+        async def ask(node: Node) -> tuple[Node, list[Answer] | RpcUnavailable]:
+            try:
+                answers = await self._exchange(node, requests, seconds)
+            except RpcUnavailable as error:
+                node.failed(asyncio.get_running_loop().time(), str(error))
+                return node, error
+            node.answered()
+            return node, answers
+
+        return list(await asyncio.gather(*(ask(node) for node in self.nodes.all)))
 
     async def close(self) -> None:
         """Ends the connections; calls in flight fail with RpcUnavailable."""
@@ -121,10 +146,11 @@ class Rpc:
 
     def _take_off(self) -> None:
         self._scheduled = False
+        batch_size = min((node.batch_size for node in self.nodes.all), default=BATCH_SIZE_MAX)
         while self._waiting and len(self._flights) < _FLIGHTS_MAX:
             boarding: list[_Group] = []
             size = 0
-            while self._waiting and (not boarding or size + len(self._waiting[0].calls) <= self._batch_size):
+            while self._waiting and (not boarding or size + len(self._waiting[0].calls) <= batch_size):
                 group = self._waiting.pop(0)
                 if not group.done.done():  # its caller may have gone
                     boarding.append(group)
@@ -150,7 +176,7 @@ class Rpc:
         reason = "the connection to the node was closed"
         answers: list[Answer] = []
         try:
-            answers = await self._exchange(requests)
+            answers = await self._first_answer(lambda node, seconds: self._exchange(node, requests, seconds))
         except RpcUnavailable as error:
             reason = str(error)
         finally:
@@ -162,16 +188,37 @@ class Rpc:
                 else:
                     group.done.set_exception(RpcUnavailable(reason))
 
-    async def _exchange(self, requests: list[bytes]) -> list[Answer]:
+    @property
+    def _impatience(self) -> float:
+        return min(self._timeout_seconds, _IMPATIENT_SECONDS)
+
+    async def _first_answer(self, ask: Callable[[Node, float], Awaitable[T]]) -> T:
+        """What the first node says that says anything. Raises: RpcUnavailable where none does."""
+        loop = asyncio.get_running_loop()
+        last = RpcUnavailable("no node may be asked")
+        candidates = self.nodes.in_order(loop.time())
+        for node in candidates:
+            seconds = self._timeout_seconds if node is candidates[-1] else self._impatience
+            try:
+                answer = await ask(node, seconds)
+            except RpcUnavailable as error:
+                node.failed(loop.time(), str(error))
+                last = error
+            else:
+                node.answered()
+                return answer
+        raise last
+
+    async def _exchange(self, node: Node, requests: list[bytes], seconds: float) -> list[Answer]:
         if len(requests) == 1:
-            return [_answer(_read(_DECODE_ONE, await self._post(requests[0])), 0)]
-        if len(requests) > self._batch_size:
-            return await self._exchange_halves(requests)
-        body = await self._post(b"[" + b",".join(requests) + b"]")
+            return [_answer(_read(_DECODE_ONE, await self._post(node, requests[0], seconds)), 0)]
+        if len(requests) > node.batch_size:
+            return await self._exchange_halves(node, requests, seconds)
+        body = await self._post(node, b"[" + b",".join(requests) + b"]", seconds)
         if body.lstrip().startswith(b"{"):  # one object for all: this node takes smaller batches, or none
-            answers = await self._exchange_halves(requests)
+            answers = await self._exchange_halves(node, requests, seconds)
             if not any(isinstance(answer, RpcError) for answer in answers):
-                self._batch_size = min(self._batch_size, (len(requests) + 1) // 2)
+                node.batch_size = min(node.batch_size, (len(requests) + 1) // 2)
             return answers
         replies = _read(_DECODE_BATCH, body)
         by_id = {reply.id: reply for reply in replies}
@@ -180,26 +227,26 @@ class Rpc:
             raise RpcUnavailable(msg)
         return [_answer(by_id.get(slot), slot) for slot in range(len(requests))]
 
-    async def _exchange_halves(self, requests: list[bytes]) -> list[Answer]:
+    async def _exchange_halves(self, node: Node, requests: list[bytes], seconds: float) -> list[Answer]:
         """The same calls in two batches."""
         half = (len(requests) + 1) // 2
         answers: list[Answer] = []
         for part in (requests[:half], requests[half:]):
             renumbered = [_numbered(slot, request.split(b",", 2)[2]) for slot, request in enumerate(part)]
-            answers += await self._exchange(renumbered)
+            answers += await self._exchange(node, renumbered, seconds)
         return answers
 
-    async def _post(self, body: bytes) -> bytes:
+    async def _post(self, node: Node, body: bytes, seconds: float) -> bytes:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                timeout=self._timeout,
                 connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=60),
                 headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=2**18,
             )
         try:
-            async with self._session.post(self.urls[0], data=body, allow_redirects=False) as response:
+            timeout = aiohttp.ClientTimeout(total=seconds)
+            async with self._session.post(node.url, data=body, allow_redirects=False, timeout=timeout) as response:
                 if response.status != 200:
                     msg = f"the node answered with HTTP status {response.status}"
                     raise RpcUnavailable(msg)

@@ -83,15 +83,49 @@ def _around_timestamp(body: dict[str, Any]) -> tuple[bytes, bytes]:
     return (before, after) if mark else (text, b"")
 
 
+@dataclass(frozen=True, slots=True)
+class Sold:
+    """What a 402 says of the thing sold, beside its requirements."""
+
+    title: str
+    description: str
+    credits: int
+    mime_type: str
+
+
 def build_challenge(gate: PayGate, asset: EvmAsset, resource: str, api_version: str) -> Challenge:
     """The challenge of one gate version."""
-    requirements = requirements_of(gate, asset, resource)
-    price = format_usdc(gate.price_micro)
-    shape_a = {"x402": {"token": asset.network.usdc.symbol, "amount": price, "address": requirements.pay_to}}
+    sold = Sold(gate.title, gate.description, gate.credits, gate.mime_type)
+    return challenge_for(requirements_of(gate, asset, resource), asset, sold, api_version)
+
+
+def transfer_challenge(asset: EvmAsset, pay_to: str, amount_micro: int, resource: str, api_version: str) -> Challenge:
+    """The challenge that asks for one transfer of so much to that address (contract 8)."""
+    sold = Sold("Direct transfer", "Carries out this very transfer", 1, "application/json")
+    requirements = Requirements(
+        scheme=SCHEME,
+        network=asset.network.v1_name,
+        amount=amount_micro,
+        asset=checksum_address(asset.address),
+        pay_to=checksum_address(pay_to),
+        resource=resource,
+        description=sold.description,
+        mime_type=sold.mime_type,
+        max_timeout_seconds=CHALLENGE_TIMEOUT_SECONDS,
+        extra={"name": asset.name, "version": asset.version},
+    )
+    return challenge_for(requirements, asset, sold, api_version)
+
+
+def challenge_for(requirements: Requirements, asset: EvmAsset, sold: Sold, api_version: str) -> Challenge:
+    """The bodies of a 402 that asks for these requirements."""
+    price = format_usdc(requirements.amount)
+    symbol = asset.network.usdc.symbol
+    shape_a = {"x402": {"token": symbol, "amount": price, "address": requirements.pay_to}}
     siblings: dict[str, Any] = {
         "x402Version": X402_VERSION,
         "accepts": [requirements_body(requirements)],
-        "paymentRequired": {"amount": price, "currency": asset.network.usdc.symbol, "network": gate.network},
+        "paymentRequired": {"amount": price, "currency": symbol, "network": asset.network.name},
         **shape_a,
     }
     superset = {
@@ -99,9 +133,9 @@ def build_challenge(gate: PayGate, asset: EvmAsset, resource: str, api_version: 
         "error": PAYMENT_REQUIRED,
         **{name: siblings[name] for name in ("accepts", "paymentRequired", "x402")},
         "resource": {
-            "title": gate.title,
-            "description": gate.description,
-            "credits": gate.credits,
+            "title": sold.title,
+            "description": sold.description,
+            "credits": sold.credits,
             "onFailure": "consume",
         },
         "apiVersion": api_version,
@@ -110,7 +144,7 @@ def build_challenge(gate: PayGate, asset: EvmAsset, resource: str, api_version: 
     shape_b = {
         "error": PAYMENT_REQUIRED,
         "x402Version": X402_VERSION,
-        "accepts": [gate.mime_type],
+        "accepts": [sold.mime_type],
         "paymentRequired": siblings["paymentRequired"],
     }
     bodies = {

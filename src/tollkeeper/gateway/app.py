@@ -32,6 +32,7 @@ from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
 from tollkeeper.gateway.traffic import Traffic
+from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Exposure, Purchases
 
@@ -129,6 +130,13 @@ class Gateway:
             default_network=config.default_network,
             default_payment_address=config.default_payment_address,
         )
+        self.transfers = DirectTransfers(
+            hub=hub,
+            supported=self.supported,
+            public_url=config.public_url,
+            hub_url=config.hub_url,
+            profile=config.profile,
+        )
         self._completer = Completer(self.purchases, self.buying, hub, self.supported, clock_ms)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -218,6 +226,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             *auth_routes(gateway.auth),
             *paygate_routes(gateway.management),
             *credit_routes(gateway.purchases, gateway.proofs, gateway.auth, gateway.config.token_keys),
+            *transfer_routes(gateway.transfers),
         ],
         exception_handlers={Exception: refused},
         openapi_config=None,

@@ -216,6 +216,29 @@ class HubClient:
         except HubUnreachableError:
             return SettleAnswer(Settlement.PENDING, "", "unreachable")
 
+    def transfer_request(self, payment: Payment, asset: str, *, key: str, confirm: bool) -> SettleRequest:
+        """A transfer by our hub, under an idempotency key; pure but for the signer's clock and nonce."""
+        body = {
+            "x402Version": X402_VERSION,
+            "network": payment.network,
+            "payload": payment_body(payment)["payload"],
+            "asset": asset,
+            "confirm": confirm,
+        }
+        headers = {**_JSON_HEADERS, "idempotency-key": key}
+        data = _compact(body)
+        return SettleRequest("/transfer", headers | self._sign("POST", "/transfer", headers, data), data)
+
+    async def transfer(self, request: SettleRequest) -> tuple[int, dict[str, Any]] | None:
+        """Status and body of our hub's answer; None where none came, so that nothing is known."""
+        try:
+            status, data = await self._transport.request(
+                "POST", request.path, request.headers, request.body, SETTLE_TIMEOUT_SECONDS
+            )
+            return status, _object(data)
+        except HubUnreachableError:
+            return None
+
     async def payment_status(self, key: PaymentKey) -> tuple[str, str] | None:
         """Public status and transaction hash of a payment at our hub; None where it knows nothing of it.
 

@@ -1,6 +1,6 @@
 """The hub: its parts put together, and its ASGI application (contract 1, 2).
 
-The three protocol endpoints are looked up in a dict and served on bare ASGI; everything else is Litestar's. Every path
+The four protocol endpoints are looked up in a dict and served on bare ASGI; everything else is Litestar's. Every path
 is served both at the hub's root and under `/api/v1`.
 """
 
@@ -20,13 +20,17 @@ from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
+from tollkeeper.hub.accounts import Account
 from tollkeeper.hub.completer import Completer, open_account
 from tollkeeper.hub.facilitator import Facilitator
+from tollkeeper.hub.gas import WINDOW_MS, Gas
 from tollkeeper.hub.gateway_signature import local_path
 from tollkeeper.hub.history import history_routes, status_routes
-from tollkeeper.hub.settlement import Account, Settlements
+from tollkeeper.hub.settlement import Settlements
 from tollkeeper.hub.signer import Signer, SignerPolicy
+from tollkeeper.hub.transfer import Transfers
 from tollkeeper.storage.database import Statement
+from tollkeeper.storage.hub import signed_per_minute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,17 +73,23 @@ class Hub:
         self.database = database
         self.auth = auth
         self.public_url = public_url.rstrip("/")
-        self.accounts = {network.config.network.name: _account(network) for network in networks}
         self.settlements = Settlements(database, now_ms, self.status_url)
+        self._now_ms = now_ms
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
         self.trusted_keys = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
+        self.accounts = {network.config.network.name: self._account(network) for network in networks}
         self.facilitator = Facilitator(
+            self.accounts, self.settlements, self.trusted_keys, urlsplit(self.public_url).path, now_ms
+        )
+        self.transfers = Transfers(
             self.accounts, self.settlements, self.trusted_keys, urlsplit(self.public_url).path, now_ms
         )
         self.completer = Completer(database, self.settlements, self.accounts, now_ms, completer_interval_seconds)
 
     async def start(self) -> None:
         """Opens the networks whose node answers and begins to finish what a former run left. Raises: StorageError."""
+        for name, account in self.accounts.items():
+            account.gas.remember(await signed_per_minute(self.database, name, self._now_ms() - WINDOW_MS))
         await asyncio.gather(*(self._open(account) for account in self.accounts.values()))
         self.completer.start()
 
@@ -90,7 +100,22 @@ class Hub:
             await account.chain.close()
 
     async def problems(self) -> list[str]:
-        """Why the hub is not ready; empty when it is (contract 2)."""
+        """Everything that keeps the hub from its work now."""
+        return [*await self.unreadiness(), *self.shortages()]
+
+    def shortages(self) -> list[str]:
+        """Signers that had no gas money when it was looked at last."""
+        return [
+            f"{name}: the signer {account.signer.address} has no gas money"
+            for name, account in self.accounts.items()
+            if account.gas.is_empty
+        ]
+
+    async def unreadiness(self) -> list[str]:
+        """Why the hub is not ready; empty when it is (contract 2).
+
+        A signer without money is no reason: it is funded while the program runs.
+        """
         found: list[str] = []
         try:
             await self.database.read(Statement("SELECT 1 AS one"))
@@ -110,27 +135,28 @@ class Hub:
         """Where anybody can follow a payment."""
         return f"{self.public_url}/payments/{key.network}/{key.payer}/{key.nonce}"
 
+    def _account(self, network: HubNetwork) -> Account:
+        config = network.config
+        name, chain_id = config.network.name, config.network.chain_id
+        if chain_id is None:
+            msg = f"{name} is not an EVM network"
+            raise ValueError(msg)
+        policy = SignerPolicy(
+            chain_id=chain_id,
+            assets=frozenset({config.asset.lower() or config.network.usdc.address}),
+            gas_max=config.gas_limit,
+            max_fee_per_gas_max=config.max_fee_per_gas_wei,
+            own=network.signer.address,
+        )
+        gas = Gas(name, config.gas_budget_per_hour, config.gas_limit, self.trusted_keys, self._now_ms)
+        return Account(EvmChain(config), network.signer, policy, gas)
+
     async def _open(self, account: Account) -> None:
         try:
             await open_account(account, self.settlements)
         except RpcUnavailable as error:
             account.chain.problem = str(error)
             _LOG.warning("network_not_reachable", network=account.chain.network.name, reason=str(error))
-
-
-def _account(network: HubNetwork) -> Account:
-    config = network.config
-    chain_id = config.network.chain_id
-    if chain_id is None:
-        msg = f"{config.network.name} is not an EVM network"
-        raise ValueError(msg)
-    policy = SignerPolicy(
-        chain_id=chain_id,
-        assets=frozenset({config.asset.lower() or config.network.usdc.address}),
-        gas_max=config.gas_limit,
-        max_fee_per_gas_max=config.max_fee_per_gas_wei,
-    )
-    return Account(EvmChain(config), network.signer, policy)
 
 
 def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
@@ -150,10 +176,10 @@ def _litestar(hub: Hub) -> Litestar:
     @get("/readyz", summary="Readiness")
     async def readyz() -> Response[bytes]:
         """Database and one node per network answer; otherwise 503, with what is missing."""
-        problems = await hub.problems()
+        problems = await hub.unreadiness()
         if problems:
             raise ApiError(Code.UNAVAILABLE, "the hub is not ready", details={"problems": problems})
-        return ok({"status": "ready"})
+        return ok({"status": "ready", "problems": hub.shortages()})
 
     def unhandled(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         return refused(request, error)
@@ -184,6 +210,7 @@ class Dispatcher:
             "/supported": ("GET", facilitator.supported),
             "/verify": ("POST", facilitator.verify),
             "/settle": ("POST", facilitator.settle),
+            "/transfer": ("POST", hub.transfers.transfer),
         }
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:  # noqa: ANN401 - of any ASGI kind

@@ -2,15 +2,16 @@
 
 At start and then every interval it takes the unfinished rows that nobody has touched lately: sends the stored bytes
 again, looks for receipts in one batch per network, and records what is proven. It also opens the networks whose node
-did not answer yet, and keeps each signer's nonces moving: a stored transaction that the chain still lacks is sent
-again, whatever became of its row, because everything signed later waits behind it. Several completers do no harm,
-because each transition is taken once.
+did not answer yet, asks all nodes from time to time whether they are what they should be, and keeps each signer's
+nonces moving: a stored transaction that the chain still lacks is sent again, whatever became of its row, because
+everything signed later waits behind it. Several completers do no harm, because each transition is taken once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,19 +20,21 @@ from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.transactions import State
+from tollkeeper.hub.nonces import NonceKeeper
 from tollkeeper.hub.pipeline import expected_transfer
 from tollkeeper.storage import StorageError
-from tollkeeper.storage.hub import Settlement, list_unfinished, raw_from_nonce, raw_of_settlement
+from tollkeeper.storage.hub import Settlement, list_unfinished, name_transaction, raws_of_settlement
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tollkeeper.hub.settlement import Account, Settlements
+    from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.settlement import Settlements
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE_ROWS: Final = 500
-_RESENT_MAX: Final = 16
+CHECK_INTERVAL_SECONDS: Final = 15.0
 
 
 class Completer:
@@ -51,7 +54,9 @@ class Completer:
         self._clock_ms = clock_ms
         self._interval_seconds = interval_seconds
         self._task: asyncio.Task[None] | None = None
-        self._mined_nonces: dict[str, int] = {}
+        self.nonces = NonceKeeper(database, clock_ms)
+        self.check_interval_seconds = CHECK_INTERVAL_SECONDS
+        self._last_check = -CHECK_INTERVAL_SECONDS
 
     def start(self) -> None:
         """Begins, with a first pass at once."""
@@ -77,8 +82,7 @@ class Completer:
 
     async def complete(self, before_ms: int) -> None:
         """One pass over everything unfinished and untouched since `before_ms`. Raises: StorageError."""
-        for account in self._accounts.values():
-            await self._open(account)
+        await self._check_networks()
         after: Settlement | None = None
         while page := await list_unfinished(self._database, before_ms, _PAGE_ROWS, after):
             after = page[-1]
@@ -88,15 +92,20 @@ class Completer:
                     await _on_network(account, self._complete_rows(account, mine))
         for account in self._accounts.values():
             if account.chain.asset is not None:
-                await _on_network(account, self._move_nonces(account))
+                await _on_network(account, self.nonces.move(account))
 
-    async def _open(self, account: Account) -> None:
-        """Enables a network whose node did not answer at the start."""
-        chain = account.chain
-        if chain.asset is not None or chain.is_refused:
-            return
-        with suppress(RpcUnavailable):
-            await open_account(account, self._settlements)
+    async def _check_networks(self) -> None:
+        """Opens networks whose node did not answer at the start; from time to time asks every node who it is again."""
+        now = asyncio.get_running_loop().time()
+        is_due = now >= self._last_check + self.check_interval_seconds
+        if is_due:
+            self._last_check = now
+        for account in self._accounts.values():
+            chain = account.chain
+            if is_due or (chain.asset is None and not chain.is_refused):
+                with suppress(RpcUnavailable):
+                    await open_account(account, self._settlements)
+                    await _see_balance(account)
 
     async def _complete_rows(self, account: Account, rows: list[Settlement]) -> None:
         chain = account.chain
@@ -121,23 +130,25 @@ class Completer:
         chain, pipeline = account.chain, self._settlements.pipeline
         submission = Submission.UNCLEAR
         if sighting.verdict is Verdict.ABSENT:
-            raw = await raw_of_settlement(self._database, row)
-            if raw is not None:
-                submission = await chain.submit(raw.raw, raw.hash)
+            raws = await raws_of_settlement(self._database, row)
+            if len(raws) > 1:
+                row, sighting = await self._sight_others(account, row, sighting)
+            if raws and sighting.verdict is Verdict.ABSENT:
+                submission = await chain.submit(raws[0].raw, raws[0].hash)
         advance = await pipeline.record(chain, row, submission, sighting)
         if sighting.verdict is Verdict.ABSENT and advance.settlement.state in {State.SIGNED, State.BROADCAST}:
             await pipeline.expire(chain, advance.settlement)
 
-    async def _move_nonces(self, account: Account) -> None:
-        """Sends again what the chain lacks while a signer's mined count stands still."""
-        chain, signer = account.chain, account.signer.address
-        mined = await chain.mined_nonce(signer)
-        stood_still = self._mined_nonces.get(chain.network.name) == mined
-        self._mined_nonces[chain.network.name] = mined
-        if not stood_still:
-            return
-        for raw in await raw_from_nonce(self._database, chain.network.name, signer, mined, _RESENT_MAX):
-            await chain.submit(raw.raw, raw.hash)
+    async def _sight_others(self, account: Account, row: Settlement, absent: Sighting) -> tuple[Settlement, Sighting]:
+        """What the chain shows of a row's other transactions: one that was replaced may have been mined after all."""
+        for raw in await raws_of_settlement(self._database, row):
+            if raw.hash == row.transaction_hash:
+                continue
+            (sighting,) = await account.chain.look([replace(expected_transfer(row), transaction_hash=raw.hash)])
+            if sighting.verdict is not Verdict.ABSENT:
+                named = await self._database.run(name_transaction(row, raw.hash, self._clock_ms()))
+                return (row, absent) if named is None else (named, sighting)
+        return row, absent
 
 
 async def _on_network(account: Account, work: Awaitable[None]) -> None:
@@ -148,10 +159,19 @@ async def _on_network(account: Account, work: Awaitable[None]) -> None:
         _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
 
 
-async def open_account(account: Account, settlements: Settlements) -> None:
-    """Opens a network and its signer's lane. Raises: RpcUnavailable, StorageError."""
-    await account.chain.open()
+async def _see_balance(account: Account) -> None:
+    """Looks at the signer's money also while nobody settles. Raises: RpcUnavailable."""
     if account.chain.asset is not None:
+        block = await account.chain.latest_block()
+        fees = await account.chain.fees(account.signer.address, block.base_fee_wei)
+        account.gas.see_balance(fees.signer_balance, fees.max_fee_per_gas)
+
+
+async def open_account(account: Account, settlements: Settlements) -> None:
+    """Opens a network and, where it was not open, its signer's lane. Raises: RpcUnavailable, StorageError."""
+    was_open = account.chain.asset is not None
+    await account.chain.open()
+    if account.chain.asset is not None and not was_open:
         try:
             await settlements.open_lane(account)
         except RpcUnavailable:

@@ -29,9 +29,10 @@ from tollkeeper.core.verification import (
     time_checks,
 )
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment
+from tollkeeper.hub.accounts import Account, enabled_assets, require_reachable, unavailable
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_settle_options, read_plain
-from tollkeeper.hub.settlement import Account, Order, Outcome, Settlements, requirements_hash, unavailable
+from tollkeeper.hub.settlement import Order, Outcome, Settlements, requirements_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -107,7 +108,7 @@ class Facilitator:
         signature = read_gateway_signature(
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
-        self._require_reachable(asked.payment.network)
+        require_reachable(self._accounts, asked.payment.network)
         assets = self._assets()
         failed = next((check for check in _static_checks(asked, assets) if not check.ok), None)
         if failed is None:
@@ -124,12 +125,14 @@ class Facilitator:
                 purchase_data=options.purchase_data if signature.is_trusted else None,
                 deadline=arrived + options.wait_seconds,
                 is_expired=signature.is_expired,
+                is_trusted=signature.is_trusted,
                 requirements_hash=requirements_hash(asked.requirements),
             )
             outcome = await self._settlements.settle(order)
         else:
             outcome = Outcome(success=False, reason=failed.reason.value)
-        await send_answer(send, 200, envelope(_settled(asked, outcome, use_db_id=options.use_db_id)))
+        body = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
+        await send_answer(send, 200, envelope(body))
 
     def supported_body(self) -> dict[str, Any]:
         """`kinds` once per name that a version 1 client may send, `extensions`, `signers`."""
@@ -145,16 +148,14 @@ class Facilitator:
         return {"kinds": kinds, "extensions": ["confirm"], "signers": signers}
 
     def _assets(self) -> dict[str, EvmAsset]:
-        return {
-            name: account.chain.asset for name, account in self._accounts.items() if account.chain.asset is not None
-        }
+        return enabled_assets(self._accounts)
 
     async def _checks(self, asked: Asked, *, explain: bool) -> list[Check]:
         """The rules in order, up to the first that fails; with `explain`, all that can be judged.
 
         Raises: UNAVAILABLE.
         """
-        self._require_reachable(asked.payment.network)
+        require_reachable(self._accounts, asked.payment.network)
         assets = self._assets()
         checks: list[Check] = []
         for check in _static_checks(asked, assets, now_seconds=self._clock_ms() // 1000):
@@ -172,12 +173,6 @@ class Facilitator:
         now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
         late = [check for check in time_checks(payload, now_seconds) if not check.ok]
         return [*checks, *late, *chain_checks(payload, facts)]
-
-    def _require_reachable(self, network: str) -> None:
-        """Raises: UNAVAILABLE for a network that is ours and whose node has not answered yet."""
-        account = self._accounts.get(ALIASES.get(network, network))
-        if account is not None and account.chain.asset is None and not account.chain.is_refused:
-            raise unavailable("its node does not answer")
 
 
 def is_explained(query: bytes) -> bool:
@@ -262,17 +257,18 @@ def _verdict(failed: Check | None, payer: str | None, explained: list[Check] | N
     return body
 
 
-def _settled(asked: Asked, outcome: Outcome, *, use_db_id: bool) -> dict[str, Any]:
-    payload = asked.payment.payload
-    amount = str(payload.authorization.value) if isinstance(payload, EvmPayload) else str(asked.requirements.amount)
+def settled_body(payment: Payment, amount: int, outcome: Outcome, *, use_db_id: bool) -> dict[str, Any]:
+    """The answer to a settlement whose outcome is known. `amount` is what was asked, where the payload shows none."""
+    payload = payment.payload
+    value = payload.authorization.value if isinstance(payload, EvmPayload) else amount
     transaction = outcome.settlement_id or "" if use_db_id else outcome.transaction
     return {
         "success": outcome.success,
         "status": "success" if outcome.success else "failed",
         "transaction": transaction,
-        "network": asked.payment.network,
-        "amount": amount,
-        "payer": _payer(asked.payment),
+        "network": payment.network,
+        "amount": str(value),
+        "payer": _payer(payment),
         "errorReason": outcome.reason,
     }
 

@@ -1,4 +1,7 @@
-"""What wallets and the public may see of settlements: history and payment status (specification 4.3; contract 2, 7)."""
+"""What wallets and the public may see of settlements: history and payment status (specification 4.3; contract 2, 7).
+
+History is JSON, and CSV where `Accept` prefers it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from litestar.params import FromPath
 from tollkeeper.api import bearer_token, iso, ok, page_parameters, pagination
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.transactions import history_item, public_status
 from tollkeeper.storage.hub import (
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
 _ROLES: Final = {"": (True, True), "signer": (True, False), "recipient": (False, True)}
 _NO_STORE: Final = {"Cache-Control": "no-store"}
+_NEGOTIATED: Final = {**_NO_STORE, "Vary": "Accept"}
 
 
 def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
@@ -42,8 +47,10 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         query = _query(session.wallet, request)
         rows, total = await list_history(database, query, limit, offset)
         items = [history_item(history_row(row, iso)) for row in rows]
+        if prefers_csv(request.headers.get("accept", "")):
+            return _table(items, total)
         page = pagination(total, limit, offset)
-        return ok({"success": True, "history": items, "pagination": page}, headers=_NO_STORE)
+        return ok({"success": True, "history": items, "pagination": page}, headers=_NEGOTIATED)
 
     @get("/api/v1/history/{settlement_id:str}", summary="One transaction")
     async def one(request: Request[Any, Any, Any], settlement_id: FromPath[str]) -> Response[bytes]:
@@ -52,9 +59,18 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         row = await read_settlement(database, settlement_id)
         if row is None or session.wallet not in {row.key.payer, row.pay_to}:
             raise ApiError(Code.NOT_FOUND, "there is no such transaction in your history")
-        return ok(history_item(history_row(row, iso)), headers=_NO_STORE)
+        item = history_item(history_row(row, iso))
+        if prefers_csv(request.headers.get("accept", "")):
+            return _table([item], 1)
+        return ok(item, headers=_NEGOTIATED)
 
     return [history, one]
+
+
+def _table(items: list[dict[str, Any]], total: int) -> Response[bytes]:
+    """CSV; how many items there are in all is told beside it."""
+    headers = {**_NEGOTIATED, "X-Total-Count": str(total), "X-Content-Type-Options": "nosniff"}
+    return Response(history_csv(items).encode(), headers=headers, media_type=MEDIA_TYPE)
 
 
 def status_routes(database: Database) -> list[HTTPRouteHandler]:

@@ -79,26 +79,29 @@ def read_plain(data: bytes) -> Asked | None:
 
 def parse_settle_options(body: dict[str, Any], asked: Asked, headers: Headers) -> SettleOptions:
     """Raises: INVALID_PARAMETER."""
-    confirm = _flag(body, "confirm")
-    use_db_id = _flag(body, "useDbId")
     purchase_data = body.get("purchaseData")
     if purchase_data is not None and not isinstance(purchase_data, dict):
         raise invalid("purchaseData", "purchaseData must be an object")
-    fingerprint = canonical_hash(
-        {
-            "payment": payment_body(asked.payment),
-            "requirements": requirements_body(asked.requirements),
-            "confirm": confirm,
-            "useDbId": use_db_id,
-            "purchaseData": purchase_data,
-        }
-    )
+    about = {
+        "payment": payment_body(asked.payment),
+        "requirements": requirements_body(asked.requirements),
+        "purchaseData": purchase_data,
+    }
+    return parse_options(body, headers, about, purchase_data)
+
+
+def parse_options(
+    body: dict[str, Any], headers: Headers, about: dict[str, Any], purchase_data: dict[str, Any] | None = None
+) -> SettleOptions:
+    """What settle and transfer have in common; `about` is the rest of the request. Raises: INVALID_PARAMETER."""
+    confirm = _flag(body, "confirm")
+    use_db_id = _flag(body, "useDbId")
     return SettleOptions(
         confirm=confirm,
         use_db_id=use_db_id,
         wait_seconds=_wait_seconds(headers, confirm=confirm),
         idempotency_key=_idempotency_key(headers),
-        fingerprint=fingerprint,
+        fingerprint=canonical_hash({**about, "confirm": confirm, "useDbId": use_db_id}),
         purchase_data=purchase_data,
     )
 

@@ -21,10 +21,12 @@ from tollkeeper.core.evm import Transaction, transfer_calldata
 from tollkeeper.core.transactions import Kind, Proof, State
 from tollkeeper.core.verification import Reason, chain_checks, time_checks
 from tollkeeper.core.wire import payment_body, requirements_body
+from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS, unavailable
 from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.requests import canonical_hash, canonical_json, conflict
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.hub import (
+    Claim,
     IdempotencyKey,
     KeyTaken,
     NewSettlement,
@@ -42,25 +44,15 @@ from tollkeeper.storage.hub import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.chains.evm import EvmChain, Fees
+    from tollkeeper.chains.evm import Fees
     from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
+    from tollkeeper.hub.accounts import Account
     from tollkeeper.hub.requests import SettleOptions
-    from tollkeeper.hub.signer import Signer, SignerPolicy
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-_RETRY_AFTER_SECONDS: Final = 2
 _FIRST_LOOK_SECONDS: Final = 0.02
 _LAST_LOOK_SECONDS: Final = 0.4
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """The signer that settles on one network, with what it may sign there."""
-
-    chain: EvmChain
-    signer: Signer
-    policy: SignerPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +69,7 @@ class Order:
     purchase_data: dict[str, Any] | None
     deadline: float  # event loop time
     is_expired: bool  # the request itself came too late to start a settlement
+    is_trusted: bool  # a gateway that we trust signed the request
     requirements_hash: str
 
     @property
@@ -263,10 +256,7 @@ class Settlements:
             assert fees is not None  # noqa: S101 - a passed simulation comes with fees
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
-        try:
-            claim = await self._database.run(self._claim(order, known, fees))
-        except StorageError as error:  # the commit may be on the disk all the same
-            raise self._pending(order.key, "") from error
+        claim = await self._claim_within_budget(order, known, fees)
         if not claim.won or claim.raw is None:
             return await self._known_payment(order, claim.settlement)
         self._active.add(claim.settlement.id)
@@ -287,6 +277,23 @@ class Settlements:
             return await self._known_payment(order, row)
         raise self._pending(row.key, row.transaction_hash)
 
+    async def _claim_within_budget(self, order: Order, known: Settlement | None, fees: Fees) -> Claim:
+        """The claim; its gas is counted before the commit and given back where nothing was signed.
+
+        Raises: UNAVAILABLE where the budget is used up; KeyTaken; SETTLEMENT_PENDING.
+        """
+        give_back = order.account.gas.reserve(is_trusted=order.is_trusted)
+        try:
+            claim: Claim = await self._database.run(self._claim(order, known, fees))
+        except KeyTaken:
+            give_back()
+            raise
+        except StorageError as error:  # the commit may be on the disk all the same
+            raise self._pending(order.key, "") from error
+        if not claim.won:
+            give_back()
+        return claim
+
     async def _simulate(self, order: Order) -> tuple[Reason | None, Fees | None]:
         """Would the chain take the payment now, and at which fees? Raises: RpcUnavailable."""
         account, payload = order.account, order.payload
@@ -301,8 +308,8 @@ class Settlements:
                 if not check.ok:
                     return check.reason, None
         fees = await account.chain.fees(account.signer.address, block.base_fee_wei)
-        if fees.signer_balance < fees.max_fee_per_gas * account.chain.config.gas_limit:
-            _LOG.error("signer_without_gas", network=account.chain.network.name, signer=account.signer.address)
+        account.gas.see_balance(fees.signer_balance, fees.max_fee_per_gas)
+        if account.gas.is_empty:
             msg = "the hub's account has no gas money on this network"
             raise RpcUnavailable(msg)
         return None, fees
@@ -366,17 +373,8 @@ class Settlements:
             Code.SETTLEMENT_PENDING,
             "the outcome of this settlement is not known yet: ask again with the same payment",
             details={"transaction": transaction_hash, "statusUrl": self._status_url(key), "network": key.network},
-            headers={"Retry-After": str(_RETRY_AFTER_SECONDS)},
+            headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
         )
-
-
-def unavailable(reason: str) -> ApiError:
-    """503: the chain cannot be asked, and nothing was started."""
-    return ApiError(
-        Code.UNAVAILABLE,
-        f"the network cannot be used at the moment: {reason}",
-        headers={"Retry-After": str(_RETRY_AFTER_SECONDS)},
-    )
 
 
 def _has_outcome(row: Settlement, *, confirm: bool) -> bool:

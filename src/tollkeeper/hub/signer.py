@@ -1,8 +1,8 @@
 """The hub's own account, which pays the gas, and the policy that bounds what it signs (security A-24, A-26).
 
 The key lives in one object that shows only its address and signs only what the policy allows: a
-transferWithAuthorization to an allowed token, without value, on one chain, under a gas and a fee cap. Nonces and
-sending are not its business.
+transferWithAuthorization to an allowed token, or a transfer of nothing to itself, without value, on one chain, under a
+gas and a fee cap. Nonces and sending are not its business.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SignerPolicy:
-    """What may be signed on one network. Fees are wei per gas."""
+    """What may be signed on one network. Fees are wei per gas; `own` is the signer, who may send itself nothing."""
 
     chain_id: int
     assets: frozenset[str]
     gas_max: int
     max_fee_per_gas_max: int
+    own: str = ""
 
     def check(self, transaction: Transaction) -> None:
-        """Raises: PolicyError, naming the rule, for anything but a bounded transfer by authorization."""
+        """Raises: PolicyError, naming the rule, for all but the two bounded transactions."""
+        frees_nonce = bool(self.own) and transaction.to == self.own and not transaction.data
         rules = (
             (transaction.chain_id == self.chain_id, "the chain id"),
-            (transaction.to in self.assets, "the receiving contract"),
+            (frees_nonce or transaction.to in self.assets, "the receiving contract"),
             (transaction.value == 0, "a value above zero"),
             (0 < transaction.gas <= self.gas_max, "the gas limit"),
             (0 <= transaction.max_fee_per_gas <= self.max_fee_per_gas_max, "the fee per gas"),
             (0 <= transaction.max_priority_fee_per_gas <= transaction.max_fee_per_gas, "the tip"),
-            (_is_transfer(transaction.data), "the call"),
+            (frees_nonce or _is_transfer(transaction.data), "the call"),
         )
         for is_kept, name in rules:
             if not is_kept:

@@ -70,6 +70,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("confirm_depth", str(settings.confirm_depth)),
             ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
             ("gas_limit", str(settings.gas.gas_limit)),
+            ("gas_budget_per_hour", str(settings.gas.budget_per_hour)),
             ("signer_key", _spelled(signer)),
         ]
     return [

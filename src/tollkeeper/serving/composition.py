@@ -142,6 +142,7 @@ def _evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         token_version=network.asset_version or "",
         depth_blocks=settings.confirm_depth,
         gas_limit=settings.gas.gas_limit,
+        gas_budget_per_hour=settings.gas.budget_per_hour,
         max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,
     )
 

@@ -67,6 +67,7 @@ default_network = "{network}"
 # confirm_depth = 1
 # max_fee_per_gas_wei = 50000000000
 # gas_limit = 150000
+# gas_budget_per_hour = 6000000000
 
 # "debug", "info", "warning" or "error"; "auto" (text on a terminal, else JSON), "json" or "text".
 # log_level = "info"

@@ -114,6 +114,7 @@ def _gas(sources: Sources) -> GasCaps:
     return GasCaps(
         sources.take("max_fee_per_gas_wei", text_of.whole_number(1, 10**15), default.max_fee_per_gas_wei),
         sources.take("gas_limit", text_of.whole_number(50_000, 10_000_000), default.gas_limit),
+        sources.take("gas_budget_per_hour", text_of.whole_number(50_000, 10**15), default.budget_per_hour),
     )
 
 

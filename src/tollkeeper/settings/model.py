@@ -60,10 +60,11 @@ class NetworkSettings:
 
 @dataclass(frozen=True, slots=True)
 class GasCaps:
-    """What one settlement may cost the hub (contract 5.2). Wei, and gas."""
+    """What one settlement and an hour on one network may cost the hub (contract 5.2). Wei, and gas."""
 
     max_fee_per_gas_wei: int = 50_000_000_000
     gas_limit: int = 150_000
+    budget_per_hour: int = 6_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,8 @@ class RawTransaction:
     raw: bytes
     hash: str
     signer_nonce: int
+    settlement_id: str
+    created_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,6 @@ def claim_and_sign(
         asset=new.key.asset,
         payer=new.key.payer,
         nonce=new.key.nonce,
-        kind=new.kind.value,
         pay_to=new.pay_to,
         value=str(new.value),
         **_terms(new),
@@ -206,7 +207,8 @@ def _sign(
         id=row_id, version=version, signer=new.signer, transaction_hash=transaction_hash, now_ms=new.now_ms
     )
     yield _event(row_id, version + 1, attempt, State.CLAIMED, State.SIGNED, new.now_ms, transaction_hash)
-    return Claim(won=True, settlement=_settlement(rows[0]), raw=RawTransaction(raw, transaction_hash, nonce))
+    signed = RawTransaction(raw, transaction_hash, nonce, row_id, new.now_ms)
+    return Claim(won=True, settlement=_settlement(rows[0]), raw=signed)
 
 
 def move(known: Settlement, to: Move) -> Unit[tuple[Settlement, bool] | None]:
@@ -303,16 +305,53 @@ async def list_unfinished(
     return [_settlement(row) for row in await database.read(statement)]
 
 
-async def raw_of_settlement(database: Database, settlement: Settlement) -> RawTransaction | None:
-    """The transaction that was signed for the row's current attempt."""
-    rows = await database.read(_QUERIES.raw_of_settlement(settlement_id=settlement.id, attempt=settlement.attempt))
-    return _raw(rows[0]) if rows else None
+async def raws_of_settlement(database: Database, settlement: Settlement) -> list[RawTransaction]:
+    """The transactions that were signed for the row's current attempt, the newest first; all have one nonce."""
+    rows = await database.read(_QUERIES.raws_of_settlement(settlement_id=settlement.id, attempt=settlement.attempt))
+    return [_raw(row) for row in rows]
+
+
+def replace_transaction(old: RawTransaction, new: RawTransaction) -> Unit[bool]:
+    """Store a transaction in place of another under its nonce, and let the row name it, where it is unfinished.
+
+    False where nothing was stored, because the same one is there already or the row is mined.
+    """
+    added = yield _QUERIES.add_replacement(hash=new.hash, raw=new.raw, now_ms=new.created_ms, replaced_hash=old.hash)
+    if added:
+        yield from _rename(old.settlement_id, old.hash, new.hash, new.created_ms)
+    return bool(added)
+
+
+def name_transaction(known: Settlement, transaction_hash: str, now_ms: int) -> Unit[Settlement | None]:
+    """Let the row name another of its transactions, the one on the chain; None where somebody else moved the row."""
+    return (yield from _rename(known.id, known.transaction_hash, transaction_hash, now_ms))
+
+
+def _rename(settlement_id: str, old_hash: str, new_hash: str, now_ms: int) -> Unit[Settlement | None]:
+    rows = yield _QUERIES.name_transaction(id=settlement_id, old_hash=old_hash, new_hash=new_hash, now_ms=now_ms)
+    if not rows:
+        return None
+    row = _settlement(rows[0])
+    yield _event(row.id, row.version, row.attempt, row.state, row.state, now_ms, new_hash)
+    return row
+
+
+async def lane_of(database: Database, network: str, signer: str) -> int:
+    """The signer's next nonce; 0 where it has none yet."""
+    rows = await database.read(_QUERIES.read_lane(network=network, signer=signer))
+    return rows[0]["next_nonce"] if rows else 0
 
 
 async def raw_from_nonce(database: Database, network: str, signer: str, nonce: int, limit: int) -> list[RawTransaction]:
-    """The signer's transactions from a nonce on, in order."""
+    """The signer's transactions from a nonce on, in the order of nonce and age."""
     statement = _QUERIES.raw_from_nonce(network=network, signer=signer, signer_nonce=nonce, limit=limit)
     return [_raw(row) for row in await database.read(statement)]
+
+
+async def signed_per_minute(database: Database, network: str, since_ms: int) -> list[tuple[int, bool, int]]:
+    """How many transactions were signed since: Unix minute, for a trusted gateway, how many."""
+    rows = await database.read(_QUERIES.signed_per_minute(network=network, since_ms=since_ms))
+    return [(row["minute"], bool(row["is_trusted"]), row["total"]) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +419,7 @@ def _history(query: HistoryQuery) -> dict[str, Any]:
 
 def _terms(new: NewSettlement) -> dict[str, Any]:
     return {
+        "kind": new.kind.value,
         "payment": new.payment,
         "requirements": new.requirements,
         "requirements_hash": new.requirements_hash,
@@ -437,7 +477,7 @@ def _first(rows: list[Row]) -> Settlement | None:
 
 
 def _raw(row: Row) -> RawTransaction:
-    return RawTransaction(bytes(row["raw"]), row["hash"], row["signer_nonce"])
+    return RawTransaction(bytes(row["raw"]), row["hash"], row["signer_nonce"], row["settlement_id"], row["created_ms"])
 
 
 def _settlement(row: Row) -> Settlement:

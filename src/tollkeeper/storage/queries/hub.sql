@@ -25,8 +25,8 @@ RETURNING id;
 -- A failed payment is claimed again by a new presentation of it, with that presentation's terms.
 -- name: reclaim_settlement
 UPDATE settlements SET
-    state = 'CLAIMED', version = version + 1, attempt = attempt + 1, payment = :payment, requirements = :requirements,
-    requirements_hash = :requirements_hash, confirm = :confirm, purchase_data = :purchase_data, signer = :signer,
+    state = 'CLAIMED', version = version + 1, attempt = attempt + 1, kind = :kind, payment = :payment,
+    requirements = :requirements, requirements_hash = :requirements_hash, confirm = :confirm, purchase_data = :purchase_data, signer = :signer,
     transaction_hash = '', foreign_hash = NULL, block_number = NULL, proof = NULL, error = NULL, handed_out_ms = NULL, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND version = :version AND attempt < :attempts_max
     AND proof IN ('never_sent', 'reverted')
@@ -66,14 +66,41 @@ WHERE state NOT IN ('CONFIRMED', 'FAILED') AND updated_ms <= :before_ms
     AND (updated_ms > :after_ms OR (updated_ms = :after_ms AND id > :after_id))
 ORDER BY updated_ms, id LIMIT :limit;
 
--- name: raw_of_settlement
-SELECT raw, hash, signer, signer_nonce FROM raw_transactions
-WHERE settlement_id = :settlement_id AND attempt = :attempt;
+-- name: raws_of_settlement
+SELECT raw, hash, signer_nonce, settlement_id, created_ms FROM raw_transactions
+WHERE settlement_id = :settlement_id AND attempt = :attempt
+ORDER BY created_ms DESC, hash;
+
+-- Nothing that was mined is replaced, whatever a node that is behind says of its nonce.
+-- name: add_replacement
+INSERT INTO raw_transactions (hash, settlement_id, attempt, network, signer, signer_nonce, raw, created_ms)
+SELECT :hash, settlement_id, raw_transactions.attempt, raw_transactions.network, raw_transactions.signer, signer_nonce,
+    :raw, :now_ms
+FROM raw_transactions JOIN settlements ON settlements.id = raw_transactions.settlement_id
+WHERE raw_transactions.hash = :replaced_hash AND settlements.state NOT IN ('MINED', 'CONFIRMED')
+ON CONFLICT DO NOTHING
+RETURNING hash;
+
+-- name: name_transaction
+UPDATE settlements SET transaction_hash = :new_hash, version = version + 1, updated_ms = :now_ms
+WHERE id = :id AND transaction_hash = :old_hash AND state IN ('SIGNED', 'BROADCAST', 'MINED')
+RETURNING *;
+
+-- name: read_lane
+SELECT next_nonce FROM signer_lanes WHERE network = :network AND signer = :signer;
 
 -- name: raw_from_nonce
-SELECT raw, hash, signer_nonce FROM raw_transactions
+SELECT raw, hash, signer_nonce, settlement_id, created_ms FROM raw_transactions
 WHERE network = :network AND signer = :signer AND signer_nonce >= :signer_nonce
-ORDER BY signer_nonce LIMIT :limit;
+ORDER BY signer_nonce, created_ms LIMIT :limit;
+
+-- Only a trusted gateway's request has purchase data.
+-- name: signed_per_minute
+SELECT raw_transactions.created_ms / 60000 AS minute,
+    CASE WHEN settlements.purchase_data IS NULL THEN 0 ELSE 1 END AS is_trusted, COUNT(*) AS total
+FROM raw_transactions JOIN settlements ON settlements.id = raw_transactions.settlement_id
+WHERE raw_transactions.network = :network AND raw_transactions.created_ms >= :since_ms
+GROUP BY 1, 2;
 
 -- name: open_lane
 INSERT INTO signer_lanes (network, signer, next_nonce) VALUES (:network, :signer, :chain_nonce)

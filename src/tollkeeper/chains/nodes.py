@@ -1,0 +1,72 @@
+"""Which of a network's nodes is asked: the first in the configured order that is well (contract 5; security A-15, F4).
+
+A node that gave no answer rests for a while, longer each time; one that is behind the others comes after those that
+are not; one of another chain or token is never asked. What is sent to a node, and what it must be, is not decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LOG = structlog.get_logger("tollkeeper.chains.rpc")
+_REST_FIRST_SECONDS: Final = 2.0
+_REST_MAX_SECONDS: Final = 60.0
+LAG_BLOCKS_MAX: Final = 5
+BATCH_SIZE_MAX: Final = 100
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One node. `barred` says why it must not be asked; `height` is the latest block that it was seen to have."""
+
+    position: int  # in the configuration, from 1: its URL may hold a key and is never shown
+    url: str = field(repr=False)
+    batch_size: int = BATCH_SIZE_MAX
+    barred: str = ""
+    height: int | None = None
+    failures: int = 0
+    rests_until: float = 0.0
+    is_behind: bool = False
+
+    def answered(self) -> None:
+        """It gave an answer that could be read."""
+        if self.failures:
+            _LOG.info("node_answers_again", node=self.position)
+        self.failures, self.rests_until = 0, 0.0
+
+    def failed(self, now: float, reason: str) -> None:
+        """It gave none. `now`: event loop time."""
+        if not self.failures:
+            _LOG.warning("node_failed", node=self.position, reason=reason)
+        self.rests_until = now + min(_REST_FIRST_SECONDS * 2**self.failures, _REST_MAX_SECONDS)
+        self.failures = min(self.failures + 1, 16)
+
+
+class Nodes:
+    """All nodes of a network."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self.all = tuple(Node(position, url) for position, url in enumerate(urls, start=1))
+
+    def in_order(self, now: float) -> list[Node]:
+        """Those that may be asked, the best first."""
+        usable = [node for node in self.all if not node.barred]
+        return sorted(usable, key=lambda node: (now < node.rests_until, node.is_behind))
+
+    def compare_heights(self) -> None:
+        """Finds out which nodes are behind, by the heights that were seen last."""
+        heights = [node.height for node in self.all if node.height is not None and not node.barred]
+        highest = max(heights, default=0)
+        for node in self.all:
+            was_behind, node.is_behind = (
+                node.is_behind,
+                node.height is not None and node.height < highest - LAG_BLOCKS_MAX,
+            )
+            if node.is_behind and not was_behind:
+                _LOG.warning("node_behind", node=node.position, height=node.height, highest=highest)

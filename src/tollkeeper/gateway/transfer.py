@@ -1,0 +1,217 @@
+"""POST /api/v1/transfer: a transfer behind the 402 that asks for that very transfer (specification 4.1; contract 8).
+
+Without `X-Payment` the answer is a 402 whose requirements are the body's own network, recipient and value. With an
+`X-Payment` of the same payer, recipient, value and network that authorization is transferred, once, by the hub; the
+body's own, where it is another one, is left unused, because an official client answers a 402 with a fresh nonce. Nobody
+pays twice. Nothing is stored here: the hub knows each payment.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from litestar import Request, Response, post
+
+from tollkeeper.api import clock_ms, iso, json_body, new_request_id, ok, string_field
+from tollkeeper.core.challenge import Profile, profile_of, transfer_challenge
+from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.verification import code_of_reason, form_checks, payment_key, require, signature_check
+from tollkeeper.core.wire import (
+    SCHEME,
+    X402_VERSION,
+    EvmPayload,
+    Payment,
+    decode_payment_header,
+    encode_header,
+    parse_payload,
+)
+from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.core.challenge import Challenge
+    from tollkeeper.core.evm import Authorization
+    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.gateway.hub_client import HubClient, Supported
+
+PATH: Final = "/api/v1/transfer"
+API_VERSION: Final = "v1"
+_OPEN_MAX: Final = 10_000
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The transfer that a body describes."""
+
+    asset: EvmAsset
+    authorization: Authorization
+    confirm: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectTransfers:
+    """Answers the endpoint. `open_keys`: under which key the hub was asked about a payment of unknown outcome."""
+
+    hub: HubClient
+    supported: Callable[[], Supported]
+    public_url: str
+    hub_url: str
+    profile: Profile
+    open_keys: OrderedDict[PaymentKey, str] = field(default_factory=OrderedDict)
+
+    def read(self, body: dict[str, Any]) -> Wish:
+        """The body's transfer.
+
+        Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT, PAYMENT_INVALID;
+        UNAVAILABLE while the facilitator's networks are unknown.
+        """
+        network = string_field(body, "network")
+        name = normalise(network).name
+        assets = self.supported().assets
+        if not assets:
+            raise unavailable()
+        if name not in assets:
+            details = {"field": "network", "supported": sorted(assets)}
+            raise ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
+        confirm = body.get("confirm", True)
+        if not isinstance(confirm, bool):
+            raise invalid("confirm", "confirm must be true or false")
+        for name_of in ("signature", "authorization"):
+            if body.get(name_of) is None and body.get("transaction") is None:
+                raise missing(name_of)
+        payload = parse_payload(body, "")
+        require(form_checks(Payment(X402_VERSION, SCHEME, network, payload), assets))
+        assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
+        if payload.authorization.value == 0:
+            named = "authorization.value"
+            raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
+        return Wish(assets[name], payload.authorization, confirm)
+
+    def challenge(self, wish: Wish) -> Challenge:
+        """The 402 that asks for the body's own transfer."""
+        terms = wish.authorization
+        return transfer_challenge(wish.asset, terms.pay_to, terms.value, self.public_url + PATH, API_VERSION)
+
+    def read_payment(self, wish: Wish, headers: Sequence[str]) -> Payment:
+        """The payment, good in form and signature and for this transfer. Raises: the refusal, of type payment."""
+        if len(headers) != 1:
+            raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
+        payment = decode_payment_header(headers[0].encode("latin-1"))
+        require(form_checks(payment, self.supported().assets))
+        paid = _payload(payment).authorization
+        for name, expected, found in (
+            ("network", wish.asset.network.name, normalise(payment.network).name),
+            ("from", wish.authorization.payer, paid.payer),
+            ("to", wish.authorization.pay_to, paid.pay_to),
+            ("value", str(wish.authorization.value), str(paid.value)),
+        ):
+            if expected != found:
+                raise payment_error(
+                    Code.PAYMENT_INVALID,
+                    f"the payment is not the transfer that the body describes: {name}",
+                    details={"check": name, "expected": expected, "found": found},
+                )
+        require([signature_check(_payload(payment), wish.asset)])
+        return payment
+
+    async def carry_out(self, wish: Wish, payment: Payment) -> dict[str, Any]:
+        """The hub's transfer body. Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE."""
+        supported = self.supported()
+        key = payment_key(wish.asset, _payload(payment))
+        if not supported.is_ours:
+            return await self._settle(wish, payment, key)
+        # The same key again shows an outcome whose answer was lost on its way from the hub.
+        request_key = self.open_keys.pop(key, None) or f"transfer-{new_request_id()}"
+        request = self.hub.transfer_request(payment, wish.asset.address, key=request_key, confirm=wish.confirm)
+        answer = await self.hub.transfer(request)
+        if answer is None or answer[0] not in {200, 400}:
+            self.open_keys[key] = request_key
+            if len(self.open_keys) > _OPEN_MAX:
+                self.open_keys.popitem(last=False)
+        if answer is None:
+            raise self._pending(key, "")
+        status, body = answer
+        if status == 200 and type(body.get("success")) is bool and isinstance(body.get("transaction"), str):
+            return body
+        raise _refusal_of(status, body) or self._pending(key, "")
+
+    async def _settle(self, wish: Wish, payment: Payment, key: PaymentKey) -> dict[str, Any]:
+        """The same at a facilitator that has no transfers of its own: a settlement of these requirements."""
+        requirements = self.challenge(wish).requirements
+        request = self.hub.settle_request(payment, requirements, key="", confirm=wish.confirm, purchase_data={})
+        answer: SettleAnswer = await self.hub.settle(request)
+        if answer.outcome is Settlement.PENDING:
+            raise self._pending(key, answer.transaction)
+        if answer.outcome is Settlement.REFUSED:
+            raise unavailable()
+        if answer.outcome is Settlement.FAILED:
+            details = {"reason": answer.reason, **({"transaction": answer.transaction} if answer.transaction else {})}
+            raise payment_error(
+                code_of_reason(answer.reason), f"the transfer was refused: {answer.reason}", details=details
+            )
+        return {
+            "success": True,
+            "status": "success",
+            "transaction": answer.transaction,
+            "network": payment.network,
+            "amount": str(wish.authorization.value),
+            "payer": checksum_address(wish.authorization.payer),
+            "errorReason": None,
+        }
+
+    def _pending(self, key: PaymentKey, transaction: str) -> ApiError:
+        path = f"/payments/{key.network}/{key.payer}/{key.nonce}"
+        return ApiError(
+            Code.SETTLEMENT_PENDING,
+            "the outcome of this transfer is not known yet: send the same payment again, do not sign a new one",
+            details={"transaction": transaction, "statusUrl": self.hub_url + path, "network": key.network},
+        )
+
+
+def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
+    """The route handler."""
+
+    @post(PATH, summary="Direct transfer of USDC", status_code=200)
+    async def transfer(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Contract 8: 402 without a payment, the hub's transfer body with one."""
+        wish = transfers.read(await json_body(request))
+        headers = request.headers.getall("x-payment", [])
+        if not headers:
+            profile = profile_of(request.headers.get("accept", ""), transfers.profile)
+            body = transfers.challenge(wish).body(profile, iso(clock_ms()))
+            return Response(body, status_code=402, headers=_NO_STORE, media_type="application/json")
+        done = await transfers.carry_out(wish, transfers.read_payment(wish, headers))
+        told = {name: value for name, value in done.items() if name not in {"apiVersion", "timestamp"}}
+        receipt = {name: told.get(name) for name in ("success", "transaction", "network", "payer", "amount")}
+        return ok(told, headers={**_NO_STORE, "X-Payment-Response": encode_header(receipt)})
+
+    return [transfer]
+
+
+def _payload(payment: Payment) -> EvmPayload:
+    assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
+    return payment.payload
+
+
+def _refusal_of(status: int, body: Mapping[str, Any]) -> ApiError | None:
+    """The hub's refusal as ours; None where its answer says nothing that a caller could rely on."""
+    error = body.get("error")
+    if not isinstance(error, dict) or error.get("code") not in set(Code):
+        return None
+    code, message = Code(error["code"]), str(error.get("message", ""))
+    details = error.get("details") if isinstance(error.get("details"), dict) else None
+    if status == 400:
+        make = payment_error if error.get("type") == "payment" else ApiError
+        return make(code, message, details=details)
+    if status == 503 and code in {Code.SETTLEMENT_PENDING, Code.UNAVAILABLE}:
+        return ApiError(code, message, details=details)
+    return unavailable() if status == 401 else None  # our own signature was refused: nothing was started

@@ -1,0 +1,54 @@
+"""The networks that this hub settles on and the account that pays for each (contract 5.2, 5.3).
+
+What a network is called, whether its node has answered and which asset is taken there. What a settlement is, is not
+decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.networks import ALIASES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.hub.gas import Gas
+    from tollkeeper.hub.signer import Signer, SignerPolicy
+
+RETRY_AFTER_SECONDS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The signer that settles on one network, with what it may sign and spend there."""
+
+    chain: EvmChain
+    signer: Signer
+    policy: SignerPolicy
+    gas: Gas
+
+
+def enabled_assets(accounts: Mapping[str, Account]) -> dict[str, EvmAsset]:
+    """The asset of each network that can be settled on now, by the network's name."""
+    return {name: account.chain.asset for name, account in accounts.items() if account.chain.asset is not None}
+
+
+def require_reachable(accounts: Mapping[str, Account], network: str) -> None:
+    """Raises: UNAVAILABLE for a network that is ours and whose node has not answered yet."""
+    account = accounts.get(ALIASES.get(network, network))
+    if account is not None and account.chain.asset is None and not account.chain.is_refused:
+        raise unavailable("its node does not answer")
+
+
+def unavailable(reason: str) -> ApiError:
+    """503: the chain cannot be asked, and nothing was started."""
+    return ApiError(
+        Code.UNAVAILABLE,
+        f"the network cannot be used at the moment: {reason}",
+        headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+    )

@@ -1,0 +1,205 @@
+"""`/transfer`: carry out a signed authorization to any recipient (specification 4.4; contract 5.1).
+
+It has no requirements, and goes the way of every settlement: one payment is moved once, whichever of `/settle` and
+`/transfer` asks for it. What is refused is a 400 with a code of specification 7; an outcome that nobody knows yet is a
+503, as of `/settle`. Only a transaction of ours that failed on the chain answers 200, `status: "failed"` and its hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer
+from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
+from tollkeeper.core.evm import checksum_address, parse_address
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.transactions import Kind
+from tollkeeper.core.verification import (
+    Check,
+    Reason,
+    code_of_reason,
+    form_checks,
+    payment_key,
+    require,
+    signature_check,
+)
+from tollkeeper.core.wire import (
+    SCHEME,
+    X402_VERSION,
+    EvmPayload,
+    Payment,
+    Requirements,
+    parse_payload,
+    parse_uint256,
+    payment_body,
+)
+from tollkeeper.hub.accounts import enabled_assets, require_reachable
+from tollkeeper.hub.facilitator import read_headers, settled_body
+from tollkeeper.hub.gateway_signature import read_gateway_signature
+from tollkeeper.hub.requests import canonical_hash, parse_options
+from tollkeeper.hub.settlement import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from litestar.types import HTTPScope, Receive, Send
+
+    from tollkeeper.core.signatures import VerifyingKey
+    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.settlement import Outcome, Settlements
+
+# A transaction that was sent and failed is an outcome (200); everything else that is no success is a refusal (400).
+_SENT_AND_FAILED: Final = Reason.TRANSACTION_FAILED.value
+
+
+@dataclass(frozen=True, slots=True)
+class TransferAsked:
+    """One transfer request. `amount` and `recipient` are what its caller says was signed; None where it does not."""
+
+    payment: Payment
+    asset: str
+    amount: int | None
+    recipient: str | None
+
+    def body(self) -> dict[str, Any]:
+        """Everything that it asks for, for comparing two requests."""
+        return {
+            "transfer": payment_body(self.payment),
+            "asset": self.asset,
+            "amount": None if self.amount is None else str(self.amount),
+            "recipient": self.recipient,
+        }
+
+
+def parse_transfer(body: dict[str, Any], accounts: Mapping[str, Account]) -> TransferAsked:
+    """Reads the request; of a network that is not ours nothing but its name.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; UNAVAILABLE for a
+    network of ours whose node has not answered yet.
+    """
+    if body.get("x402Version", X402_VERSION) != X402_VERSION or isinstance(body.get("x402Version"), bool):
+        raise invalid("x402Version", f"x402Version must be {X402_VERSION}")
+    network = body.get("network")
+    if network is None:
+        raise missing("network")
+    if not isinstance(network, str):
+        raise invalid("network", "network must be a string")
+    name = normalise(network).name
+    require_reachable(accounts, name)
+    enabled = enabled_assets(accounts)
+    if name not in enabled:
+        details = {"field": "network", "supported": sorted(enabled)}
+        raise ApiError(Code.INVALID_NETWORK, "this hub settles nothing on that network", details=details)
+    payload = body.get("payload")
+    if payload is None:
+        raise missing("payload")
+    if not isinstance(payload, dict):
+        raise invalid("payload", "payload must be an object")
+    if body.get("asset") is None:
+        raise missing("asset")
+    amount, recipient = body.get("amount"), body.get("recipient")
+    return TransferAsked(
+        payment=Payment(X402_VERSION, SCHEME, network, parse_payload(payload)),
+        asset=parse_address(body["asset"], field="asset"),
+        amount=None if amount is None else parse_uint256(amount, "amount"),
+        recipient=None if recipient is None else parse_address(recipient, field="recipient"),
+    )
+
+
+def transfer_checks(asked: TransferAsked, asset: EvmAsset, assets: Mapping[str, EvmAsset]) -> Iterator[Check]:
+    """What needs no node, in order: family, allow-listed asset, what the caller says of the transfer, signature.
+
+    Raises: INVALID_AMOUNT for a transfer of nothing, which would cost gas all the same.
+    """
+    yield from form_checks(asked.payment, assets)
+    payload = asked.payment.payload
+    assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
+    yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
+    authorization = payload.authorization
+    if authorization.value == 0:
+        field = "payload.authorization.value"
+        raise ApiError(Code.INVALID_AMOUNT, f"{field} must be above zero", details={"field": field})
+    if asked.amount is not None:
+        signed = str(authorization.value)
+        yield Check("amount", asked.amount == authorization.value, Reason.PAYLOAD, signed, str(asked.amount))
+    if asked.recipient is not None:
+        is_signed = asked.recipient == authorization.pay_to
+        yield Check("recipient", is_signed, Reason.RECIPIENT, authorization.pay_to, asked.recipient)
+    yield signature_check(payload, asset)
+
+
+class Transfers:
+    """The endpoint, over the hub's accounts (by network name)."""
+
+    def __init__(
+        self,
+        accounts: Mapping[str, Account],
+        settlements: Settlements,
+        trusted_keys: Mapping[str, VerifyingKey],
+        public_path: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """`public_path`: of the hub's URL, which a gateway's signature covers."""
+        self._accounts = accounts
+        self._settlements = settlements
+        self._trusted_keys = trusted_keys
+        self._public_path = public_path
+        self._clock_ms = clock_ms
+
+    async def transfer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """POST: carry the authorization out, once."""
+        arrived = asyncio.get_running_loop().time()
+        data = await read_body(receive_chunks(receive))
+        body = parse_json_object(data)
+        headers = read_headers(scope)
+        asked = parse_transfer(body, self._accounts)
+        about = asked.body()
+        options = parse_options(body, headers, about)
+        signature = read_gateway_signature(
+            scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
+        )
+        account = self._accounts[normalise(asked.payment.network).name]
+        assets = enabled_assets(self._accounts)
+        asset = assets[account.chain.network.name]
+        require(transfer_checks(asked, asset, assets))
+        payload = asked.payment.payload
+        assert isinstance(payload, EvmPayload)  # noqa: S101 - the checks passed
+        order = Order(
+            account=account,
+            key=payment_key(asset, payload),
+            payment=asked.payment,
+            payload=payload,
+            requirements=_own_requirements(asked, payload, asset),
+            options=options,
+            kind=Kind.TRANSFER,
+            purchase_data=None,
+            deadline=arrived + options.wait_seconds,
+            is_expired=signature.is_expired,
+            is_trusted=signature.is_trusted,
+            requirements_hash=canonical_hash(about),
+        )
+        outcome = await self._settlements.settle(order)
+        answer = settled_body(asked.payment, payload.authorization.value, outcome, use_db_id=options.use_db_id)
+        if not outcome.success and outcome.reason != _SENT_AND_FAILED:
+            raise _refused(outcome, answer["transaction"])
+        await send_answer(send, 200, envelope(answer))
+
+
+def _own_requirements(asked: TransferAsked, payload: EvmPayload, asset: EvmAsset) -> Requirements:
+    """The requirements that a transfer meets: its own terms."""
+    return Requirements(
+        scheme=SCHEME,
+        network=asked.payment.network,
+        amount=payload.authorization.value,
+        asset=checksum_address(asset.address),
+        pay_to=checksum_address(payload.authorization.pay_to),
+    )
+
+
+def _refused(outcome: Outcome, transaction: str) -> ApiError:
+    """400 with specification 7's code; `details` name the reason and the transaction, where there is one."""
+    details = {"reason": outcome.reason, **({"transaction": transaction} if transaction else {})}
+    return payment_error(code_of_reason(outcome.reason), f"the transfer was refused: {outcome.reason}", details=details)

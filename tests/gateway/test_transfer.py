@@ -1,0 +1,196 @@
+"""The direct transfer: a 402 for the very transfer of the body, made once, never paid twice (contract 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import HostileHub, cut, lose_answer, run_hostile_hub, says
+from tollkeeper.core.evm import Authorization, authorization_digest, checksum_address, sign_digest
+from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header, payment_body
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
+
+PATH = "/api/v1/transfer"
+
+
+@dataclass(slots=True)
+class Bank:
+    """A gateway whose hub is behind a proxy, and a buyer; `recipient` is as new."""
+
+    gateway_url: str
+    hub: HostileHub
+    chain: ChainUnderTest
+    buyer: Buyer
+    recipient: str
+
+    def signed(self, **changes: Any) -> EvmPayload:
+        """An authorization of the buyer for the recipient."""
+        authorization: Authorization = self.chain.authorization(**{"pay_to": self.recipient, **changes})
+        digest = authorization_digest(self.chain.separator, authorization)
+        return EvmPayload(authorization, sign_digest(digest, self.buyer.wallet.private_key))
+
+    async def ask(self, payload: EvmPayload, paid: EvmPayload | None = None, **fields: Any) -> Answer:
+        """The body's transfer, with a payment or without one; a field of None is left out."""
+        body = {"network": "base-sepolia", **payment_body(_payment(payload))["payload"], **fields}
+        body = {name: value for name, value in body.items() if value is not None}
+        headers = {} if paid is None else {"X-Payment": encode_payment_header(_payment(paid))}
+        return await self.buyer.ask("POST", self.gateway_url + PATH, body=body, headers=headers)
+
+    def received_micro(self) -> int:
+        return self.chain.balance(self.recipient)
+
+
+def _payment(payload: EvmPayload) -> Payment:
+    return Payment(1, "exact", "base-sepolia", payload)
+
+
+@pytest.fixture
+async def bank(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[Bank]:
+    chain_url = embedded_chain.url
+    async with (
+        composed(chain_url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        composed(chain_url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hostile.url) as gateway_url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        yield Bank(gateway_url, hostile, embedded_chain, buyer, "0x" + secrets.token_hex(20))
+
+
+async def test_the_402_asks_for_the_transfer_of_the_body_and_a_fresh_payment_for_it_is_made(bank: Bank) -> None:
+    described = bank.signed(value=25_000)
+    asked = await bank.ask(described)
+    assert asked.status == 402
+    challenge = asked.json()
+    (requirements,) = challenge["accepts"]
+    assert (requirements["payTo"], requirements["maxAmountRequired"]) == (checksum_address(bank.recipient), "25000")
+    assert requirements["network"] == challenge["paymentRequired"]["network"] == "base-sepolia"
+    paid = bank.buyer.sign(challenge)
+    body = {"network": "base-sepolia", **payment_body(_payment(described))["payload"]}
+    answer = await bank.buyer.ask("POST", bank.gateway_url + PATH, body=body, headers={"X-Payment": paid})
+    assert (answer.status, answer.json()["success"], answer.json()["amount"]) == (200, True, "25000")
+    receipt = answer.receipt
+    assert receipt is not None
+    assert receipt["transaction"] == answer.json()["transaction"]
+    assert bank.received_micro() == 25_000
+    assert not bank.chain.is_used(described.authorization.payer, described.authorization.nonce)
+
+
+async def test_a_hundred_requests_with_one_payment_move_it_once(bank: Bank) -> None:
+    payload = bank.signed()
+    answers = await asyncio.gather(*(bank.ask(payload, payload) for _ in range(100)))
+    assert sum(answer.status == 200 for answer in answers) == 1
+    assert {answer.error_code for answer in answers if answer.status != 200} == {"NONCE_ALREADY_USED"}
+    assert bank.received_micro() == 10_000
+
+
+@pytest.mark.parametrize("difference", ["value", "to", "from", "network"])
+async def test_a_payment_that_is_another_transfer_is_refused_and_unused(bank: Bank, difference: str) -> None:
+    described = bank.signed()
+    other_buyer = derive_wallets().owner
+    paid = {
+        "value": bank.signed(value=10_001),
+        "to": bank.signed(pay_to="0x" + "12" * 20),
+        "from": bank.signed(payer=other_buyer.address),
+        "network": bank.signed(),
+    }[difference]
+    header = encode_payment_header(
+        replace(_payment(paid), network="base" if difference == "network" else "base-sepolia")
+    )
+    body = {"network": "base-sepolia", **payment_body(_payment(described))["payload"]}
+    answer = await bank.buyer.ask("POST", bank.gateway_url + PATH, body=body, headers={"X-Payment": header})
+    expected = {"network": "INVALID_NETWORK"}.get(difference, "PAYMENT_INVALID")
+    assert (answer.status, answer.error_code, answer.json()["error"]["type"]) == (400, expected, "payment")
+    assert bank.received_micro() == 0
+    assert bank.hub.settles == []
+
+
+async def test_refusals_are_bad_requests_with_the_code_of_their_cause(bank: Bank) -> None:
+    good, now = bank.signed(), bank.chain.now()
+    bad_signature = replace(good, signature=bytes(64) + b"\x1b")
+    expired = bank.signed(valid_before=now - 1)
+    rich = bank.signed(value=10**15)
+    cases = [
+        (await bank.ask(good, bad_signature), "INVALID_SIGNATURE", "payment"),
+        (await bank.ask(expired, expired), "PAYMENT_EXPIRED", "payment"),
+        (await bank.ask(rich, rich), "INSUFFICIENT_FUNDS", "payment"),
+        (await bank.ask(bank.signed(value=0)), "INVALID_AMOUNT", "validation"),
+        (await bank.ask(good, network="base"), "INVALID_NETWORK", "validation"),
+        (await bank.ask(good, network="solana-devnet", transaction="AQ=="), "INVALID_NETWORK", "validation"),
+        (await bank.ask(good, transaction="AQ=="), "PAYMENT_INVALID", "payment"),
+        (await bank.ask(good, confirm="no"), "INVALID_PARAMETER", "validation"),
+        (await bank.ask(good, network=None), "MISSING_PARAMETER", "validation"),
+        (await bank.ask(good, signature=None), "MISSING_PARAMETER", "validation"),
+        (await bank.ask(good, authorization=None), "MISSING_PARAMETER", "validation"),
+    ]
+    found = [(answer.status, answer.error_code, answer.json()["error"]["type"]) for answer, _, _ in cases]
+    assert found == [(400, code, kind) for _, code, kind in cases]
+    assert bank.received_micro() == 0
+
+
+async def test_an_answer_lost_on_its_way_is_a_503_and_the_same_payment_shows_the_success(bank: Bank) -> None:
+    payload = bank.signed()
+    bank.hub.settling = lose_answer
+    lost = await bank.ask(payload, payload)
+    assert (lost.status, lost.error_code) == (503, "SETTLEMENT_PENDING")
+    assert payload.authorization.nonce in lost.json()["error"]["details"]["statusUrl"]
+    bank.hub.settling = HostileHub().settling
+    again = await bank.ask(payload, payload)
+    assert (again.status, again.json()["status"]) == (200, "success")
+    assert (await bank.ask(payload, payload)).error_code == "NONCE_ALREADY_USED"
+    assert bank.received_micro() == 10_000
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [cut, says(200, '{"status": "success"}'), says(200, "no JSON"), says(500, "{}"), says(400, "{}")],
+    ids=["cut", "no literal success", "no JSON", "fault", "refusal without a code"],
+)
+async def test_an_answer_that_says_nothing_is_a_503_and_never_a_success(bank: Bank, hostile: Any) -> None:
+    payload = bank.signed()
+    bank.hub.settling = hostile
+    answer = await bank.ask(payload, payload)
+    assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+    bank.hub.settling = HostileHub().settling
+    assert (await bank.ask(payload, payload)).status == 200
+    assert bank.received_micro() == 10_000
+
+
+async def test_a_hub_that_is_busy_is_passed_on_and_the_payment_stays_good(bank: Bank) -> None:
+    payload = bank.signed()
+    error = {"error": {"type": "server", "code": "UNAVAILABLE", "message": "out of gas"}}
+    bank.hub.settling = says(503, json.dumps(error))
+    busy = await bank.ask(payload, payload)
+    assert (busy.status, busy.error_code, "retry-after" in busy.headers) == (503, "UNAVAILABLE", True)
+    bank.hub.settling = HostileHub().settling
+    assert (await bank.ask(payload, payload)).status == 200
+
+
+async def test_a_facilitator_without_transfers_settles_the_402_s_requirements(
+    bank: Bank, tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    plain = (await bank.buyer.ask("GET", bank.hub.url + "/supported")).json()
+    bank.hub.supported = json.dumps({name: value for name, value in plain.items() if name != "apiVersion"})
+    parts = composed(embedded_chain.url, tmp_path / "other.db", role=Role.GATEWAY, hub_url=bank.hub.url)
+    async with parts as gateway_url:
+        foreign = replace(bank, gateway_url=gateway_url)
+        payload = bank.signed()
+        assert (await foreign.ask(payload)).status == 402
+        done = await foreign.ask(payload, payload)
+        assert (done.status, done.json()["success"]) == (200, True)
+        assert (await foreign.ask(payload, payload)).error_code == "NONCE_ALREADY_USED"
+        bank.hub.settling = cut
+        unknown = bank.signed()
+        assert (await foreign.ask(unknown, unknown)).error_code == "SETTLEMENT_PENDING"
+    assert bank.received_micro() == 10_000
+    assert json.loads(bank.hub.settles[0])["paymentRequirements"]["maxAmountRequired"] == "10000"

@@ -1,0 +1,127 @@
+"""The gas of an hour, the share of trusted gateways, and the signer's money (contract 5.2; security A-24, A-26)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tests.hub.test_purchase_data import KEY, request_of, signed
+from tollkeeper.api import clock_ms
+from tollkeeper.core.errors import ApiError
+from tollkeeper.hub.gas import Gas
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+
+GAS_LIMIT = 150_000
+TRUSTED = {KEY.key_id: KEY.verifying_key().material}
+BUDGET = {"gas_budget_per_hour": 10 * GAS_LIMIT}
+
+
+@pytest_asyncio.fixture
+async def small_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    """Ten settlements in an hour; half of them are kept for a gateway."""
+    async with run_hub(tmp_path, embedded_chain, trusted_keys=TRUSTED, config=BUDGET) as running:
+        yield running
+
+
+async def by_gateway(hub: HubUnderTest, chain: ChainUnderTest, name: str) -> tuple[int, Any]:
+    body = request_of(new_payment(chain))
+    answer = await hub.send("POST", "/settle", data=body, headers=signed(body, idempotency_key=name))
+    return answer.status, answer.body.get("success")
+
+
+async def test_strangers_use_half_and_a_trusted_gateway_all_that_is_left(
+    small_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    answers = await asyncio.gather(*(small_hub.settle(new_payment(embedded_chain)) for _ in range(40)))
+    assert Counter(answer.status for answer in answers) == {200: 5, 503: 35}
+    refused = next(answer for answer in answers if answer.status == 503)
+    assert (refused.code, refused.body["error"]["type"]) == ("UNAVAILABLE", "server")
+    assert int(refused.headers["Retry-After"]) > 0
+    sold = await asyncio.gather(*(by_gateway(small_hub, embedded_chain, f"claim-{index}.1") for index in range(8)))
+    assert Counter(sold) == {(200, True): 5, (503, None): 3}
+
+
+async def test_transfers_count_too(small_hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
+    for expected in (*[200] * 5, 503):
+        payment = new_payment(embedded_chain)
+        payload = payment.body["paymentPayload"]["payload"]
+        answer = await small_hub.post("/transfer", {"network": NETWORK, "asset": USDC_ADDRESS, "payload": payload})
+        assert answer.status == expected
+
+
+async def test_refused_and_repeated_payments_cost_no_budget(
+    small_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    poor = [new_payment(embedded_chain, value=10**15) for _ in range(20)]
+    for payment in poor:
+        assert (await small_hub.settle(payment)).reason == "insufficient_funds"
+    payment = new_payment(embedded_chain)
+    await asyncio.gather(*(small_hub.settle(payment, key=f"other-{index}") for index in range(20)))
+    for _ in range(4):
+        assert (await small_hub.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+async def test_without_trusted_gateways_the_budget_is_everybody_s_and_a_start_remembers_it(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with run_hub(tmp_path, embedded_chain, config=BUDGET) as hub:
+        for _ in range(7):
+            assert (await hub.settle(new_payment(embedded_chain))).body["success"] is True
+    async with run_hub(tmp_path, embedded_chain, config=BUDGET) as hub:
+        for expected in (200, 200, 200, 503):
+            assert (await hub.settle(new_payment(embedded_chain))).status == expected
+    later = clock_ms() + 3_700_000
+    async with run_hub(tmp_path, embedded_chain, config=BUDGET, now_ms=lambda: later) as hub:
+        payment = new_payment(embedded_chain, valid_before=embedded_chain.now() + 7200)
+        assert (await hub.settle(payment)).body["success"] is True
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 600_000)), max_size=400))
+def test_no_hour_goes_over_the_budget_and_strangers_leave_the_share(requests: list[tuple[bool, int]]) -> None:
+    now_ms = 1_700_000_000_000
+    gas = Gas(NETWORK, 10, 1, {"gateway"}, lambda: now_ms)
+    granted: list[tuple[bool, int]] = []
+    with capture_logs():
+        for is_trusted, pause_ms in requests:
+            now_ms += pause_ms
+            try:
+                gas.reserve(is_trusted=is_trusted)
+            except ApiError:
+                recent = [one for one in granted if one[1] // 60_000 > now_ms // 60_000 - 60]
+                assert len(recent) == 10 or (not is_trusted and sum(not one[0] for one in recent) == 5)
+                continue
+            granted.append((is_trusted, now_ms))
+            recent = [one for one in granted if one[1] > now_ms - 3_540_000]
+            assert len(recent) <= 10
+            assert sum(not one[0] for one in recent) <= 5
+
+
+async def test_a_signer_that_runs_low_is_told_once_and_one_without_money_is_a_problem(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    relayer = embedded_chain.wallets.relayer.address
+    chain = hub.hub.accounts[NETWORK].chain
+    fees = await chain.fees(relayer, (await chain.latest_block()).base_fee_wei)
+    hub.hub.completer.check_interval_seconds = 0
+    told = []
+    for settlements in (50, 50, 0, 1000):
+        embedded_chain.rpc.call("anvil_setBalance", relayer, hex(settlements * fees.max_fee_per_gas * GAS_LIMIT))
+        await asyncio.sleep(2.1)  # the balance is remembered for about a block
+        with capture_logs() as logs:
+            await hub.complete()
+        told.append([line["event"] for line in logs if "gas" in line["event"]])
+        problems = await hub.hub.problems()
+        assert problems == ([] if settlements else [f"{NETWORK}: the signer {relayer} has no gas money"])
+        answer = await hub.settle(new_payment(embedded_chain))
+        assert answer.status == (200 if settlements else 503)
+    assert told == [["signer_low_on_gas"], [], ["signer_without_gas"], []]

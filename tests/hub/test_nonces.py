@@ -1,0 +1,179 @@
+"""Transactions whose fees became too low are replaced, and gaps are filled (security F6, F7, A-25; contract 5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import Act, ChaosNode
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment
+from tests.hub.test_completer import change
+from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.hub.nonces import read_transaction
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.storage.database import Statement
+from tollkeeper.storage.hub import find_payment, raws_of_settlement, replace_transaction
+
+
+async def stored(hub: HubUnderTest) -> list[Any]:
+    """Every transaction that was ever signed."""
+    rows = await hub.database.read(
+        Statement("SELECT hash, signer_nonce, raw FROM raw_transactions ORDER BY signer_nonce, created_ms")
+    )
+    return list(rows)
+
+
+async def stick(hub: HubUnderTest, chain: ChainUnderTest, count: int) -> list[TestPayment]:
+    """Payments whose transactions the next block cannot take, because gas costs a hundred times as much."""
+    chain.rpc.call("evm_setAutomine", False)
+    payments = [new_payment(chain) for _ in range(count)]
+    for payment in payments:
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
+    chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * int(block["baseFeePerGas"], 16)))
+    chain.rpc.call("anvil_mine", "0x1")
+    hub.hub.completer.nonces.stuck_seconds = 0
+    return payments
+
+
+async def test_transactions_that_became_too_cheap_are_replaced_and_mined(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    payments = await stick(hub_on_anvil, anvil_fiat_token, 3)
+    first = [row["hash"] for row in await stored(hub_on_anvil)]
+    assert len(first) == 3
+    with capture_logs() as logs:
+        for _ in range(2):
+            await hub_on_anvil.complete()
+    assert sum(line["event"] == "transaction_replaced" for line in logs) == 3
+    anvil_fiat_token.rpc.call("evm_mine")
+    await hub_on_anvil.complete()
+    nonces = Counter(row["signer_nonce"] for row in await stored(hub_on_anvil))
+    assert len(nonces) == 3
+    for payment in payments:
+        shown = (await hub_on_anvil.get(payment.status_path)).body
+        assert (shown["status"], shown["transaction"] in first) == ("success", False)
+        receipt = anvil_fiat_token.rpc.call("eth_getTransactionReceipt", shown["transaction"])
+        assert receipt["status"] == "0x1"
+        assert (await hub_on_anvil.settle(payment)).body["transaction"] == shown["transaction"]
+    assert anvil_fiat_token.nonce(anvil_fiat_token.wallets.relayer) == 3
+
+
+async def test_of_a_transaction_and_its_replacement_whichever_is_mined_counts(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    (payment,) = await stick(hub_on_anvil, anvil_fiat_token, 1)
+    for _ in range(2):
+        await hub_on_anvil.complete()
+    old, new = [row["hash"] for row in await stored(hub_on_anvil)]
+    (raw_old,) = [row["raw"] for row in await stored(hub_on_anvil) if row["hash"] == old]
+    anvil_fiat_token.rpc.call("anvil_dropTransaction", new)
+    anvil_fiat_token.rpc.call("anvil_setNextBlockBaseFeePerGas", "0x1")
+    anvil_fiat_token.rpc.call("eth_sendRawTransaction", "0x" + bytes(raw_old).hex())
+    anvil_fiat_token.rpc.call("anvil_mine", "0x1")
+    for _ in range(2):
+        await hub_on_anvil.complete()
+    shown = (await hub_on_anvil.get(payment.status_path)).body
+    assert (shown["status"], shown["transaction"]) == ("success", old)
+    handed_out = (await hub_on_anvil.settle(payment)).body
+    assert (handed_out["success"], handed_out["transaction"]) == (True, old)
+
+
+async def test_fees_of_a_replacement_stay_under_the_cap(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    await stick(hub_on_anvil, anvil_fiat_token, 1)
+    (row,) = await stored(hub_on_anvil)
+    old = read_transaction(bytes(row["raw"]))
+    chain = hub_on_anvil.hub.accounts[NETWORK].chain
+    base_fee = (await chain.latest_block()).base_fee_wei
+    cap = base_fee + base_fee // 4
+    object.__setattr__(chain.config, "max_fee_per_gas_wei", cap)
+    for _ in range(3):
+        await hub_on_anvil.complete()
+    replaced = [read_transaction(bytes(row["raw"])) for row in await stored(hub_on_anvil)][1:]
+    assert replaced
+    assert all(one.max_fee_per_gas <= cap for one in replaced)
+    assert all(one.nonce == old.nonce and one.data == old.data for one in replaced)
+    assert all(one.max_fee_per_gas * 10 >= old.max_fee_per_gas * 11 for one in replaced)
+
+
+async def test_what_is_young_or_pays_enough_is_not_replaced(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
+    embedded_chain.rpc.call("evm_setAutomine", False)
+    assert (await hub.settle(new_payment(embedded_chain), prefer="wait=0")).status == 503
+    for stuck_seconds in (45, 0):
+        hub.hub.completer.nonces.stuck_seconds = stuck_seconds
+        for _ in range(3):
+            await hub.complete()
+        assert len(await stored(hub)) == 1
+
+
+@pytest.mark.parametrize("gap", [1, 3])
+async def test_a_gap_before_what_was_signed_is_filled(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest, gap: int
+) -> None:
+    await hub.database.run(change("UPDATE signer_lanes SET next_nonce = next_nonce + :gap", gap=gap))
+    payment = new_payment(embedded_chain)
+    assert (await hub.settle(payment, prefer="wait=1")).code == "SETTLEMENT_PENDING"
+    relayer = embedded_chain.wallets.relayer.address
+    before = int(embedded_chain.rpc.call("eth_getBalance", relayer, "latest"), 16)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await hub.complete()
+    assert sum(line["event"] == "nonce_gap_filled" for line in logs) == gap
+    assert await hub.status(payment) == "success"
+    assert int(embedded_chain.rpc.call("eth_getBalance", relayer, "latest"), 16) < before
+    answers = await asyncio.gather(*(hub.settle(new_payment(embedded_chain)) for _ in range(10)))
+    assert {answer.body["success"] for answer in answers} == {True}
+
+
+async def test_a_nonce_that_the_node_has_a_transaction_for_is_not_filled(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    embedded_chain.rpc.call("evm_setAutomine", False)
+    outside = new_payment(embedded_chain)
+    embedded_chain.send(
+        embedded_chain.wallets.relayer,
+        USDC_ADDRESS,
+        transfer_calldata(outside.authorization, embedded_chain.sign(outside.authorization)),
+    )
+    await hub.database.run(change("UPDATE signer_lanes SET next_nonce = next_nonce + 1"))
+    with capture_logs() as logs:
+        for _ in range(3):
+            await hub.complete()
+    assert not [line for line in logs if line["event"] == "nonce_gap_filled"]
+
+
+async def test_a_replacement_whose_answer_was_lost_is_found_again(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """The replacement was stored and sent, and the node's answer did not come back."""
+    payments = await stick(chaos_hub, embedded_chain, 1)
+    chaos.on("eth_sendRawTransaction", Act.LOSE_ANSWER, times=2)
+    for _ in range(2):
+        await chaos_hub.complete()
+    chaos.calm()
+    embedded_chain.rpc.call("evm_mine")
+    for _ in range(2):
+        await chaos_hub.complete()
+    assert await chaos_hub.status(payments[0]) == "success"
+    assert len(await stored(chaos_hub)) == 2
+
+
+async def test_what_was_mined_is_not_replaced_whatever_a_node_says(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    payment = new_payment(embedded_chain)
+    transaction = (await hub.settle(payment)).body["transaction"]
+    row = await find_payment(hub.database, NETWORK, payment.authorization.payer, payment.authorization.nonce)
+    assert row is not None
+    (raw,) = await raws_of_settlement(hub.database, row)
+    assert not await hub.database.run(replace_transaction(raw, replace(raw, hash="0x" + "ab" * 32)))
+    assert len(await stored(hub)) == 1
+    assert (await hub.get(payment.status_path)).body["transaction"] == transaction

@@ -1,0 +1,187 @@
+"""Several nodes of one network: one dies, lags, hangs or is of another chain, and payments go on (contract 5; A-15)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import Act, ChaosNode, run_chaos
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tollkeeper.chains.evm import EvmChain
+
+
+@pytest_asyncio.fixture
+async def nodes(embedded_chain: ChainUnderTest) -> AsyncIterator[list[ChaosNode]]:
+    """Three ways to the same chain."""
+    async with AsyncExitStack() as running:
+        yield [await running.enter_async_context(run_chaos(embedded_chain.url)) for _ in range(3)]
+
+
+@pytest_asyncio.fixture
+async def hub_of_three(
+    tmp_path: Path, embedded_chain: ChainUnderTest, nodes: list[ChaosNode]
+) -> AsyncIterator[HubUnderTest]:
+    urls = tuple(node.url for node in nodes)
+    async with run_hub(tmp_path, embedded_chain, config={"rpc_urls": urls, "timeout_seconds": 1.0}) as running:
+        yield running
+
+
+def chain_of(hub: HubUnderTest) -> EvmChain:
+    return hub.hub.accounts[NETWORK].chain
+
+
+def always(act: Act) -> Any:
+    return lambda _methods: act
+
+
+def of_chain(chain_id: str) -> Any:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"result": chain_id} if call["method"] == "eth_chainId" else answer
+
+    return falsify
+
+
+def at_height(height: int) -> Any:
+    """A node that has not seen a block since, and so knows of no receipt."""
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_blockNumber":
+            return answer | {"result": hex(height)}
+        return answer | {"result": None} if call["method"] == "eth_getTransactionReceipt" else answer
+
+    return falsify
+
+
+async def test_only_the_first_node_is_asked_while_it_is_well(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    before = [sum(node.calls.values()) for node in nodes]
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    after = [sum(node.calls.values()) for node in nodes]
+    assert after[0] > before[0]
+    assert after[1:] == before[1:]
+
+
+@pytest.mark.parametrize("act", [Act.CUT, Act.HANG, Act.SERVER_ERROR])
+async def test_payments_go_on_when_nodes_die_and_the_dead_are_left_alone(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, act: Act
+) -> None:
+    nodes[0].act = nodes[1].act = always(act)
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    asked = sum(nodes[0].calls.values())
+    began = time.monotonic()
+    answers = await asyncio.gather(*(hub_of_three.settle(new_payment(embedded_chain)) for _ in range(20)))
+    assert {answer.body["success"] for answer in answers} == {True}
+    assert time.monotonic() - began < 2
+    assert sum(nodes[0].calls.values()) <= asked + 2
+
+
+async def test_a_node_that_comes_back_is_asked_again(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    nodes[0].act = always(Act.CUT)
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    nodes[0].calm()
+    await chain_of(hub_of_three).open()
+    second = sum(nodes[1].calls.values())
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    assert sum(nodes[1].calls.values()) == second
+
+
+async def test_a_send_that_one_node_swallowed_reaches_the_chain_through_the_next(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    nodes[0].on("eth_sendRawTransaction", Act.CUT)
+    payment = new_payment(embedded_chain)
+    mined = embedded_chain.nonce(embedded_chain.wallets.relayer)
+    assert (await hub_of_three.settle(payment)).body["success"] is True
+    nodes[0].on("eth_sendRawTransaction", Act.LOSE_ANSWER)
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    assert embedded_chain.nonce(embedded_chain.wallets.relayer) == mined + 2
+
+
+async def test_a_lagging_node_comes_after_the_others_until_it_has_caught_up(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    embedded_chain.rpc.call("anvil_mine", hex(20))
+    nodes[0].falsify = at_height(3)
+    hub_of_three.hub.completer.check_interval_seconds = 0
+    await hub_of_three.complete()
+    asked = sum(nodes[0].calls.values())
+    answer = await hub_of_three.settle(new_payment(embedded_chain))
+    assert answer.body["success"] is True
+    assert sum(nodes[0].calls.values()) == asked
+    nodes[0].calm()
+    await hub_of_three.complete()
+    asked = sum(nodes[0].calls.values())
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    assert sum(nodes[0].calls.values()) > asked
+
+
+async def test_a_lagging_node_alone_makes_no_success_and_no_failure(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    nodes[1].act = nodes[2].act = always(Act.CUT)
+    nodes[0].falsify = at_height(0)
+    payment = new_payment(embedded_chain)
+    pending = await hub_of_three.settle(payment, prefer="wait=1")
+    assert pending.code == "SETTLEMENT_PENDING"
+    await hub_of_three.complete()
+    assert await hub_of_three.status(payment) == "pending"
+    nodes[0].calm()
+    await hub_of_three.complete()
+    assert await hub_of_three.status(payment) == "success"
+
+
+async def test_a_node_that_turns_to_another_chain_is_not_asked_and_the_last_one_disables_the_network(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    hub_of_three.hub.completer.check_interval_seconds = 0
+    nodes[0].falsify = of_chain("0x1")
+    await hub_of_three.complete()
+    asked = sum(nodes[0].calls.values())
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    assert sum(nodes[0].calls.values()) == asked
+    nodes[1].falsify = nodes[2].falsify = of_chain("0x1")
+    await hub_of_three.complete()
+    refused = await hub_of_three.settle(new_payment(embedded_chain))
+    assert refused.reason == "invalid_network"
+    assert await hub_of_three.hub.problems() == [f"{NETWORK}: the node's chain id is 1, not 84532"]
+    nodes[2].calm()
+    await hub_of_three.complete()
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+async def test_a_token_that_changed_its_name_is_noticed(hub_of_three: HubUnderTest, nodes: list[ChaosNode]) -> None:
+    def other_separator(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_call" and call["params"][0]["data"] == "0x3644e515":
+            return answer | {"result": "0x" + "11" * 32}
+        return answer
+
+    for node in nodes:
+        node.falsify = other_separator
+    hub_of_three.hub.completer.check_interval_seconds = 0
+    await hub_of_three.complete()
+    (problem,) = await hub_of_three.hub.problems()
+    assert "does not reproduce" in problem
+    assert (await hub_of_three.get("/supported")).body["kinds"] == []
+
+
+async def test_the_check_of_a_silent_node_changes_nothing(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    nodes[0].act = nodes[1].act = nodes[2].act = always(Act.CUT)
+    hub_of_three.hub.completer.check_interval_seconds = 0
+    await hub_of_three.complete()
+    assert chain_of(hub_of_three).asset is not None
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
+    nodes[2].calm()
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
