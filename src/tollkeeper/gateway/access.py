@@ -328,7 +328,7 @@ class PaidCall:
         elif result.outcome is Spend.PARKED:
             raise self.access.buying.pending(purchase)
         else:
-            _foreign(purchase)
+            raise calls.spent_elsewhere(purchase)
 
     # 6. Forward. Waits for the target; the request's body flows as fast as the target takes it.
 
@@ -508,8 +508,3 @@ def _purchase_of(result: SpendResult) -> Purchase:
     assert result.outcome is Spend.SPENT  # noqa: S101 - every other outcome was answered
     assert result.purchase is not None  # noqa: S101
     return result.purchase
-
-
-def _foreign(purchase: Purchase) -> NoReturn:
-    details = {"reason": "duplicate_settlement", "transaction": purchase.transaction_hash or ""}
-    raise payment_error(Code.NONCE_ALREADY_USED, "this payment was presented at another PayGate", details=details)

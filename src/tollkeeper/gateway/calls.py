@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.forwarding import VIA, caller_lines, gateway_headers, header_lines, request_target
 from tollkeeper.core.wire import encode_header
@@ -213,3 +213,9 @@ class BoundedBody:
         """See `call.BodySink`."""
         if self._left_bytes >= 0:
             self._sink.on_request_end()
+
+
+def spent_elsewhere(purchase: Purchase) -> ApiError:
+    """The refusal of a payment that was claimed at another PayGate (contract 4.3)."""
+    details = {"reason": "duplicate_settlement", "transaction": purchase.transaction_hash or ""}
+    return payment_error(Code.NONCE_ALREADY_USED, "this payment was presented at another PayGate", details=details)

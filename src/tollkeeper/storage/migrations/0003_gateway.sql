@@ -92,7 +92,6 @@ CREATE TABLE calls (
     created_ms BIGINT NOT NULL,
     ended_ms BIGINT
 );
-CREATE INDEX calls_by_purchase ON calls (purchase_id);
 CREATE INDEX calls_dispatched ON calls (state) WHERE state = 'DISPATCHED';
 
 -- The ledger: append-only truth. purchases.remaining = sum(delta) of its entries, always.
@@ -104,4 +103,3 @@ CREATE TABLE credit_entries (
     created_ms BIGINT NOT NULL,
     PRIMARY KEY (cause, reason)
 );
-CREATE INDEX credit_entries_by_purchase ON credit_entries (purchase_id);
