@@ -34,9 +34,10 @@ async def statuses(market: Market, slug: str, headers: Iterable[bytes]) -> Count
     async def work() -> None:
         reader = writer = None
         while not waiting.empty():
+            header = waiting.get_nowait()
             if reader is None or writer is None:
                 reader, writer = await asyncio.open_connection(host, port)
-            writer.write(request(slug, waiting.get_nowait()))
+            writer.write(request(slug, header))
             try:
                 head = await reader.readuntil(b"\r\n\r\n")
             except asyncio.IncompleteReadError:
