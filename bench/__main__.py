@@ -1,4 +1,4 @@
-"""`python -m bench [NAME]`: one benchmark, or each in a process of its own. The last line of each is its result."""
+"""`python -m bench [NAME [ARGUMENT]]`: one benchmark, or each in a process of its own. Its last line is its result."""
 
 from __future__ import annotations
 
@@ -7,26 +7,39 @@ import subprocess
 import sys
 from typing import Final
 
-# In the order in which they run. Each module has `measure() -> Result`.
+# In the order in which they run: the function that measures, which returns a Result.
 BENCHMARKS: Final = {
-    "verify-core": "bench.verify_core",
-    "verify-http": "bench.verify_http",
-    "settle-sandbox": "bench.settle_sandbox",
-    "settle-anvil": "bench.settle_anvil",
-    "start": "bench.start",
+    "verify-core": "bench.verify_core:measure",
+    "verify-http": "bench.verify_http:measure",
+    "settle-sandbox": "bench.settle_sandbox:measure",
+    "settle-anvil": "bench.settle_anvil:measure",
+    "start": "bench.start:measure",
+    "challenge": "bench.calling:challenge",
+    "held-credits": "bench.calling:held_credits",
+    "held-credits-hot": "bench.calling:held_credits_hot",
+    "body-1mib": "bench.calling:body_1mib",
+    "tls-target": "bench.calling:tls_target",
+    "mixed": "bench.calling:mixed",
+    "latency": "bench.latency:measure",
+    "memory": "bench.memory:measure",
+    "first-purchase": "bench.buying:first_purchase",
+    "peers": "bench.buying:peers",
 }
+TAKES_NUMBER: Final = {"memory"}  # of calls
 
 
 def main(arguments: list[str]) -> int:
     """0 when everything that was asked for was measured."""
-    if len(arguments) > 1 or not set(arguments) <= set(BENCHMARKS):
-        print(f"usage: python -m bench [{' | '.join(BENCHMARKS)}]", file=sys.stderr)
+    name, numbers = (arguments[0] if arguments else None), arguments[1:]
+    is_number_right = not numbers or (name in TAKES_NUMBER and len(numbers) == 1 and numbers[0].isdecimal())
+    if (name is not None and name not in BENCHMARKS) or not is_number_right:
+        print(f"usage: python -m bench [{' | '.join(BENCHMARKS)}]; memory takes a number of calls", file=sys.stderr)
         return 2
-    if not arguments:
-        finished = [subprocess.run([sys.executable, "-m", "bench", name], check=False) for name in BENCHMARKS]
+    if name is None:
+        finished = [subprocess.run([sys.executable, "-m", "bench", one], check=False) for one in BENCHMARKS]
         return max(one.returncode for one in finished)
-    module = importlib.import_module(BENCHMARKS[arguments[0]])
-    print(module.measure().line(), flush=True)
+    module, _, function = BENCHMARKS[name].partition(":")
+    print(getattr(importlib.import_module(module), function)(*map(int, numbers)).line(), flush=True)
     return 0
 
 

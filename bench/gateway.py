@@ -1,0 +1,117 @@
+"""`tollkeeper serve` as a benchmark measures it, on one core, with gates, and purchases that hold credits.
+
+The configuration is what `tollkeeper init` writes, with what a benchmark needs besides: targets on this machine, the
+sandbox's chain as the node, and the sandbox's funded relayer as the signer. Its log shows warnings and worse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench.measuring import cpu_seconds, pinned
+from bench.start import free_port, stopping, wait_until_healthy
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMAND: Final = (sys.executable, "-m", "tollkeeper.cli")
+CREDITS: Final = 100_000_000
+PRICE: Final = "0.000001"
+BUYING_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway: its first process, and where it is."""
+
+    pid: int
+    url: str
+
+    def gate(self, target_url: str, **fields: object) -> str:
+        """Makes a gate. Returns its URL."""
+        body = {"targetUrl": target_url, "price": PRICE, "credits": CREDITS, **fields}
+
+        async def create() -> Answer:
+            async with Buyer(derive_wallets().buyer) as buyer:
+                return await buyer.ask("POST", f"{self.url}/api/v1/paygates", body=body)
+
+        answer = asyncio.run(create())
+        assert answer.status == 201, answer.body
+        url: str = answer.json()["accessUrl"]
+        return url
+
+    def challenge(self, gate_url: str, method: str = "GET") -> Answer:
+        """The 402."""
+
+        async def ask() -> Answer:
+            async with Buyer(derive_wallets().buyer) as buyer:
+                return await buyer.ask(method, gate_url)
+
+        answer = asyncio.run(ask())
+        assert answer.status == 402, answer.body
+        return answer
+
+    def buy(self, gate_url: str, count: int, method: str = "GET") -> list[str]:
+        """Makes that many purchases. Returns their `X-Payment` values, which hold credits from then on."""
+        terms = self.challenge(gate_url, method).json()
+        at_once = asyncio.Semaphore(BUYING_AT_ONCE)
+
+        async def buy_one(buyer: Buyer) -> str:
+            payment = buyer.sign(terms)
+            async with at_once:
+                answer = await buyer.ask(method, gate_url, headers={"X-Payment": payment})
+            assert answer.status == 200, answer.body
+            return payment
+
+        async def buy_all() -> list[str]:
+            async with Buyer(derive_wallets().buyer) as buyer:
+                return await asyncio.gather(*(buy_one(buyer) for _ in range(count)))
+
+        return asyncio.run(buy_all())
+
+
+@contextmanager
+def gateway(directory: Path, rpc_url: str, core: int, *, role: str = "serve", **env: str) -> Iterator[Gateway]:
+    """A gateway on `core` until the block ends; `env` are further variables of its environment."""
+    wallets = derive_wallets()
+    port = free_port()
+    init = [*COMMAND, "init", "--dir", str(directory), "--rpc-url", rpc_url, "--port", str(port)]
+    subprocess.run(init, check=True, stdout=subprocess.DEVNULL)
+    (directory / "keys" / "signer.key").write_text(wallets.relayer.private_key_hex + "\n")
+    environment = {
+        **os.environ,
+        "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",
+        "TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": checksum_address(wallets.owner.address),
+        "TOLLKEEPER_LOG_LEVEL": "warning",
+        **env,
+    }
+    command = [*COMMAND, role, "--config", str(directory / "tollkeeper.toml")]
+    with pinned(core):
+        process = subprocess.Popen(command, env=environment)
+    with stopping(process):
+        wait_until_healthy(port, process)
+        yield Gateway(process.pid, f"http://127.0.0.1:{port}")
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    pids = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text("ascii").split():
+            pids += family(int(child))
+    return pids
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """Processor time of a process and its descendants."""
+    return sum(cpu_seconds(one) for one in family(pid))

@@ -1,0 +1,60 @@
+"""`latency`: what a paid call on held credits takes at half of the load that the gateway can carry.
+
+First the gateway's throughput is measured as `held-credits` does. Then gateway and nginx get half of it in turns: 64
+connections whose requests leave at exponentially distributed intervals, from an answer to the next request. `ours` and
+`reference` are the medians over the rounds of each round's p99, in milliseconds; `ratio` is reference over ours, and
+what the gateway adds is in `added_p50_ms` and `added_p99_ms`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Final
+
+from bench.measuring import Result, cores, say
+from bench.scene import PURCHASES, scene
+from bench.wrk import CONNECTIONS, Calls, calls, request
+
+ROUNDS: Final = 6
+ROUND_SECONDS: Final = 3
+FULL_SECONDS: Final = 3
+
+
+def measure() -> Result:
+    """p99 of both sides."""
+    load_core = cores()[1]
+    with scene() as running:
+        gate = running.gateway.gate(running.target + "/small")
+        payments = running.gateway.buy(gate, PURCHASES)
+        with running.reference() as (url, _):
+            requests = [request(gate, X_Payment=payment) for payment in payments]
+            full = calls(running.directory, gate, requests)
+            full.run(1, load_core)
+            measured = full.run(FULL_SECONDS, load_core)
+            # A connection's cycle is its pause and an answer: at half load an answer takes little of it.
+            pause_ms = CONNECTIONS / (measured.rate / 2) * 1000
+            same = [request(url + "/small", X_Payment=payment) for payment in payments]
+            ours = calls(running.directory, gate, requests, pause_ms=pause_ms)
+            theirs = calls(running.directory, url, same, pause_ms=pause_ms)
+            return _in_turns(ours, theirs, load_core, measured.rate)
+
+
+def _in_turns(ours: Calls, theirs: Calls, load_core: int, full_rate: float) -> Result:
+    sides = {"ours": ours, "reference": theirs}
+    runs = {side: [one.run(1, load_core)][:0] for side, one in sides.items()}
+    for number in range(1, ROUNDS + 1):
+        for side, one in sides.items():
+            runs[side].append(one.run(ROUND_SECONDS, load_core))
+        texts = [f"{side} p50 {its[-1].p50_ms:.2f} p99 {its[-1].p99_ms:.2f} ms" for side, its in runs.items()]
+        say(f"latency {number}/{ROUNDS}: {', '.join(texts)}")
+    p50 = {side: statistics.median(one.p50_ms for one in its) for side, its in runs.items()}
+    p99 = {side: statistics.median(one.p99_ms for one in its) for side, its in runs.items()}
+    also: dict[str, float | str] = {
+        "full_rate": full_rate,
+        "offered_rate": statistics.median(one.rate for one in runs["ours"]),
+        "ours_p50_ms": p50["ours"],
+        "reference_p50_ms": p50["reference"],
+        "added_p50_ms": p50["ours"] - p50["reference"],
+        "added_p99_ms": p99["ours"] - p99["reference"],
+    }
+    return Result("latency", p99["ours"], p99["reference"], p99["reference"] / p99["ours"], "ms", ROUNDS, also)

@@ -1,0 +1,37 @@
+"""`memory`: what `tollkeeper serve` holds in memory over many paid calls: 200,000, or as many as are asked for.
+
+The calls are those of `held-credits`. `reference` is the resident size after the first tenth of them, when caches and
+pools are as large as they get, `ours` the size after the last; `ratio` is reference over ours: below 1, it grew.
+Megabytes are 10^6 bytes, of the process and its descendants, shared libraries counted in each.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.gateway import family
+from bench.measuring import Result, cores, say
+from bench.scene import PURCHASES, scene
+from bench.start import resident_mb
+from bench.wrk import calls, request
+
+CALLS: Final = 200_000
+STEP_SECONDS: Final = 2
+STEPS: Final = 10
+
+
+def measure(count: int = CALLS) -> Result:
+    """Resident memory before and after."""
+    with scene() as running:
+        gate = running.gateway.gate(running.target + "/small")
+        payments = running.gateway.buy(gate, PURCHASES)
+        ours = calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in payments])
+        sizes_mb: list[float] = []
+        done = 0
+        while done < count:
+            done += ours.run(STEP_SECONDS, cores()[1]).answers
+            if done * STEPS >= count * (len(sizes_mb) + 1):
+                sizes_mb.append(sum(resident_mb(pid) for pid in family(running.gateway.pid)))
+                say(f"memory: {sizes_mb[-1]:.1f} MB after {done} calls")
+    also: dict[str, float | str] = {"calls": float(done), "largest_mb": max(sizes_mb)}
+    return Result("memory", sizes_mb[-1], sizes_mb[0], sizes_mb[0] / sizes_mb[-1], "MB", 1, also)
