@@ -65,6 +65,7 @@ class HostileHub:
     supported: str | None = None
     is_down: bool = False
     settles: list[bytes] = field(default_factory=list)
+    signatures: list[str] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -86,6 +87,7 @@ async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
             return await cut(request, forward)
         if request.path in {"/settle", "/transfer"}:
             hostile.settles.append(body)
+            hostile.signatures.append(request.headers.get("Signature", ""))
             return await hostile.settling(request, forward)
         if request.path == "/supported" and hostile.supported is not None:
             return web.Response(text=hostile.supported, content_type="application/json")

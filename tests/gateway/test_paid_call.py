@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -512,3 +513,15 @@ async def test_request_body_over_the_limit_is_refused_before_payment_where_it_sa
     assert (await reader.readline()).split()[1] == b"413"
     writer.close()
     assert (await market.pay(gate, payment, "POST")).status == 200
+
+
+async def test_answers_to_pipelined_requests_come_in_their_order(market: Market) -> None:
+    gate = await market.gate()
+    await market.challenge(gate)  # from now on the 402 is answered at once
+    host, port = market.stack.gateway_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head, get = "HEAD /hub/healthz HTTP/1.1\r\nHost: x\r\n", f"GET /{gate['slug']} HTTP/1.1\r\nHost: x\r\n"
+    writer.write(f"{head}\r\n{get}\r\n{head}\r\n{get}Connection: close\r\n\r\n".encode())
+    answers = await reader.read()
+    writer.close()
+    assert re.findall(rb"HTTP/1\.1 (\d{3}) ", answers) == [b"405", b"402", b"405", b"402"]

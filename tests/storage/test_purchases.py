@@ -163,6 +163,19 @@ async def test_failed_payment_is_tried_three_times_in_all(shop: Shop) -> None:
     assert (await shop.claim(gate)).outcome is Claim.ATTEMPTS_EXHAUSTED
 
 
+async def test_another_attempt_counts_what_its_own_authorization_pays(shop: Shop) -> None:
+    """One nonce may be signed for two values; the second is another payment only in what it moves."""
+    gate = await shop.gate()
+    first = await shop.claim(replace(gate, price_micro=5_000_000_000))
+    assert first.purchase is not None
+    await shop.purchases.fail(first.purchase, "never_sent", None, NOW_MS)
+    second = (await shop.claim(gate)).purchase
+    assert second is not None
+    assert second.value_micro == gate.price_micro
+    await shop.purchases.grant(second, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+    assert (await shop.gates.counters(gate.id)).revenue_micro == gate.price_micro
+
+
 async def test_outcome_of_an_earlier_attempt_changes_nothing(shop: Shop) -> None:
     gate = await shop.gate()
     first = (await shop.claim(gate)).purchase

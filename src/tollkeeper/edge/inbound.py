@@ -243,7 +243,9 @@ class StrictProtocol(HttpToolsProtocol):
         self.url, self.headers, self.expect_100_continue = url, headers, expects_continue
         self.scope["headers"] = headers
         super().on_headers_complete()
-        self.cycle.transport = JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]  # all that it uses
+        has_body = self.parser.get_method() != b"HEAD"
+        joined = JoinedWrites(self.transport, self.loop, has_body=has_body)
+        self.cycle.transport = joined  # type: ignore[assignment]  # all that it uses
         self._unanswered += 1
         self._is_accepted = True
         if self._is_draining:

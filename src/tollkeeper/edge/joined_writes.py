@@ -14,11 +14,12 @@ class JoinedWrites:
 
     __slots__ = ("_head", "_is_joining", "_loop", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, *, has_body: bool = True) -> None:
+        """`has_body` is False for the answer to HEAD: its head must not wait, or a later answer could overtake it."""
         self._transport = transport
         self._loop = loop
         self._head: bytes | None = None
-        self._is_joining = True
+        self._is_joining = has_body
 
     def write(self, data: bytes) -> None:
         """See `asyncio.WriteTransport`. The first bytes wait for the second ones."""

@@ -478,6 +478,8 @@ class PaidCall:
         except ApiError as error:
             self.call.guard(self._refuse, error)
         except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
+            if self.relay is not None:
+                self.relay.close()
             if self.stage is Stage.FORWARDING:
                 self._end(500, failed=True)
             self.stage = Stage.OVER

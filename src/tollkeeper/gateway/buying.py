@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tollkeeper.storage.purchase_rows import Purchase, SpendRequest
     from tollkeeper.storage.purchases import Purchases
 
+# What the clocks of gateway and hub may differ by, and a claim may wait for its commit.
+EXPIRY_MARGIN_SECONDS: Final = 30
 _WITHOUT_LIMIT: Final = Exposure(purchases=2**62, value_micro=2**62)
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
 
@@ -172,9 +174,9 @@ class Buying:
     async def _attempt(
         self, slot: tuple[PaymentKey, int, int], opened: OpenGate, presented: Presented, buyer: Buyer
     ) -> SpendResult:
-        now_ms = self._clock_ms()
-        terms = terms_for(opened.gate, presented.payload, now_ms)
-        require(time_checks(presented.payload, now_ms // 1000))
+        arrived_ms = self._clock_ms()
+        terms = terms_for(opened.gate, presented.payload, arrived_ms)
+        require(time_checks(presented.payload, arrived_ms // 1000))
         requirements = settle_requirements(opened, terms.price_micro)
         verdict = await self._hub.verify(presented.payment, requirements)
         if not verdict.is_valid:
@@ -186,8 +188,11 @@ class Buying:
                 "the payment hub cannot confirm on chain; set assumeValid, or a hub that advertises confirm",
             )
 
+        made: dict[int, SettleRequest] = {}
+
         def request_of(purchase: Purchase) -> bytes:
-            return self._request(opened, presented, requirements, terms, purchase).to_bytes()
+            made[purchase.attempt] = self._request(opened, presented, requirements, terms, purchase)
+            return made[purchase.attempt].to_bytes()
 
         claim = await self._purchases.claim(
             presented.key,
@@ -198,7 +203,7 @@ class Buying:
             # Nobody can follow a payment at a facilitator that is not ours, so a cap could never be lifted again.
             trust=(self._cap if supported.is_ours else _WITHOUT_LIMIT) if opened.gate.assume_valid else None,
             request_of=request_of,
-            now_ms=now_ms,
+            now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
         )
         if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
             raise attempts_exhausted()
@@ -206,8 +211,7 @@ class Buying:
             return _ASK_AGAIN
         self._attempts[slot].purchase = claim.purchase
         buyer.claimed = claim.purchase.id
-        request = self._request(opened, presented, requirements, terms, claim.purchase)
-        return await self._settle(claim.purchase, request, buyer)
+        return await self._settle(claim.purchase, made[claim.purchase.attempt], buyer)
 
     def _request(
         self,
@@ -334,4 +338,4 @@ def not_settled(answer: SettleAnswer) -> ApiError:
 
 def is_request_expired(purchase: Purchase, now_ms: int) -> bool:
     """May our hub no longer start this attempt? Its signature has expired (contract 4.3), with a margin for clocks."""
-    return now_ms > purchase.attempt_ms + (SETTLE_REQUEST_LIFETIME_SECONDS + 5) * 1000
+    return now_ms > purchase.attempt_ms + (SETTLE_REQUEST_LIFETIME_SECONDS + EXPIRY_MARGIN_SECONDS) * 1000

@@ -106,8 +106,8 @@ class Completer:
             _LOG.error("claim_parked", purchase_id=purchase.id, payer=purchase.payer, nonce=purchase.nonce)
             await self._purchases.park(purchase, "outcome_unknown", self._clock_ms())
             return
+        is_expired = is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
         status = await self._hub.payment_status(_key(purchase))
-        is_expired = is_request_expired(purchase, self._clock_ms())
         if status is not None or (not is_expired and self._buying.is_awaited(purchase.id)):
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.

@@ -110,8 +110,10 @@ class Management:
         self._check_trust(assume_valid=wanted.assume_valid)
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
-        changed = await self.store.update(gate_id, lambda current: updated(current, body, now_ms, forbidden))
-        self.gates.forget(changed.slug)
+        try:
+            changed = await self.store.update(gate_id, lambda current: updated(current, body, now_ms, forbidden))
+        finally:
+            self.gates.forget(gate.slug)  # also where the answer was lost: the commit may stand
         return self._body(changed, await self._counters(changed))
 
     async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> dict[str, Any]:
@@ -119,15 +121,19 @@ class Management:
         gate, token_hash = await self._found(gate_id)
         caller = await self.ownership.caller(bearer)
         wallet = self.ownership.may_claim(caller, gate, token_hash, token)
-        claimed = await self.store.claim(gate_id, wallet, clock_ms())
-        self.gates.forget(claimed.slug)
+        try:
+            claimed = await self.store.claim(gate_id, wallet, clock_ms())
+        finally:
+            self.gates.forget(gate.slug)
         return self._body(claimed, await self._counters(claimed))
 
     async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """Ends a gate; its slug answers 404 from then on."""
         gate, _ = await self._managed(bearer, gate_id)
-        outstanding = await self.store.delete(gate_id, clock_ms())
-        self.gates.forget(gate.slug)
+        try:
+            outstanding = await self.store.delete(gate_id, clock_ms())
+        finally:
+            self.gates.forget(gate.slug)
         return {"success": True, "message": "the PayGate is deleted", "outstandingCredits": outstanding}
 
     async def _found(self, gate_id: int) -> tuple[PayGate, bytes | None]:

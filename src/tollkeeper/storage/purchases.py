@@ -128,15 +128,14 @@ class Purchases:
         if gate["version"] != terms.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
             return ClaimResult(Claim.STALE)
         identity = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
-        value_micro = columns.pop("value_micro")
-        is_trusted = trust is not None and (yield from _may_trust(key.payer, terms.gate_id, int(value_micro), trust))
+        value_micro = int(columns["value_micro"])
+        is_trusted = trust is not None and (yield from _may_trust(key.payer, terms.gate_id, value_micro, trust))
         columns["assume_valid"] = int(is_trusted)
         pay_to = terms.pay_to.encode()
         won = yield _Q.claim_payment(
             id=purchase_id,
             **identity,
             gate_id=terms.gate_id,
-            value_micro=value_micro,
             pay_to=self._seal(purchase_id, "pay_to", pay_to),
             **columns,
         )

@@ -135,13 +135,14 @@ class SqliteDatabase:
         if self._writing.take_turn():
             try:
                 outcome = self._commit_here(unit)
+                is_log_long = self._is_log_long()
             finally:
                 self._writing.end_turn()
             if outcome is not None:
-                answer(outcome)
-                if self._is_log_long():
+                if is_log_long:
                     with suppress(StorageError):
                         self._writing.post(_nothing(), lambda _: None)  # wakes the thread, which then folds the log
+                answer(outcome)  # last: whatever it raises must not be taken for a failed commit
                 return
         self._writing.post(unit, answer)
 

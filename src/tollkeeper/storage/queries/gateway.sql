@@ -113,7 +113,7 @@ RETURNING id;
 UPDATE purchases SET
     state = 'CLAIMED', attempt = attempt + 1, gate_version = :gate_version, price_micro = :price_micro,
     credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
-    transaction_hash = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
+    value_micro = :value_micro, transaction_hash = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND attempt = :attempt AND attempt < :attempts_max
 RETURNING attempt;
 
