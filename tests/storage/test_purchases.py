@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create, updated
-from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms, header_hash
+from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms, header_hash, may_move
 from tollkeeper.core.sealing import KeyRing, SealError
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import ClaimResult, Exposure, Purchase, Purchases, SpendRequest
+from tollkeeper.storage.queries import load_queries
 
 RING = KeyRing("a", {"a": bytes(32)})
 PAYEE = "0x" + "ab" * 20
@@ -280,6 +282,17 @@ async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop
     await shop.purchases.void(trusted, "settlement_failed", NOW_MS)
     assert (await shop.gates.counters(gate.id)).revenue_micro == 0
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+
+
+def test_every_statement_that_moves_a_purchase_makes_a_lawful_transition() -> None:
+    moved = []
+    for query in load_queries("gateway.sql"):
+        change = re.search(r"UPDATE purchases SET\s+state = '(\w+)'.*WHERE.*state = '(\w+)'", query.sql, re.DOTALL)
+        if change is not None:
+            moved.append((PurchaseState(change[2]), PurchaseState(change[1])))
+    assert len(moved) == 6
+    for old, new in moved:
+        assert may_move(old, new), (old, new)
 
 
 ACTIONS = ("claim", "fail", "grant", "grant_and_spend", "spend", "spend_token", "void", "park", "update", "delete")

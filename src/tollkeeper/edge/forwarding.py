@@ -241,10 +241,6 @@ def _response(
     return ForwardResponse(head.status, headers, body)
 
 
-def _size(body: bytes | SpooledBody) -> int:
-    return len(body) if isinstance(body, bytes) else body.size_bytes
-
-
 def _warn(target: TargetUrl, refusal: ApiError) -> None:
     if refusal.code is Code.UPSTREAM_TOO_LARGE and refusal.details is not None:
         log.warning(

@@ -138,9 +138,3 @@ SELECT COUNT(*) AS total FROM settlements
 WHERE ((:as_signer = 1 AND payer = :wallet) OR (:as_recipient = 1 AND pay_to = :wallet))
     AND (:network = '' OR network = :network);
 
--- name: list_events
-SELECT * FROM settlement_events WHERE settlement_id = :settlement_id ORDER BY version;
-
--- name: list_raw_transactions
-SELECT hash, settlement_id, signer, signer_nonce FROM raw_transactions
-WHERE network = :network AND signer = :signer ORDER BY signer_nonce;
