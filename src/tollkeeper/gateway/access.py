@@ -8,15 +8,14 @@ before the first byte goes to the target and is durable by then; what happens to
 
 `PaidCall` is one request: the methods of this class stand in the order in which a request meets them. It goes by
 callbacks: a 402 is answered within the parser's own call, and a call on a held credit waits twice, for the ledger's
-commit and for the target. Whatever waits for more is a task, and `Stage` says so.
+commit and for the target. Whatever waits for more is a task, and `steps.Stage` says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -34,10 +33,11 @@ from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.calls import CORS, OPEN_TO_PAGES
 from tollkeeper.gateway.gates import not_found
+from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.auth import Auth
     from tollkeeper.edge.call import InboundCall
@@ -55,33 +55,6 @@ CLIENT_GONE_STATUS: Final = 499  # recorded for a paid call whose client went aw
 _NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
 _402_LINES: Final = JSON_LINE + CORS
 _LOG = structlog.get_logger("tollkeeper.gateway.access")
-
-
-class ExhaustedError(Exception):
-    """The payment's credits are used up here: answered as if unpaid, so that a client may pay again."""
-
-
-class Stage(Enum):
-    """What a request waits for."""
-
-    ARRIVED = "nothing yet; a gate that is not in memory is read in a task"
-    LOGIN = "the session of its bearer, in a task; only where the gate requires a login"
-    SPENDING = "the ledger's commit; no task"
-    BUYING = "a purchase, a decision elsewhere or a credit token's credit, in a task"
-    FORWARDING = "the target; a task only to open a connection or to read back a large answer"
-    OVER = "nothing: it was answered, or its client is gone"
-
-    __hash__ = object.__hash__  # an enum hashes its name, in Python code; its members are what they are
-
-
-NEXT: Final = {
-    Stage.ARRIVED: {Stage.LOGIN, Stage.SPENDING, Stage.BUYING, Stage.OVER},
-    Stage.LOGIN: {Stage.SPENDING, Stage.BUYING, Stage.OVER},
-    Stage.SPENDING: {Stage.BUYING, Stage.FORWARDING, Stage.OVER},
-    Stage.BUYING: {Stage.FORWARDING, Stage.OVER},
-    Stage.FORWARDING: {Stage.OVER},
-    Stage.OVER: {Stage.OVER},
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,28 +93,20 @@ class Access:
             await asyncio.wait(self.tasks)
 
 
-class PaidCall:
+class PaidCall(Steps):
     """One request at a PayGate. `opened` is the gate as it was last seen, `buyer` is there from the proof on."""
 
-    __slots__ = ("access", "asked", "buyer", "call", "opened", "purchase", "receipts", "relay", "stage", "task")
+    __slots__ = ("access", "asked", "buyer", "opened", "purchase", "receipts", "relay")
 
     def __init__(self, access: Access, call: InboundCall) -> None:
+        super().__init__(call, access.tasks)
         self.access = access
-        self.call = call
         self.asked = calls.asked_by(call)
-        self.stage = Stage.ARRIVED
         self.opened: OpenGate
         self.buyer: Buyer | None = None
         self.purchase: Purchase
         self.receipts = b""
         self.relay: Relay | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    def _enter(self, stage: Stage) -> None:
-        if stage not in NEXT[self.stage]:
-            msg = f"a request cannot go from {self.stage.name} to {stage.name}"
-            raise RuntimeError(msg)
-        self.stage = stage
 
     # 1. Slug. In memory; a task reads a gate that is not.
 
@@ -154,9 +119,9 @@ class PaidCall:
             return
         opened = self.access.gates.kept(asked.slug)
         if opened is None:
-            self._in_task(self._open(asked.slug))
+            self.in_task(self._open(asked.slug))
         else:
-            self._guard(self._check, opened)
+            self.guard(self._check, opened)
 
     async def _open(self, slug: str) -> None:
         """A deleted gate is there for payments that were claimed before (contract 2). Raises: NOT_FOUND."""
@@ -174,15 +139,15 @@ class PaidCall:
         call, gate = self.call, opened.gate
         self.opened = opened
         if calls.is_preflight(call):
-            self._enter(Stage.OVER)
+            self.enter(Stage.OVER)
             call.answer(204, calls.preflight_lines(gate, call), length_bytes=None)
             return
         calls.check_method(gate, call)
         calls.check_size(call, self.access.body_limit_bytes)
         calls.check_forwardable(call, self.asked, opened.target)
         if gate.require_auth:
-            self._enter(Stage.LOGIN)
-            self._in_task(self._log_in())
+            self.enter(Stage.LOGIN)
+            self.in_task(self._log_in())
         else:
             self._ask_for_proof()
 
@@ -199,8 +164,8 @@ class PaidCall:
             return
         self.buyer = buyer = Buyer(_NO_WISH)
         if self.call.head.header.get(b"x-credit-token"):
-            self._enter(Stage.BUYING)
-            self._in_task(self._take_credit(buyer))
+            self.enter(Stage.BUYING)
+            self.in_task(self._take_credit(buyer))
             return
         presented = self.access.proofs.read([self.call.head.header[b"x-payment"]])
         self._spend(presented, buyer)
@@ -208,11 +173,11 @@ class PaidCall:
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it.
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
-        self._enter(Stage.SPENDING)
+        self.enter(Stage.SPENDING)
         buyer.wish = self._wish(presented)
 
         def done(result: SpendResult | ApiError) -> None:
-            self._guard(self._spent, result, presented, buyer)
+            self.guard(self._spent, result, presented, buyer)
 
         self.access.purchases.spend_soon(presented.key, buyer.wish, clock_ms(), done)
 
@@ -232,8 +197,8 @@ class PaidCall:
         elif result.outcome is Spend.SPENT:
             self._forward(self.opened, _purchase_of(result))
         else:
-            self._enter(Stage.BUYING)
-            self._in_task(self._buy_after(result, presented, buyer))
+            self.enter(Stage.BUYING)
+            self.in_task(self._buy_after(result, presented, buyer))
 
     # 5. Everything that is not a held credit of this payment: wait, buy, or spend by the credit token. In a task.
 
@@ -333,7 +298,7 @@ class PaidCall:
     # 6. Forward. Waits for the target; the request's body flows as fast as the target takes it.
 
     def _forward(self, opened: OpenGate, purchase: Purchase) -> None:
-        self._enter(Stage.FORWARDING)
+        self.enter(Stage.FORWARDING)
         access, call = self.access, self.call
         self.opened = opened
         self.purchase = purchase
@@ -359,14 +324,14 @@ class PaidCall:
             if not isinstance(body, list):
                 body.close()
             return
-        self._guard(self._answer, head, body, size_bytes)
+        self.guard(self._answer, head, body, size_bytes)
 
     def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         call, status = self.call, head.status
         lines, has_date = response_lines(head.headers)
         lines += self.receipts + OPEN_TO_PAGES
         if not isinstance(body, list):
-            self._in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
+            self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
             return
         self._end(status)
         if head.framing.end is BodyEnd.NONE:  # to HEAD the target's own word; 204 and 304 state none
@@ -389,7 +354,7 @@ class PaidCall:
     def on_refusal(self, error: BaseException) -> None:
         """The target failed: a 502 with the receipt, and the credit is consumed (contract 4.5)."""
         if self.stage is not Stage.OVER:
-            self._guard(self._answer_failure, error)
+            self.guard(self._answer_failure, error)
 
     def _answer_failure(self, error: BaseException) -> None:
         if not isinstance(error, ApiError):
@@ -402,7 +367,7 @@ class PaidCall:
         self.call.refuse(error, self.receipts + CORS)
 
     def _end(self, status: int, *, failed: bool = False) -> None:
-        self._enter(Stage.OVER)
+        self.enter(Stage.OVER)
         self.access.traffic.ended(self.opened.gate.id, self.call.request_id, status, failed=failed)
 
     # Leaving early: each step above may end here.
@@ -411,7 +376,7 @@ class PaidCall:
         opened = self.opened
         if not opened.gate.is_enabled:
             raise not_found()
-        self._enter(Stage.OVER)
+        self.enter(Stage.OVER)
         self.access.traffic.challenged(opened.gate.id)
         body = opened.challenge.body(self._profile(), iso(clock_ms()))
         self.call.answer(402, _402_LINES, body)
@@ -420,18 +385,19 @@ class PaidCall:
         accept = self.call.head.header.get(b"accept", b"")
         return profile_of(accept.decode("latin-1"), self.access.profile) if b"=" in accept else self.access.profile
 
-    def _exhausted(self) -> None:
+    def exhausted(self) -> None:
+        """See `Steps`."""
         opened = self.opened
         if opened.is_deleted:
             self._answer_refusal(not_found())
             return
-        self._enter(Stage.OVER)
+        self.enter(Stage.OVER)
         detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
         body = exhausted_body(opened.challenge, detail, self._profile(), iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id)
         self.call.answer(402, JSON_LINE + CORS, body)
 
-    def _refuse(self, error: ApiError) -> None:
+    def refuse(self, error: ApiError) -> None:
         """The refusal of contract 4.5: beside a refused payment stand the requirements, so that a client can tell."""
         buyer = self.buyer
         if buyer is None:
@@ -443,14 +409,14 @@ class PaidCall:
         elif error.code is Code.SETTLEMENT_PENDING and buyer.claimed is not None:
             self._answer_refusal(error, self._credit_token_line(buyer.claimed))
         elif error.status == 402:
-            self._enter(Stage.OVER)
+            self.enter(Stage.OVER)
             body = error_envelope(error, self.call.request_id, self.opened.challenge.siblings)
             self.call.refuse(error, CORS, body)
         else:
             self._answer_refusal(error)
 
     def _answer_refusal(self, error: ApiError, lines: bytes = b"") -> None:
-        self._enter(Stage.OVER)
+        self.enter(Stage.OVER)
         self.call.refuse(error, CORS + lines)
 
     def _credit_token_line(self, purchase_id: str) -> bytes:
@@ -467,43 +433,12 @@ class PaidCall:
             self._end(CLIENT_GONE_STATUS)
         _LOG.info("client_gone", request_id=self.call.request_id)
 
-    # Who calls the steps
-
-    def _guard(self, step: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - the step's own
-        """Takes a step; what it raises is answered, and never reaches parser, ledger or relay."""
-        try:
-            step(*arguments)
-        except ExhaustedError:
-            self.call.guard(self._exhausted)
-        except ApiError as error:
-            self.call.guard(self._refuse, error)
-        except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
-            if self.relay is not None:
-                self.relay.close()
-            if self.stage is Stage.FORWARDING:
-                self._end(500, failed=True)
-            self.stage = Stage.OVER
-            self.call.fail(fault)
-
-    def _in_task(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Takes steps that wait."""
-        self.task = task = asyncio.get_running_loop().create_task(self._guarded(steps))
-        self.access.tasks.add(task)
-        task.add_done_callback(self.access.tasks.discard)
-
-    async def _guarded(self, steps: Coroutine[Any, Any, None]) -> None:
-        try:
-            await steps
-        except asyncio.CancelledError:
-            if self.stage is not Stage.OVER:
-                self.call.abort()
-            raise
-        except BaseException as fault:  # noqa: BLE001 - taken apart by the one who answers
-            self._guard(_raise, fault)
-
-
-def _raise(fault: BaseException) -> NoReturn:
-    raise fault
+    def give_up(self) -> None:
+        """See `Steps`."""
+        if self.relay is not None:
+            self.relay.close()
+        if self.stage is Stage.FORWARDING:
+            self._end(500, failed=True)
 
 
 def _purchase_of(result: SpendResult) -> Purchase:

@@ -1,0 +1,111 @@
+"""How a paid request goes from step to step: its stages, who calls its steps, and what becomes of what they raise.
+
+`Stage` says what a request waits for and `NEXT` which stage may follow; the steps themselves are `access`. A step is
+called by the parser, the ledger or the relay, or it runs in the request's one task; whatever it raises is answered and
+never reaches who called it. Decides nothing about payments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from tollkeeper.core.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from tollkeeper.edge.call import InboundCall
+
+
+class ExhaustedError(Exception):
+    """The payment's credits are used up here: answered as if unpaid, so that a client may pay again."""
+
+
+class Stage(Enum):
+    """What a request waits for."""
+
+    ARRIVED = "nothing yet; a gate that is not in memory is read in a task"
+    LOGIN = "the session of its bearer, in a task; only where the gate requires a login"
+    SPENDING = "the ledger's commit; no task"
+    BUYING = "a purchase, a decision elsewhere or a credit token's credit, in a task"
+    FORWARDING = "the target; a task only to open a connection or to read back a large answer"
+    OVER = "nothing: it was answered, or its client is gone"
+
+    __hash__ = object.__hash__  # an enum hashes its name, in Python code; its members are what they are
+
+
+NEXT: Final = {
+    Stage.ARRIVED: {Stage.LOGIN, Stage.SPENDING, Stage.BUYING, Stage.OVER},
+    Stage.LOGIN: {Stage.SPENDING, Stage.BUYING, Stage.OVER},
+    Stage.SPENDING: {Stage.BUYING, Stage.FORWARDING, Stage.OVER},
+    Stage.BUYING: {Stage.FORWARDING, Stage.OVER},
+    Stage.FORWARDING: {Stage.OVER},
+    Stage.OVER: {Stage.OVER},
+}
+
+
+class Steps(ABC):
+    """One request on its way. `tasks` holds the tasks of all of them, so that they can be given up."""
+
+    __slots__ = ("call", "stage", "task", "tasks")
+
+    def __init__(self, call: InboundCall, tasks: set[asyncio.Task[None]]) -> None:
+        self.call = call
+        self.stage = Stage.ARRIVED
+        self.task: asyncio.Task[None] | None = None
+        self.tasks = tasks
+
+    def enter(self, stage: Stage) -> None:
+        """Goes on to `stage`. Raises RuntimeError where the table has no such step."""
+        if stage not in NEXT[self.stage]:
+            msg = f"a request cannot go from {self.stage.name} to {stage.name}"
+            raise RuntimeError(msg)
+        self.stage = stage
+
+    def guard(self, step: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - the step's own
+        """Takes a step; what it raises is answered, and never reaches parser, ledger or relay."""
+        try:
+            step(*arguments)
+        except ExhaustedError:
+            self.call.guard(self.exhausted)
+        except ApiError as error:
+            self.call.guard(self.refuse, error)
+        except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
+            self.give_up()
+            self.stage = Stage.OVER
+            self.call.fail(fault)
+
+    def in_task(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Takes steps that wait."""
+        self.task = task = asyncio.get_running_loop().create_task(self._guarded(steps))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _guarded(self, steps: Coroutine[Any, Any, None]) -> None:
+        try:
+            await steps
+        except asyncio.CancelledError:
+            if self.stage is not Stage.OVER:
+                self.call.abort()
+            raise
+        except BaseException as fault:  # noqa: BLE001 - taken apart by the one who answers
+            self.guard(_raise, fault)
+
+    @abstractmethod
+    def exhausted(self) -> None:
+        """Answers a payment whose credits are used up."""
+
+    @abstractmethod
+    def refuse(self, error: ApiError) -> None:
+        """Answers a refusal."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """Lets go of the target and counts what was under way: a fault of ours ends the request."""
+
+
+def _raise(fault: BaseException) -> NoReturn:
+    raise fault
