@@ -14,21 +14,23 @@ from tests.core.payments import BASE_SEPOLIA, PAY_TO
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import ZERO_ADDRESS, checksum_address
 from tollkeeper.core.limits import CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
-from tollkeeper.core.paygates import (
+from tollkeeper.core.paygate_fields import (
     METHODS,
     RESERVED_SLUGS,
+    is_slug,
+    parse_methods,
+    parse_price,
+    parse_slug,
+    random_slug,
+)
+from tollkeeper.core.paygates import (
     Counters,
     CreateDefaults,
     FormerPrice,
     FormerVersion,
     PayGate,
-    is_slug,
     parse_create,
-    parse_methods,
-    parse_price,
-    parse_slug,
     paygate_body,
-    random_slug,
     updated,
     with_former_prices,
 )

@@ -25,7 +25,7 @@ from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.forwarding import response_lines
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
-from tollkeeper.core.paygates import RESERVED_SLUGS, is_slug
+from tollkeeper.core.paygate_fields import RESERVED_SLUGS, is_slug
 from tollkeeper.core.purchases import Spend, credit_token, purchase_of_token
 from tollkeeper.edge.call import JSON_LINE
 from tollkeeper.edge.relay import RelayRequest

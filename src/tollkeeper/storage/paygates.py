@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
-from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, random_slug, with_former_prices
+from tollkeeper.core.paygate_fields import random_slug
+from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, with_former_prices
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sequences import next_id
