@@ -1,6 +1,6 @@
 // Compiles every .sol file beside this script into one artifact each: {contract, abi, bytecode, runtime, compiler, settings}.
 //
-//   node build.js                 rewrite the committed artifacts (package data of tollkeeper.sandbox)
+//   node build.js                 rewrite the committed artifacts (package data of tollkeeper.chains)
 //   node build.js --check         compile, compare with the committed artifacts, exit 1 where they differ
 //   node build.js --out DIR       write to DIR instead
 //   node build.js --solc DIR      take the compiler from DIR/node_modules (default: beside this script)
@@ -17,7 +17,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const { values: options } = parseArgs({
   options: {
     check: { type: "boolean", default: false },
-    out: { type: "string", default: join(here, "..", "src", "tollkeeper", "sandbox", "artifacts") },
+    out: { type: "string", default: join(here, "..", "src", "tollkeeper", "chains", "artifacts") },
     solc: { type: "string", default: here },
   },
 });

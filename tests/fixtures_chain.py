@@ -39,12 +39,12 @@ def run_anvil_with_fiat_token(wallets: TestWallets) -> Iterator[ChainUnderTest]:
 
 
 @contextlib.contextmanager
-def run_anvil_with_test_token(wallets: TestWallets) -> Iterator[ChainUnderTest]:
-    """A fresh anvil with our own token, under a name that neither network uses."""
+def run_anvil_with_test_token(wallets: TestWallets, *, name: str = _OTHER_NAME) -> Iterator[ChainUnderTest]:
+    """A fresh anvil with our own token, unless told otherwise under a name that neither network uses."""
     with run_anvil() as url, contextlib.closing(RpcClient(url)) as rpc:
         fund_wallets(rpc, wallets)
-        plant_test_token(rpc, wallets, name=_OTHER_NAME)
-        yield ChainUnderTest("anvil-test-token", rpc, wallets, _OTHER_NAME)
+        plant_test_token(rpc, wallets, name=name)
+        yield ChainUnderTest("anvil-test-token", rpc, wallets, name)
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +78,13 @@ def anvil_fiat_token(wallets: TestWallets) -> Iterator[ChainUnderTest]:
 def anvil_test_token(wallets: TestWallets) -> Iterator[ChainUnderTest]:
     """Our own token on anvil."""
     with run_anvil_with_test_token(wallets) as chain:
+        yield chain
+
+
+@pytest.fixture
+def anvil_same_token(wallets: TestWallets) -> Iterator[ChainUnderTest]:
+    """Our own token on anvil under the name that it has in the sandbox: what is signed for one holds on the other."""
+    with run_anvil_with_test_token(wallets, name=TOKEN_NAME) as chain:
         yield chain
 
 

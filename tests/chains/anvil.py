@@ -34,13 +34,19 @@ _LOST_AND_FOUND: Final = "0x00000000000000000000000000000000000000f0"
 FIAT_TOKEN_NAME: Final = "USDC"  # what it is called on base-sepolia
 
 
-@contextlib.contextmanager
-def run_anvil() -> Iterator[str]:
-    """A fresh node for base-sepolia's chain id; its URL. ANVIL names another binary than the installed one."""
+def anvil_binary() -> Path:
+    """The installed one, or what ANVIL names."""
     binary = Path(os.environ.get("ANVIL", _ANVIL))
     if not binary.exists():
         msg = f"{binary} is missing: run tests/chains/setup"
         raise FileNotFoundError(msg)
+    return binary
+
+
+@contextlib.contextmanager
+def run_anvil() -> Iterator[str]:
+    """A fresh node for base-sepolia's chain id; its URL."""
+    binary = anvil_binary()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
-from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
+from tollkeeper.core.receipt_logs import Log, Transfer, Verdict, judge_logs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -24,25 +23,13 @@ _FIRST_POLL_SECONDS: Final = 0.002
 _LAST_POLL_SECONDS: Final = 0.5
 
 
-class Verdict(Enum):
-    """What a receipt says about the transfer that its transaction was to make."""
-
-    TRANSFERRED = auto()  # status 1, one matching Transfer and the AuthorizationUsed of this authorization
-    REVERTED = auto()  # status 0
-    MISMATCH = auto()  # status 1 without those events
-    ABSENT = auto()  # no canonical receipt: nothing is known
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A transaction of ours and the transfer in it. Addresses, nonce and hash are lower-case hex, value base units."""
+    """A transaction of ours and a transfer in it, the only one or (`in_batch`) one of several."""
 
     transaction_hash: str
-    asset: str
-    payer: str
-    pay_to: str
-    value: int
-    nonce: str
+    transfer: Transfer
+    in_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +63,14 @@ def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
             raise RpcUnavailable(msg)
         if quantity(receipt["status"]) != 1:
             return Verdict.REVERTED
-        logs = [log for log in receipt["logs"] if log["address"].lower() == expected.asset]
-        transfers = sum(_is_transfer(log, expected) for log in logs)
-        used = any(_is_use(log, expected) for log in logs)
+        logs = [
+            Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"])
+            for log in receipt["logs"]
+        ]
+        return judge_logs(expected.transfer, logs, in_batch=expected.in_batch)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         msg = "the node's receipt cannot be read"
         raise RpcUnavailable(msg) from error
-    return Verdict.TRANSFERRED if transfers == 1 and used else Verdict.MISMATCH
-
-
-def _topic(address: str) -> str:
-    return "0x" + "0" * 24 + address[2:]
-
-
-def _is_transfer(log: dict[str, Any], expected: Expected) -> bool:
-    topics = [topic.lower() for topic in log["topics"]]
-    named = [TRANSFER_TOPIC, _topic(expected.payer), _topic(expected.pay_to)]
-    return topics == named and int(log["data"], 16) == expected.value
-
-
-def _is_use(log: dict[str, Any], expected: Expected) -> bool:
-    topics = [topic.lower() for topic in log["topics"]]
-    return topics == [AUTHORIZATION_USED_TOPIC, _topic(expected.payer), expected.nonce]
 
 
 class ReceiptReader:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.chains.artifacts import load_artifact
 from tollkeeper.core.evm import keccak256
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.sandbox.artifacts import load_artifact
 from tollkeeper.sandbox.evm_engine import Account, GenesisAccount
 
 if TYPE_CHECKING:

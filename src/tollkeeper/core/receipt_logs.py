@@ -1,0 +1,72 @@
+"""What the logs of one transaction say about one authorization in it (contract 5.2; security A-14).
+
+A transfer with authorization leaves two events of the token: AuthorizationUsed(payer, nonce) and, beside it,
+Transfer(payer, payTo, value). A transaction may make many such transfers, also several of one payer to one payee of one
+value, so an event of each kind somewhere in it proves nothing: the events are read in pairs, in the order of the log.
+Whether the receipt is canonical and deep is not decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Verdict(Enum):
+    """What a receipt says about the transfer that its transaction was to make."""
+
+    TRANSFERRED = auto()  # the AuthorizationUsed of this authorization, and beside it the one matching Transfer
+    REVERTED = auto()  # the transaction has status 0, or it carries several and this one left no trace
+    MISMATCH = auto()  # status 1 without those events
+    ABSENT = auto()  # no canonical receipt: nothing is known
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One event. Hex is lower case; the address is the contract's that emitted it."""
+
+    address: str
+    topics: tuple[str, ...]
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The transfer that an authorization makes. Addresses and nonce are lower-case hex, the value is base units."""
+
+    asset: str
+    payer: str
+    pay_to: str
+    value: int
+    nonce: str
+
+
+def judge_logs(transfer: Transfer, logs: Sequence[Log], *, in_batch: bool) -> Verdict:
+    """What the logs of a transaction with status 1 say. `in_batch`: it was to make other transfers too.
+
+    Raises: ValueError for a log that the token cannot have written.
+    """
+    payer = _topic(transfer.payer)
+    used = (AUTHORIZATION_USED_TOPIC, payer, transfer.nonce)
+    moved = (TRANSFER_TOPIC, payer, _topic(transfer.pay_to))
+    kinds = {AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC}
+    events = [log for log in logs if log.address == transfer.asset and log.topics and log.topics[0] in kinds]
+    uses = [index for index, log in enumerate(events) if log.topics == used]
+    moves = [index for index, log in enumerate(events) if log.topics == moved and int(log.data, 16) == transfer.value]
+    if not in_batch:
+        return Verdict.TRANSFERRED if uses and len(moves) == 1 else Verdict.MISMATCH
+    if not uses:
+        return Verdict.REVERTED
+    # The first two belong together, and so on; which of the two a token writes first is its own affair.
+    is_pair = len(uses) == 1 and uses[0] ^ 1 in moves and len(events) % 2 == 0
+    return Verdict.TRANSFERRED if is_pair else Verdict.MISMATCH
+
+
+def _topic(address: str) -> str:
+    return "0x" + "0" * 24 + address[2:]
