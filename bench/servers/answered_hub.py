@@ -31,9 +31,10 @@ from tollkeeper.storage import open_database
 if TYPE_CHECKING:
     import asyncio
 
+    from tollkeeper.core.verification import EvmAsset
     from tollkeeper.core.wire import EvmPayload
 
-FACTS: Final = ChainFacts(asset_has_code=True, nonce_used=False, balance=10**12, revert=None)
+FACTS: Final = ChainFacts(asset_has_code=True, wallet_accepts=None, nonce_used=False, balance=10**12, revert=None)
 PUBLIC_URL: Final = "http://127.0.0.1:8402"
 
 
@@ -44,9 +45,11 @@ class AnsweredChain(EvmChain):
         """Adopts the sandbox's token."""
         self.asset = sandbox_asset()
 
-    async def state(self, payload: EvmPayload, sender: str) -> tuple[ChainFacts, Block]:
+    async def state(
+        self, payload: EvmPayload, asset: EvmAsset, sender: str, *, is_signed_by_key: bool
+    ) -> tuple[ChainFacts, Block]:
         """The facts, without a question."""
-        del payload, sender
+        del payload, asset, sender, is_signed_by_key
         return FACTS, Block(number=1, timestamp_seconds=int(time.time()), base_fee_wei=1)
 
 

@@ -34,6 +34,7 @@ from tollkeeper.core.verification import (
     Reason,
     chain_checks,
     code_of_reason,
+    deployed_check,
     form_checks,
     payment_key,
     refusal,
@@ -47,7 +48,10 @@ from tollkeeper.core.wire import UINT256_MAX, Payment, PaymentKey, Requirements,
 
 PAYLOAD = signed_payload()
 PAYMENT = signed_payment()
-GOOD_FACTS = ChainFacts(asset_has_code=True, nonce_used=False, balance=AUTHORIZATION.value, revert=None)
+GOOD_FACTS = ChainFacts(
+    asset_has_code=True, wallet_accepts=None, nonce_used=False, balance=AUTHORIZATION.value, revert=None
+)
+SIGNED = signature_check(PAYLOAD, BASE_SEPOLIA)
 OTHER_ADDRESS = "0x" + "ab" * 20
 
 
@@ -68,8 +72,8 @@ def all_checks(payment: Payment, requirements: Requirements, facts: ChainFacts) 
         *form_checks(payment, ASSETS),
         *requirement_checks(payment, requirements, BASE_SEPOLIA),
         *time_checks(payload, NOW_SECONDS),
-        signature_check(payload, BASE_SEPOLIA),
-        *chain_checks(payload, facts),
+        deployed_check(payload),
+        *chain_checks(payload, signature_check(payload, BASE_SEPOLIA), facts),
     ]
 
 
@@ -89,8 +93,9 @@ def test_a_good_payment_passes_every_rule_and_the_rules_stand_in_their_order() -
         "value",
         "validBefore",
         "validAfter",
-        "signature",
+        "deployed",
         "assetCode",
+        "signature",
         "nonceUnused",
         "balance",
         "simulation",
@@ -300,14 +305,30 @@ def test_a_signature_holds_for_no_changed_authorization(authorization: Authoriza
 def test_what_the_chain_says_against_a_payment_refuses_it(
     facts: ChainFacts, name: str, reason: Reason, code: Code
 ) -> None:
-    assert failed(chain_checks(PAYLOAD, facts)) == [(name, reason)]
-    assert refused(chain_checks(PAYLOAD, facts)).code is code
+    assert failed(chain_checks(PAYLOAD, SIGNED, facts)) == [(name, reason)]
+    assert refused(chain_checks(PAYLOAD, SIGNED, facts)).code is code
 
 
 @pytest.mark.parametrize(("balance", "is_enough"), [(9_999, False), (10_000, True), (10_001, True)])
 def test_the_balance_must_be_at_least_the_value(balance: int, is_enough: bool) -> None:  # noqa: FBT001
-    checks = chain_checks(PAYLOAD, replace(GOOD_FACTS, balance=balance))
+    checks = chain_checks(PAYLOAD, SIGNED, replace(GOOD_FACTS, balance=balance))
     assert failed(checks) == ([] if is_enough else [("balance", Reason.FUNDS)])
+
+
+@pytest.mark.parametrize("signed_by", [None, OTHER_KEY])
+@pytest.mark.parametrize("word", [None, True, False])
+def test_code_at_the_payer_overrules_its_key_and_only_there(signed_by: bytes | None, word: bool | None) -> None:  # noqa: FBT001
+    payload = PAYLOAD if signed_by is None else signed_payload(key=signed_by)
+    by_key = signature_check(payload, BASE_SEPOLIA)
+    checks = chain_checks(payload, by_key, replace(GOOD_FACTS, wallet_accepts=word))
+    is_good = signed_by is None if word is None else word
+    assert failed(checks) == ([] if is_good else [("signature", Reason.SIGNATURE)])
+
+
+def test_a_wallet_that_the_signature_would_deploy_is_refused_without_a_question() -> None:
+    wrapped = replace(PAYLOAD, signature=PAYLOAD.signature + bytes(31) + bytes.fromhex("6492" * 16))
+    assert failed([deployed_check(wrapped)]) == [("deployed", Reason.COUNTERFACTUAL)]
+    assert refused([deployed_check(wrapped)]).code is Code.PAYMENT_INVALID
 
 
 # Order and refusal
@@ -320,7 +341,7 @@ def test_the_first_rule_that_fails_is_the_one_that_is_told() -> None:
     )
     payment = Payment(2, "upto", "polygon", signed_payload(wrong_authorization, key=OTHER_KEY))
     requirements = replace(REQUIREMENTS, scheme="upto", network="base", asset=OTHER_ADDRESS)
-    facts = ChainFacts(asset_has_code=False, nonce_used=True, balance=0, revert="reverted")
+    facts = ChainFacts(asset_has_code=False, wallet_accepts=None, nonce_used=True, balance=0, revert="reverted")
     told = []
     for _ in range(20):
         checks = all_checks(payment, requirements, facts)
@@ -343,8 +364,8 @@ def test_the_first_rule_that_fails_is_the_one_that_is_told() -> None:
         "value",
         "validBefore",
         "validAfter",
-        "signature",
         "assetCode",
+        "signature",
         "nonceUnused",
         "balance",
         "simulation",

@@ -153,17 +153,6 @@ async def test_a_cancelled_authorization_is_a_used_one_and_its_transaction_is_na
     assert answer.body["transaction"] == receipt["transactionHash"]
 
 
-async def test_an_account_with_code_is_judged_as_the_token_judges_it(
-    hub: HubUnderTest, embedded_chain: ChainUnderTest
-) -> None:
-    payment = new_payment(embedded_chain)
-    delegated = "0xef0100" + "5a" * 20  # EIP-7702: the payer's key signs, but the token asks the payer's code
-    embedded_chain.rpc.call("anvil_setCode", payment.authorization.payer, delegated)
-    answer = await hub.post("/verify", payment.body)
-    assert answer.reason == "invalid_exact_evm_transaction_simulation_failed"
-    assert (await hub.settle(payment)).reason == "invalid_exact_evm_transaction_simulation_failed"
-
-
 async def test_explain_lists_every_check_with_expected_and_found(
     hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

@@ -32,6 +32,9 @@ _DEFAULT_TIP_WEI: Final = 1_000_000
 # A cancelled or used authorization is looked for in about the last five hours of Base.
 _LOG_RANGE_BLOCKS: Final = 9_000
 _ERROR_SELECTOR: Final = bytes.fromhex("08c379a0")
+# How nodes name an execution that ended without a revert (go-ethereum's and anvil's words). A contract wallet can bring
+# any of them about, so none may look like a node that does not answer.
+_HALTS: Final = ("gas", "opcode", "stack", "jump", "write protection", "return data", "evm error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,23 +185,49 @@ class EvmChain:
         call = {"from": sender, "to": self._address, "gas": hex(self.config.gas_limit), "data": "0x" + data.hex()}
         return "eth_call", [call, "latest"]
 
-    async def state(self, payload: EvmPayload, sender: str) -> tuple[ChainFacts, Block]:
-        """What the chain says about a payment, in one batch. `sender` is who would settle it.
+    def _wallet_calls(self, payload: EvmPayload, asset: EvmAsset) -> tuple[Call, Call]:
+        """The payer's code, and its word on the signature; asked with as much gas as a settlement would have."""
+        payer = payload.authorization.payer
+        digest = evm.authorization_digest(asset.separator, payload.authorization)
+        data = "0x" + evm.wallet_signature_calldata(digest, payload.signature).hex()
+        question = {"from": self._address, "to": payer, "gas": hex(self.config.gas_limit), "data": data}
+        return ("eth_getCode", [payer, "latest"]), ("eth_call", [question, "latest"])
+
+    async def wallet_accepts(self, payload: EvmPayload, asset: EvmAsset) -> bool | None:
+        """What the payer's code says of the signature (ERC-1271); None where the payer has no code.
 
         Raises: RpcUnavailable.
         """
+        code, word = await self.rpc.ask(self._wallet_calls(payload, asset))
+        return _accepts(word) if _data(code) else None
+
+    async def state(
+        self, payload: EvmPayload, asset: EvmAsset, sender: str, *, is_signed_by_key: bool
+    ) -> tuple[ChainFacts, Block]:
+        """What the chain says about a payment, in one batch. `sender` is who would settle it.
+
+        A payer whose key signed and that has code all the same is asked in a second batch: it is rare, and the question
+        costs the node more than the others. Raises: RpcUnavailable.
+        """
         authorization = payload.authorization
-        code, used, balance, simulation, block = await self.rpc.ask(
+        ask_code, ask_wallet = self._wallet_calls(payload, asset)
+        code, payer_code, used, balance, simulation, block, *word = await self.rpc.ask(
             [
                 ("eth_getCode", [self._address, "latest"]),
+                ask_code,
                 self._read_call(evm.authorization_state_calldata(authorization.payer, authorization.nonce)),
                 self._read_call(evm.balance_of_calldata(authorization.payer)),
                 self._simulation(payload, sender),
                 ("eth_getBlockByNumber", ["latest", False]),
+                *(() if is_signed_by_key else (ask_wallet,)),
             ]
         )
+        has_code = bool(_data(payer_code))
+        if has_code and not word:
+            word = await self.rpc.ask([ask_wallet])
         facts = ChainFacts(
             asset_has_code=bool(_data(code)),
+            wallet_accepts=_accepts(word[0]) if has_code else None,
             nonce_used=_word(used) != 0,
             balance=_word(balance),
             revert=_revert(simulation),
@@ -368,6 +397,11 @@ def _block(answer: Answer) -> Block:
     )
 
 
+def _accepts(answer: Answer) -> bool:
+    """A wallet's yes to a signature. Raises: RpcUnavailable where the node did not run the call."""
+    return _revert(answer) is None and evm.is_wallet_acceptance(_data(answer))
+
+
 def _revert(answer: Answer) -> str | None:
     """The reason of a reverted eth_call; None where it passed. Raises: RpcUnavailable where the node did not run it."""
     if not isinstance(answer, RpcError):
@@ -375,7 +409,7 @@ def _revert(answer: Answer) -> str | None:
         return None
     data = answer.data if isinstance(answer.data, str) else ""
     if answer.code != 3 and "revert" not in answer.message.lower() and not data.startswith("0x"):
-        if "gas" in answer.message.lower():  # a contract wallet that burns all gas: the transfer would not pass
+        if any(word in answer.message.lower() for word in _HALTS):
             return answer.message
         msg = f"the node could not simulate: {answer.message}"
         raise RpcUnavailable(msg)

@@ -39,6 +39,8 @@ _HALF_ORDER: Final = (SECP256K1_ORDER // 2).to_bytes(32, "big")
 ZERO_ADDRESS: Final = "0x" + 40 * "0"
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 SIGNATURE_LENGTH: Final = 65
+# The last word of a signature that says how to deploy the wallet that made it (ERC-6492).
+_COUNTERFACTUAL_MARK: Final = bytes.fromhex("6492" * 16)
 _PADDING: Final = "00" * 12  # before an address, which a word holds at its end
 
 TRANSFER_TYPEHASH: Final = keccak256(
@@ -68,6 +70,7 @@ SELECTOR_TRANSFER_BYTES: Final = selector(
 SELECTOR_AUTHORIZATION_STATE: Final = selector(b"authorizationState(address,bytes32)")
 SELECTOR_BALANCE_OF: Final = selector(b"balanceOf(address)")
 SELECTOR_DOMAIN_SEPARATOR: Final = selector(b"DOMAIN_SEPARATOR()")
+SELECTOR_IS_VALID_SIGNATURE: Final = selector(b"isValidSignature(bytes32,bytes)")
 SELECTOR_NAME: Final = selector(b"name()")
 SELECTOR_VERSION: Final = selector(b"version()")
 
@@ -208,8 +211,27 @@ def transfer_calldata(authorization: Authorization, signature: bytes) -> bytes:
     head = _authorization_words(authorization)
     if len(signature) == SIGNATURE_LENGTH:
         return SELECTOR_TRANSFER + head + _word(signature[64]) + signature[:64]
-    padding = bytes(-len(signature) % 32)
-    return SELECTOR_TRANSFER_BYTES + head + _word(7 * 32) + _word(len(signature)) + signature + padding
+    return SELECTOR_TRANSFER_BYTES + head + _word(7 * 32) + _bytes_tail(signature)
+
+
+def _bytes_tail(data: bytes) -> bytes:
+    """The last part of calldata that ends with `bytes`: length, content, padding."""
+    return _word(len(data)) + data + bytes(-len(data) % 32)
+
+
+def is_counterfactual_signature(signature: bytes) -> bool:
+    """Is this the signature of a wallet that is not deployed yet (ERC-6492)?"""
+    return signature.endswith(_COUNTERFACTUAL_MARK)
+
+
+def wallet_signature_calldata(digest: bytes, signature: bytes) -> bytes:
+    """Calldata of isValidSignature(digest, signature), as the token asks a payer that has code (ERC-1271)."""
+    return SELECTOR_IS_VALID_SIGNATURE + digest + _word(2 * 32) + _bytes_tail(signature)
+
+
+def is_wallet_acceptance(answer: bytes) -> bool:
+    """Does what isValidSignature returned mean yes, as the token reads it: a first word that is the selector?"""
+    return answer[:32] == SELECTOR_IS_VALID_SIGNATURE + bytes(28)
 
 
 def authorization_state_calldata(payer: str, nonce: str) -> bytes:

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tollkeeper.core.errors import ApiError, Code, payment_error
-from tollkeeper.core.evm import authorization_digest, domain_separator, recover_address
+from tollkeeper.core.evm import (
+    authorization_digest,
+    domain_separator,
+    is_counterfactual_signature,
+    recover_address,
+)
 from tollkeeper.core.limits import VALID_BEFORE_MARGIN_SECONDS
 from tollkeeper.core.networks import ALIASES, Network
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, PaymentKey, Requirements
@@ -35,6 +40,7 @@ class Reason(StrEnum):
     VALID_BEFORE = "invalid_exact_evm_payload_authorization_valid_before"
     VALID_AFTER = "invalid_exact_evm_payload_authorization_valid_after"
     SIGNATURE = "invalid_exact_evm_payload_signature"
+    COUNTERFACTUAL = "eip6492_factory_not_allowed"
     ASSET_CODE = "asset_not_deployed_contract"
     NONCE_USED = "invalid_exact_evm_nonce_already_used"
     FUNDS = "insufficient_funds"
@@ -85,9 +91,14 @@ class EvmAsset:
 
 @dataclass(frozen=True, slots=True)
 class ChainFacts:
-    """What a node said about one authorization. `revert` is the reason of a failed simulation, None when it passed."""
+    """What a node said about one authorization.
+
+    `wallet_accepts`: what the payer's own code says of the signature (ERC-1271); None where the payer has no code, so
+    that its key decides, as in the token. `revert` is the reason of a failed simulation, None when it passed.
+    """
 
     asset_has_code: bool
+    wallet_accepts: bool | None
     nonce_used: bool
     balance: int
     revert: str | None
@@ -193,8 +204,18 @@ def time_checks(payload: EvmPayload, now_seconds: int) -> Iterator[Check]:
     )
 
 
+def deployed_check(payload: EvmPayload) -> Check:
+    """Is the payer there to be asked? A wallet that its signature would deploy first (ERC-6492) is refused."""
+    is_counterfactual = is_counterfactual_signature(payload.signature)
+    found = "an ERC-6492 signature" if is_counterfactual else "deployed"
+    return Check("deployed", not is_counterfactual, Reason.COUNTERFACTUAL, "deployed", found)
+
+
 def signature_check(payload: EvmPayload, asset: EvmAsset) -> Check:
-    """Did the payer sign this authorization under the token's own domain?"""
+    """Did the payer's key sign this authorization under the token's own domain?
+
+    Says nothing yet of a payer that has code: `judged_signature` does, when a node was asked.
+    """
     digest = authorization_digest(asset.separator, payload.authorization)
     try:
         signer = "0x" + recover_address(digest, payload.signature).hex()
@@ -204,9 +225,25 @@ def signature_check(payload: EvmPayload, asset: EvmAsset) -> Check:
     return Check("signature", signer == payload.authorization.payer, Reason.SIGNATURE, expected, signer)
 
 
-def chain_checks(payload: EvmPayload, facts: ChainFacts) -> Iterator[Check]:
-    """What the chain says, most telling fact first, so that a failed simulation is named by its cause."""
+def judged_signature(by_key: Check, wallet_accepts: bool | None) -> Check:  # noqa: FBT001 - an answer of three values
+    """The check of the signature as the token makes it: a payer's code decides where there is any, else its key.
+
+    The payer's code is asked even where its key signed (an EIP-7702 delegation): the token asks it too.
+    `wallet_accepts` is that of `ChainFacts`.
+    """
+    if wallet_accepts is None:
+        return by_key
+    found = "accepted by the payer's code" if wallet_accepts else "refused by the payer's code (ERC-1271)"
+    return Check("signature", wallet_accepts, Reason.SIGNATURE, by_key.expected, found)
+
+
+def chain_checks(payload: EvmPayload, by_key: Check, facts: ChainFacts) -> Iterator[Check]:
+    """What the chain says, most telling fact first, so that a failed simulation is named by its cause.
+
+    `by_key` is `signature_check`'s result, which the chain may overrule.
+    """
     yield Check("assetCode", facts.asset_has_code, Reason.ASSET_CODE, expected=True, actual=facts.asset_has_code)
+    yield judged_signature(by_key, facts.wallet_accepts)
     yield Check(
         "nonceUnused", not facts.nonce_used, Reason.NONCE_USED, "unused", "used" if facts.nonce_used else "unused"
     )

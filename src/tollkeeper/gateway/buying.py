@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
@@ -56,6 +56,10 @@ class Buyer:
     claimed: str | None = None
 
 
+# The signature too: nobody may learn or spoil the outcome of a payment by naming it without having signed it.
+_Slot: TypeAlias = "tuple[PaymentKey, bytes, int, int]"
+
+
 @dataclass(slots=True)
 class _Attempt:
     """One payment being bought at one gate version, and who waits for it."""
@@ -67,7 +71,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """A payment whose form and signature were checked, as it came with one request."""
+    """A payment whose form was checked, as it came with one request; its signature may still be anything."""
 
     payment: Payment
     key: PaymentKey
@@ -105,7 +109,7 @@ class Buying:
         self._new_id = new_id
         self._gateway_url = gateway_url
         self._status_url = status_url
-        self._attempts: dict[tuple[PaymentKey, int, int], _Attempt] = {}
+        self._attempts: dict[_Slot, _Attempt] = {}
         self._decided = asyncio.Condition()
         self._awaited: Counter[str] = Counter()
 
@@ -120,7 +124,7 @@ class Buying:
         credit again. Raises: the refusal; SETTLEMENT_PENDING when `deadline` (loop time) passes first.
         """
         gate = opened.gate
-        slot = (presented.key, gate.id, gate.version)
+        slot = (presented.key, presented.payload.signature, gate.id, gate.version)
         attempt = self._attempts.get(slot)
         if attempt is None:
             task = asyncio.create_task(self._attempt(slot, opened, presented, buyer))
@@ -140,7 +144,7 @@ class Buying:
             raise
         return result if mine and result.outcome is Spend.SPENT else None
 
-    def _finished(self, slot: tuple[PaymentKey, int, int], task: asyncio.Task[SpendResult]) -> None:
+    def _finished(self, slot: _Slot, task: asyncio.Task[SpendResult]) -> None:
         self._attempts.pop(slot, None)
         if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
             _LOG.error("purchase_broke_off", fault=repr(fault))
@@ -171,9 +175,7 @@ class Buying:
             if not self._awaited[purchase.id]:
                 del self._awaited[purchase.id]
 
-    async def _attempt(
-        self, slot: tuple[PaymentKey, int, int], opened: OpenGate, presented: Presented, buyer: Buyer
-    ) -> SpendResult:
+    async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
         arrived_ms = self._clock_ms()
         terms = terms_for(opened.gate, presented.payload, arrived_ms)
         require(time_checks(presented.payload, arrived_ms // 1000))

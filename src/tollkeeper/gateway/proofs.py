@@ -1,4 +1,8 @@
-"""Payment headers as proofs: decoded, form and signature checked, remembered (contract 4.2)."""
+"""Payment headers as proofs: decoded, form and signature checked, remembered (contract 4.2).
+
+A signature that the payer's key did not make may be a contract wallet's, which only a chain can judge: the facilitator
+does when the payment is new, and a credit of a purchase is spent only by the very bytes that bought it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.errors import Code, payment_error
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.purchases import header_hash
-from tollkeeper.core.verification import form_checks, payment_key, refusal, require, signature_check
+from tollkeeper.core.verification import deployed_check, form_checks, payment_key, require, signature_check
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.gateway.buying import Presented
 
@@ -28,7 +32,7 @@ class Proofs:
         self._verified: OrderedDict[bytes, Presented] = OrderedDict()
 
     def read(self, headers: Sequence[bytes]) -> Presented:
-        """Decodes the payment header and checks form and signature; about 0.1 ms of computing, once per header.
+        """Decodes the payment header and checks form and the payer's key; about 0.1 ms of computing, once per header.
 
         Only a byte-identical header that passed before skips it. Raises: the refusal.
         """
@@ -45,10 +49,10 @@ class Proofs:
         payload = payment.payload
         assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
         asset = assets[normalise(payment.network).name]
-        check = signature_check(payload, asset)
-        if not check.ok:
-            raise refusal(check)
+        require((deployed_check(payload),))
         presented = Presented(payment, payment_key(asset, payload), header, header_hash(header))
+        if not signature_check(payload, asset).ok:
+            return presented
         self._verified[header] = presented
         if len(self._verified) > VERIFIED_HEADERS_MAX:
             self._verified.popitem(last=False)

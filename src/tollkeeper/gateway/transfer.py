@@ -19,7 +19,7 @@ from tollkeeper.core.challenge import Profile, profile_of, transfer_challenge
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import normalise
-from tollkeeper.core.verification import code_of_reason, form_checks, payment_key, require, signature_check
+from tollkeeper.core.verification import code_of_reason, form_checks, payment_key, require
 from tollkeeper.core.wire import (
     SCHEME,
     X402_VERSION,
@@ -102,7 +102,10 @@ class DirectTransfers:
         return transfer_challenge(wish.asset, terms.pay_to, terms.value, self.public_url + PATH, API_VERSION)
 
     def read_payment(self, wish: Wish, headers: Sequence[str]) -> Payment:
-        """The payment, good in form and signature and for this transfer. Raises: the refusal, of type payment."""
+        """The payment, good in form and for this transfer; its signature is the hub's to judge.
+
+        Raises: the refusal, of type payment.
+        """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
         payment = decode_payment_header(headers[0].encode("latin-1"))
@@ -120,7 +123,6 @@ class DirectTransfers:
                     f"the payment is not the transfer that the body describes: {name}",
                     details={"check": name, "expected": expected, "found": found},
                 )
-        require([signature_check(_payload(payment), wish.asset)])
         return payment
 
     async def carry_out(self, wish: Wish, payment: Payment) -> dict[str, Any]:

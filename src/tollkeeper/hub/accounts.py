@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES
+from tollkeeper.core.verification import judged_signature, signature_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tollkeeper.chains.evm import EvmChain
-    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.core.verification import Check, EvmAsset
+    from tollkeeper.core.wire import EvmPayload
     from tollkeeper.hub.gas import Gas
     from tollkeeper.hub.signer import Signer, SignerPolicy
 
@@ -43,6 +46,21 @@ def require_reachable(accounts: Mapping[str, Account], network: str) -> None:
     account = accounts.get(ALIASES.get(network, network))
     if account is not None and account.chain.asset is None and not account.chain.is_refused:
         raise unavailable("its node does not answer")
+
+
+async def checked_signature(account: Account, asset: EvmAsset, payload: EvmPayload) -> Check:
+    """Is the payment signed, by the payer's key or else by what its code says? A node is asked only in the second case.
+
+    A payment must pass this before anything about it is told or begun: its identity says nothing of its signature.
+    A payer that has code beside a key that signed is left to the simulation. Raises: UNAVAILABLE.
+    """
+    by_key = signature_check(payload, asset)
+    if by_key.ok:
+        return by_key
+    try:
+        return judged_signature(by_key, await account.chain.wallet_accepts(payload, asset))
+    except RpcUnavailable as error:
+        raise unavailable(str(error)) from error
 
 
 def unavailable(reason: str) -> ApiError:

@@ -22,6 +22,7 @@ from tollkeeper.core.verification import (
     EvmAsset,
     Reason,
     chain_checks,
+    deployed_check,
     form_checks,
     payment_key,
     requirement_checks,
@@ -29,7 +30,7 @@ from tollkeeper.core.verification import (
     time_checks,
 )
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment
-from tollkeeper.hub.accounts import Account, enabled_assets, require_reachable, unavailable
+from tollkeeper.hub.accounts import Account, checked_signature, enabled_assets, require_reachable, unavailable
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_settle_options, read_plain
 from tollkeeper.hub.settlement import Order, Outcome, Settlements, requirements_hash
@@ -110,15 +111,18 @@ class Facilitator:
         )
         require_reachable(self._accounts, asked.payment.network)
         assets = self._assets()
-        failed = next((check for check in _static_checks(asked, assets) if not check.ok), None)
-        if failed is None:
+        failed = await self._refusal(asked, assets)
+        if failed is not None:
+            outcome = Outcome(success=False, reason=failed.reason.value)
+        else:
             asset = assets[ALIASES.get(asked.payment.network, asked.payment.network)]
-            assert isinstance(asked.payment.payload, EvmPayload)  # noqa: S101 - form_checks passed
+            payload = asked.payment.payload
+            assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks passed
             order = Order(
                 account=self._accounts[asset.network.name],
-                key=payment_key(asset, asked.payment.payload),
+                key=payment_key(asset, payload),
                 payment=asked.payment,
-                payload=asked.payment.payload,
+                payload=payload,
                 requirements=asked.requirements,
                 options=options,
                 kind=Kind.PURCHASE,
@@ -129,10 +133,18 @@ class Facilitator:
                 requirements_hash=requirements_hash(asked.requirements),
             )
             outcome = await self._settlements.settle(order)
-        else:
-            outcome = Outcome(success=False, reason=failed.reason.value)
         body = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
         await send_answer(send, 200, envelope(body))
+
+    async def _refusal(self, asked: Asked, assets: Mapping[str, EvmAsset]) -> Check | None:
+        """The first rule that the payment breaks, of those that no simulation judges. Raises: UNAVAILABLE."""
+        failed = next((check for check in _static_checks(asked, assets) if not check.ok), None)
+        payload = asked.payment.payload
+        if failed is not None or not isinstance(payload, EvmPayload):
+            return failed
+        asset = assets[ALIASES.get(asked.payment.network, asked.payment.network)]
+        signed = await checked_signature(self._accounts[asset.network.name], asset, payload)
+        return None if signed.ok else signed
 
     def supported_body(self) -> dict[str, Any]:
         """`kinds` once per name that a version 1 client may send, `extensions`, `signers`."""
@@ -162,17 +174,19 @@ class Facilitator:
             checks.append(check)
             if not check.ok and not explain:
                 return checks
-        network = ALIASES.get(asked.payment.network, asked.payment.network)
-        if network not in assets or not isinstance(asked.payment.payload, EvmPayload):
+        asset = assets.get(ALIASES.get(asked.payment.network, asked.payment.network))
+        payload = asked.payment.payload
+        if asset is None or not isinstance(payload, EvmPayload):
             return checks
-        account, payload = self._accounts[network], asked.payment.payload
+        account = self._accounts[asset.network.name]
+        by_key = signature_check(payload, asset)
         try:
-            facts, block = await account.chain.state(payload, account.signer.address)
+            facts, block = await account.chain.state(payload, asset, account.signer.address, is_signed_by_key=by_key.ok)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
         now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
         late = [check for check in time_checks(payload, now_seconds) if not check.ok]
-        return [*checks, *late, *chain_checks(payload, facts)]
+        return [*checks, *late, *chain_checks(payload, by_key, facts)]
 
 
 def is_explained(query: bytes) -> bool:
@@ -203,7 +217,10 @@ def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset]) -> Asked | C
 
 
 def _static_checks(asked: Asked, assets: Mapping[str, EvmAsset], now_seconds: int | None = None) -> Iterator[Check]:
-    """Every rule that needs no node, in order; those about time only where `now_seconds` is given."""
+    """Every rule that needs no node, in order; those about time only where `now_seconds` is given.
+
+    The signature is not among them: where the payer is a contract, only a node can say.
+    """
     version = asked.x402_version
     yield Check("request.x402Version", version == X402_VERSION, Reason.X402_VERSION, X402_VERSION, version)
     yield from form_checks(asked.payment, assets)
@@ -214,7 +231,7 @@ def _static_checks(asked: Asked, assets: Mapping[str, EvmAsset], now_seconds: in
     yield from requirement_checks(asked.payment, asked.requirements, asset)
     if now_seconds is not None:
         yield from time_checks(payload, now_seconds)
-    yield signature_check(payload, asset)
+    yield deployed_check(payload)
 
 
 def _payer(payment: Payment) -> str | None:

@@ -19,7 +19,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import Transaction, transfer_calldata
 from tollkeeper.core.transactions import Kind, Proof, State
-from tollkeeper.core.verification import Reason, chain_checks, time_checks
+from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS, unavailable
 from tollkeeper.hub.pipeline import Pipeline
@@ -303,8 +303,12 @@ class Settlements:
             if not check.ok:
                 return check.reason, None
         if revert is not None:
-            facts, block = await account.chain.state(payload, account.signer.address)
-            for check in chain_checks(payload, facts):
+            asset = account.chain.asset
+            if asset is None:  # disabled this moment
+                raise RpcUnavailable(account.chain.problem)
+            by_key = signature_check(payload, asset)
+            facts, block = await account.chain.state(payload, asset, account.signer.address, is_signed_by_key=by_key.ok)
+            for check in chain_checks(payload, by_key, facts):
                 if not check.ok:
                     return check.reason, None
         fees = await account.chain.fees(account.signer.address, block.base_fee_wei)

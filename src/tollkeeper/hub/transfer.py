@@ -20,10 +20,10 @@ from tollkeeper.core.verification import (
     Check,
     Reason,
     code_of_reason,
+    deployed_check,
     form_checks,
     payment_key,
     require,
-    signature_check,
 )
 from tollkeeper.core.wire import (
     SCHEME,
@@ -35,7 +35,7 @@ from tollkeeper.core.wire import (
     parse_uint256,
     payment_body,
 )
-from tollkeeper.hub.accounts import enabled_assets, require_reachable
+from tollkeeper.hub.accounts import checked_signature, enabled_assets, require_reachable
 from tollkeeper.hub.facilitator import read_headers, settled_body
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.requests import canonical_hash, parse_options
@@ -110,7 +110,7 @@ def parse_transfer(body: dict[str, Any], accounts: Mapping[str, Account]) -> Tra
 
 
 def transfer_checks(asked: TransferAsked, asset: EvmAsset, assets: Mapping[str, EvmAsset]) -> Iterator[Check]:
-    """What needs no node, in order: family, allow-listed asset, what the caller says of the transfer, signature.
+    """What needs no node, in order: family, allow-listed asset, what the caller says of the transfer.
 
     Raises: INVALID_AMOUNT for a transfer of nothing, which would cost gas all the same.
     """
@@ -128,7 +128,7 @@ def transfer_checks(asked: TransferAsked, asset: EvmAsset, assets: Mapping[str, 
     if asked.recipient is not None:
         is_signed = asked.recipient == authorization.pay_to
         yield Check("recipient", is_signed, Reason.RECIPIENT, authorization.pay_to, asked.recipient)
-    yield signature_check(payload, asset)
+    yield deployed_check(payload)
 
 
 class Transfers:
@@ -167,6 +167,7 @@ class Transfers:
         require(transfer_checks(asked, asset, assets))
         payload = asked.payment.payload
         assert isinstance(payload, EvmPayload)  # noqa: S101 - the checks passed
+        require([await checked_signature(account, asset, payload)])
         order = Order(
             account=account,
             key=payment_key(asset, payload),

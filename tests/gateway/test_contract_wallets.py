@@ -1,0 +1,66 @@
+"""Buyers that are contracts, and strangers that know a payment's name but not its signature (contract 4.2, 4.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.rpc_client import RpcClient
+from tests.gateway.market import Market
+from tollkeeper.sandbox.wallets import derive_wallets
+
+
+@pytest.fixture
+def smart_wallet(market: Market) -> str:
+    """A funded ERC-1271 wallet whose owner is the buyer."""
+    wallets = derive_wallets()
+    with closing(RpcClient(market.stack.rpc_url)) as rpc:
+        chain = ChainUnderTest("sandbox", rpc, wallets, "USD Coin")
+        wallet = chain.plant_smart_wallet(wallets.buyer.address)
+        chain.mint(wallet, 1_000_000)
+    return wallet
+
+
+def signed_otherwise(payment: str, signature: str) -> str:
+    """The same payment with another signature."""
+    body = json.loads(base64.b64decode(payment))
+    body["payload"]["signature"] = signature
+    return base64.b64encode(json.dumps(body).encode()).decode()
+
+
+async def test_a_contract_wallet_buys_and_spends_what_it_bought(market: Market, smart_wallet: str) -> None:
+    gate = await market.gate(credits=2)
+    payment = await market.payment(gate, lambda plain: replace(plain, payer=smart_wallet))
+    answers = [await market.pay(gate, payment) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 402]
+    assert answers[2].json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
+    assert len(market.target.requests) == 2
+
+
+@pytest.mark.parametrize("signature", ["0x" + "00" * 65, "0x12", "0x" + "11" * 96])
+async def test_a_signature_that_the_wallet_refuses_buys_nothing(
+    market: Market, smart_wallet: str, signature: str
+) -> None:
+    gate = await market.gate()
+    honest = await market.payment(gate, lambda plain: replace(plain, payer=smart_wallet))
+    refused = await market.pay(gate, signed_otherwise(honest, signature))
+    assert (refused.status, refused.json()["error"]["code"]) == (402, "INVALID_SIGNATURE")
+    assert market.target.requests == []
+    assert (await market.pay(gate, honest)).status == 200
+
+
+async def test_who_knows_only_a_payment_s_name_spends_and_spoils_nothing(market: Market) -> None:
+    gate = await market.gate(credits=3)
+    payment = await market.payment(gate)
+    forged = signed_otherwise(payment, "0x" + "22" * 65)
+    answers = await asyncio.gather(*(market.pay(gate, which) for which in [forged] * 5 + [payment] + [forged] * 5))
+    assert [answer.status for answer in answers] == [402] * 5 + [200] + [402] * 5
+    assert (await market.pay(gate, forged)).error_code == "CREDIT_TOKEN_REQUIRED"
+    assert [(await market.pay(gate, payment)).status for _ in range(3)] == [200, 200, 402]
+    assert len(market.target.requests) == 3
