@@ -48,6 +48,32 @@ class Reason(StrEnum):
     TRANSACTION_FAILED = "invalid_exact_evm_transaction_failed"
     DUPLICATE = "duplicate_settlement"
     STATE = "invalid_transaction_state"
+    SVM_TRANSACTION = "invalid_exact_svm_payload_transaction"
+    SVM_LENGTH = "invalid_exact_svm_payload_transaction_instructions_length"
+    SVM_INSTRUCTIONS = "invalid_exact_svm_payload_transaction_instructions"
+    SVM_FEE_PAYER = "fee_payer_not_managed_by_facilitator"
+    SVM_FEE_PAYER_MISMATCH = "invalid_exact_svm_fee_payer_mismatch"
+    SVM_FEE_PAYER_USED = "invalid_exact_svm_payload_transaction_fee_payer_included_in_instruction_accounts"
+    SVM_COMPUTE_LIMIT = "invalid_exact_svm_payload_transaction_instructions_compute_limit_instruction"
+    SVM_COMPUTE_LIMIT_HIGH = "invalid_exact_svm_payload_transaction_instructions_compute_limit_instruction_too_high"
+    SVM_COMPUTE_PRICE = "invalid_exact_svm_payload_transaction_instructions_compute_price_instruction"
+    SVM_COMPUTE_PRICE_HIGH = "invalid_exact_svm_payload_transaction_instructions_compute_price_instruction_too_high"
+    SVM_NOT_TRANSFER = "invalid_exact_svm_payload_transaction_not_a_transfer_instruction"
+    SVM_NOT_SPL_TRANSFER = "invalid_exact_svm_payload_transaction_instruction_not_spl_token_transfer_checked"
+    SVM_NOT_2022_TRANSFER = "invalid_exact_svm_payload_transaction_instruction_not_token_2022_transfer_checked"
+    SVM_SIGNERS = "invalid_exact_svm_payload_excessive_signers"
+    SVM_SIGNATURE = "invalid_exact_svm_payload_signature_invalid"
+    SVM_MINT = "invalid_exact_svm_payload_mint_mismatch"
+    SVM_RECIPIENT = "invalid_exact_svm_payload_transaction_transfer_to_incorrect_ata"
+    SVM_AMOUNT = "invalid_exact_svm_payload_transaction_amount_mismatch"
+    SVM_AMOUNT_LOW = "invalid_exact_svm_payload_amount_insufficient"
+    SVM_MEMO_COUNT = "invalid_exact_svm_payload_memo_count"
+    SVM_MEMO = "invalid_exact_svm_payload_memo_mismatch"
+    SVM_NO_RECIPIENT = "invalid_exact_svm_payload_transaction_receiver_ata_not_found"
+    SVM_NO_SENDER = "invalid_exact_svm_payload_transaction_sender_ata_not_found"
+    SVM_EXPIRED = "settle_exact_svm_block_height_exceeded"
+    SVM_SIMULATION = "invalid_exact_svm_payload_transaction_simulation_failed"
+    SVM_TRANSACTION_FAILED = "invalid_exact_svm_transaction_failed"
 
 
 # The strings without a Reason are those of the newer reference facilitators.
@@ -64,6 +90,9 @@ _CODES: Final[dict[str, Code]] = {
     "invalid_exact_evm_insufficient_balance": Code.INSUFFICIENT_FUNDS,
     Reason.NONCE_USED: Code.NONCE_ALREADY_USED,
     Reason.DUPLICATE: Code.NONCE_ALREADY_USED,
+    Reason.SVM_AMOUNT_LOW: Code.INSUFFICIENT_AMOUNT,
+    Reason.SVM_SIGNATURE: Code.INVALID_SIGNATURE,
+    Reason.SVM_EXPIRED: Code.PAYMENT_EXPIRED,
 }
 
 

@@ -1,0 +1,259 @@
+"""The payment rules on Solana, in order: what a transaction must be before our fee payer signs it (A-27 to A-32).
+
+Whoever co-signs pays the fee and lends a signature, so everything that is not named here is refused: a compute limit
+and price under their caps, one TransferChecked, then only memos and Lighthouse assertions; our fee payer in no
+instruction; no signer but payer and fee payer. The amount is exact. What only the chain knows is judged from facts
+that were read there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core import ed25519
+from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.solana_message import (
+    NO_SIGNATURE,
+    Instruction,
+    MalformedTransaction,
+    Message,
+    SolanaTransaction,
+    decode_transaction,
+)
+from tollkeeper.core.solana_programs import (
+    COMPUTE_BUDGET_PROGRAM,
+    LIGHTHOUSE_PROGRAM,
+    MEMO_PROGRAM,
+    TOKEN_2022_PROGRAM,
+    TOKEN_PROGRAM,
+    TokenAccount,
+    associated_token_account,
+    read_compute_unit_limit,
+    read_compute_unit_price,
+    read_transfer_checked,
+)
+from tollkeeper.core.verification import Check, Reason
+from tollkeeper.core.wire import PaymentKey
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from tollkeeper.core.networks import Network
+    from tollkeeper.core.wire import Requirements, SolanaPayload
+
+INSTRUCTIONS_MIN: Final = 3
+INSTRUCTIONS_MAX: Final = 7
+ALREADY_PROCESSED: Final = "AlreadyProcessed"  # a node's word for a message that it has executed
+_SIGNERS: Final = 2  # the fee payer and the payer
+_AFTER_TRANSFER: Final = frozenset({MEMO_PROGRAM, LIGHTHOUSE_PROGRAM})
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaAsset:
+    """An allowed mint on an enabled network, of the token program that it belongs to."""
+
+    network: Network
+    address: str
+    token_program: str = TOKEN_PROGRAM
+
+
+@dataclass(frozen=True, slots=True)
+class FeePolicy:
+    """Who of us may pay a fee, and how much of it a buyer may choose.
+
+    The price is in micro-lamports per compute unit; both caps together bound the priority fee of one transaction.
+    """
+
+    fee_payers: Collection[str]
+    compute_limit_max: int = 400_000
+    compute_price_max_micro_lamports: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaTransfer:
+    """What a transaction that kept every rule moves. Addresses in base58, the value in base units."""
+
+    transaction: SolanaTransaction
+    fee_payer: str
+    payer: str
+    source: str
+    destination: str
+    value: int
+
+
+def payment_key(asset: SolanaAsset, transfer: SolanaTransfer) -> PaymentKey:
+    """The canonical identity: the hash of the message, of which a payer can make several valid signatures."""
+    return PaymentKey(asset.network.name, asset.address, transfer.payer, transfer.transaction.message.hash)
+
+
+def read_transfer(payload: SolanaPayload) -> SolanaTransfer:
+    """The transfer in a payload that `transaction_checks` let pass. Raises: MalformedTransaction for another one."""
+    transaction = decode_transaction(payload.transaction)
+    accounts = transaction.message.accounts
+    transfer = read_transfer_checked(transaction.message.instructions[2])
+    if transfer is None:
+        msg = "the third instruction is not TransferChecked"
+        raise MalformedTransaction(msg)
+    return SolanaTransfer(
+        transaction,
+        fee_payer=encode_key(accounts[0]),
+        payer=encode_key(accounts[transfer.authority]),
+        source=encode_key(accounts[transfer.source]),
+        destination=encode_key(accounts[transfer.destination]),
+        value=transfer.amount,
+    )
+
+
+def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> Iterator[Check]:
+    """What must hold of a transaction whoever is paid by it. It ends at the first rule that the next ones build on."""
+    try:
+        transaction = decode_transaction(payload.transaction)
+    except MalformedTransaction as error:
+        yield Check("transaction", ok=False, reason=Reason.SVM_TRANSACTION, expected="a transaction", actual=str(error))
+        return
+    message = transaction.message
+    yield Check("transaction", ok=True, reason=Reason.SVM_TRANSACTION)
+    tables = message.lookup_tables
+    yield Check("lookupTables", tables == 0, Reason.SVM_TRANSACTION, 0, tables)
+    count = len(message.instructions)
+    is_counted = INSTRUCTIONS_MIN <= count <= INSTRUCTIONS_MAX
+    yield Check("instructionCount", is_counted, Reason.SVM_LENGTH, f"{INSTRUCTIONS_MIN} to {INSTRUCTIONS_MAX}", count)
+    if tables or not is_counted:
+        return
+    yield from _fee_payer_checks(message, policy)
+    yield from _compute_checks(message, policy)
+    yield from _optional_checks(message)
+    yield from _transfer_checks(transaction, asset)
+
+
+def _program(message: Message, instruction: Instruction) -> str:
+    return encode_key(message.accounts[instruction.program])
+
+
+def _fee_payer_checks(message: Message, policy: FeePolicy) -> Iterator[Check]:
+    fee_payer = encode_key(message.accounts[0])
+    is_ours = fee_payer in policy.fee_payers
+    yield Check("feePayer", is_ours, Reason.SVM_FEE_PAYER, sorted(policy.fee_payers), fee_payer)
+    users = [position for position, used in enumerate(message.instructions) if 0 in used.accounts]
+    yield Check("feePayerIsolated", not users, Reason.SVM_FEE_PAYER_USED, [], users)
+
+
+def _compute_checks(message: Message, policy: FeePolicy) -> Iterator[Check]:
+    first, second = message.instructions[:2]
+    limit = read_compute_unit_limit(first) if _program(message, first) == COMPUTE_BUDGET_PROGRAM else None
+    yield Check("computeLimit", limit is not None, Reason.SVM_COMPUTE_LIMIT, "SetComputeUnitLimit", limit)
+    most = policy.compute_limit_max
+    yield Check("computeLimitMax", limit is None or limit <= most, Reason.SVM_COMPUTE_LIMIT_HIGH, f"<= {most}", limit)
+    price = read_compute_unit_price(second) if _program(message, second) == COMPUTE_BUDGET_PROGRAM else None
+    yield Check("computePrice", price is not None, Reason.SVM_COMPUTE_PRICE, "SetComputeUnitPrice", price)
+    most = policy.compute_price_max_micro_lamports
+    yield Check("computePriceMax", price is None or price <= most, Reason.SVM_COMPUTE_PRICE_HIGH, f"<= {most}", price)
+
+
+def _optional_checks(message: Message) -> Iterator[Check]:
+    programs = [_program(message, instruction) for instruction in message.instructions[3:]]
+    others = [program for program in programs if program not in _AFTER_TRANSFER]
+    yield Check("afterTransfer", not others, Reason.SVM_INSTRUCTIONS, "only Memo and Lighthouse", others)
+
+
+def _transfer_checks(transaction: SolanaTransaction, asset: SolanaAsset) -> Iterator[Check]:
+    message = transaction.message
+    instruction = message.instructions[2]
+    program = _program(message, instruction)
+    is_token = program in {TOKEN_PROGRAM, TOKEN_2022_PROGRAM}
+    yield Check("transfer", is_token, Reason.SVM_NOT_TRANSFER, asset.token_program, program)
+    transfer = read_transfer_checked(instruction)
+    is_ours = program == asset.token_program and transfer is not None
+    reason = Reason.SVM_NOT_SPL_TRANSFER if asset.token_program == TOKEN_PROGRAM else Reason.SVM_NOT_2022_TRANSFER
+    yield Check("transferChecked", is_ours, reason, f"TransferChecked of {asset.token_program}", program)
+    if transfer is None:
+        return
+    signers = message.required_signatures
+    yield Check("signers", signers == _SIGNERS, Reason.SVM_SIGNERS, _SIGNERS, signers)
+    is_signer = transfer.authority == 1
+    yield Check("authority", is_signer, Reason.SVM_SIGNERS, "the second signer", _named(message, transfer.authority))
+    mint = _named(message, transfer.mint)
+    yield Check("mint", mint == asset.address, Reason.SVM_MINT, asset.address, mint)
+    decimals = asset.network.usdc.decimals
+    yield Check("decimals", transfer.decimals == decimals, Reason.SVM_MINT, decimals, transfer.decimals)
+    yield from _signature_checks(transaction, is_signed_by_payer=signers == _SIGNERS and is_signer)
+
+
+def _signature_checks(transaction: SolanaTransaction, *, is_signed_by_payer: bool) -> Iterator[Check]:
+    """Last, because it costs more than all others together."""
+    ours = transaction.signatures[0]
+    yield Check("feePayerSignature", ours == NO_SIGNATURE, Reason.SVM_TRANSACTION, "64 zero bytes", ours.hex())
+    if not is_signed_by_payer:
+        return
+    message = transaction.message
+    is_valid = ed25519.verify(message.accounts[1], transaction.signatures[1], message.raw)
+    yield Check("signature", is_valid, Reason.SVM_SIGNATURE, f"signed by {_named(message, 1)}", is_valid)
+
+
+def _named(message: Message, position: int) -> str:
+    return encode_key(message.accounts[position])
+
+
+def requirement_checks(transfer: SolanaTransfer, requirements: Requirements, asset: SolanaAsset) -> Iterator[Check]:
+    """Does the transaction pay what these requirements ask, to whom they say?"""
+    asked = requirements.asset
+    yield Check("requirements.asset", asked == asset.address, Reason.REQUIREMENTS, asset.address, asked)
+    named = requirements.extra.get("feePayer", transfer.fee_payer)
+    yield Check(
+        "requirements.feePayer", named == transfer.fee_payer, Reason.SVM_FEE_PAYER_MISMATCH, transfer.fee_payer, named
+    )
+    yield from recipient_checks(transfer, requirements.pay_to, asset)
+    yield amount_check(transfer, requirements.amount)
+    memo = requirements.extra.get("memo")
+    if memo:
+        yield from _memo_checks(transfer.transaction.message, memo)
+
+
+def recipient_checks(transfer: SolanaTransfer, pay_to: str, asset: SolanaAsset) -> Iterator[Check]:
+    """Is the transfer's destination the recipient's associated token account?"""
+    try:
+        account = associated_token_account(pay_to, asset.address, asset.token_program)
+    except ValueError:
+        yield Check("recipient", ok=False, reason=Reason.REQUIREMENTS, expected="a Solana address", actual=pay_to)
+        return
+    is_paid = transfer.destination == account
+    yield Check("recipient", is_paid, Reason.SVM_RECIPIENT, account, transfer.destination)
+
+
+def amount_check(transfer: SolanaTransfer, amount: int) -> Check:
+    """Is exactly this amount transferred? Neither more nor less is taken on Solana."""
+    reason = Reason.SVM_AMOUNT_LOW if transfer.value < amount else Reason.SVM_AMOUNT
+    return Check("value", transfer.value == amount, reason, str(amount), str(transfer.value))
+
+
+def _memo_checks(message: Message, memo: str) -> Iterator[Check]:
+    memos = [used.data for used in message.instructions[3:] if _program(message, used) == MEMO_PROGRAM]
+    yield Check("memoCount", len(memos) == 1, Reason.SVM_MEMO_COUNT, 1, len(memos))
+    yield Check("memo", memo.encode() in memos, Reason.SVM_MEMO, memo, [data.hex() for data in memos])
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaFacts:
+    """What a node said about one transaction. `error` is of the simulation, None where it passed."""
+
+    source: TokenAccount | None
+    destination: TokenAccount | None
+    is_blockhash_valid: bool
+    error: str | None
+
+
+def chain_checks(transfer: SolanaTransfer, asset: SolanaAsset, facts: SolanaFacts) -> Iterator[Check]:
+    """What the chain says, most telling fact first, so that a failed simulation is named by its cause."""
+    yield Check("unprocessed", facts.error != ALREADY_PROCESSED, Reason.DUPLICATE, "not yet on the chain", facts.error)
+    destination, source = facts.destination, facts.source
+    is_there = destination is not None and destination.is_usable and destination.mint == asset.address
+    yield Check("recipientAccount", is_there, Reason.SVM_NO_RECIPIENT, transfer.destination, destination is not None)
+    is_there = source is not None and source.is_usable and source.mint == asset.address
+    yield Check("payerAccount", is_there, Reason.SVM_NO_SENDER, transfer.source, source is not None)
+    balance = 0 if source is None else source.amount
+    yield Check("balance", balance >= transfer.value, Reason.FUNDS, str(transfer.value), str(balance))
+    yield Check(
+        "blockhash", facts.is_blockhash_valid, Reason.SVM_EXPIRED, "a recent blockhash", facts.is_blockhash_valid
+    )
+    yield Check("simulation", facts.error is None, Reason.SVM_SIMULATION, None, facts.error)

@@ -1,0 +1,110 @@
+"""Solana's programs as far as a payment uses them: addresses, derived accounts, instructions (specification 2.3).
+
+Reading is exact: an instruction with a byte or an account more than its form has is another instruction. Whether a
+payment may hold it is decided in `core.solana`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.base58 import decode_key, encode_key
+from tollkeeper.core.ed25519 import is_on_curve
+
+if TYPE_CHECKING:
+    from tollkeeper.core.solana_message import Instruction
+
+TOKEN_PROGRAM: Final = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA"  # noqa: S105 - an address
+TOKEN_2022_PROGRAM: Final = "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb"  # noqa: S105 - an address
+ASSOCIATED_TOKEN_PROGRAM: Final = "ATokenGPvbdGVxr1b2hvZbsiqW5xWH25efTNsLJA8knL"  # noqa: S105 - an address
+COMPUTE_BUDGET_PROGRAM: Final = "ComputeBudget111111111111111111111111111111"
+MEMO_PROGRAM: Final = "MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"
+LIGHTHOUSE_PROGRAM: Final = "L2TExMFKdjpN9kozasaurPirfHy9P8sbXoAN1qA3S95"
+SYSTEM_PROGRAM: Final = "11111111111111111111111111111111"
+
+_DERIVED: Final = b"ProgramDerivedAddress"
+_SET_COMPUTE_UNIT_LIMIT: Final = 2
+_SET_COMPUTE_UNIT_PRICE: Final = 3
+_TRANSFER_CHECKED: Final = 12
+_TOKEN_ACCOUNT_SIZE_BYTES: Final = 165
+_ACCOUNT_INITIALIZED: Final = 1
+
+
+def find_program_address(seeds: tuple[bytes, ...], program: str) -> tuple[str, int]:
+    """The account that `program` derives from `seeds`, and its bump. Raises: ValueError where there is none."""
+    seed, tail = b"".join(seeds), decode_key(program) + _DERIVED
+    for bump in range(255, -1, -1):
+        candidate = hashlib.sha256(seed + bytes([bump]) + tail).digest()
+        if not is_on_curve(candidate):
+            return encode_key(candidate), bump
+    msg = "no address can be derived from these seeds"  # pragma: no cover - one in 2 to the 256
+    raise ValueError(msg)  # pragma: no cover
+
+
+@lru_cache(maxsize=4096)
+def associated_token_account(owner: str, mint: str, token_program: str = TOKEN_PROGRAM) -> str:
+    """The token account of `owner` for `mint` that everybody can compute. Raises: ValueError for what is no address."""
+    seeds = (decode_key(owner), decode_key(token_program), decode_key(mint))
+    return find_program_address(seeds, ASSOCIATED_TOKEN_PROGRAM)[0]
+
+
+def read_compute_unit_limit(instruction: Instruction) -> int | None:
+    """Compute units, where this is the data of SetComputeUnitLimit."""
+    data = instruction.data
+    if len(data) != 5 or data[0] != _SET_COMPUTE_UNIT_LIMIT or instruction.accounts:
+        return None
+    return int.from_bytes(data[1:], "little")
+
+
+def read_compute_unit_price(instruction: Instruction) -> int | None:
+    """Micro-lamports per compute unit, where this is the data of SetComputeUnitPrice."""
+    data = instruction.data
+    if len(data) != 9 or data[0] != _SET_COMPUTE_UNIT_PRICE or instruction.accounts:
+        return None
+    return int.from_bytes(data[1:], "little")
+
+
+@dataclass(frozen=True, slots=True)
+class TransferChecked:
+    """A token transfer. The accounts are positions in the message; the amount is in base units."""
+
+    source: int
+    mint: int
+    destination: int
+    authority: int
+    amount: int
+    decimals: int
+
+
+def read_transfer_checked(instruction: Instruction) -> TransferChecked | None:
+    """The transfer, where this is the data and accounts of TransferChecked with a single signer."""
+    data = instruction.data
+    if len(data) != 10 or data[0] != _TRANSFER_CHECKED or len(instruction.accounts) != 4:
+        return None
+    source, mint, destination, authority = instruction.accounts
+    return TransferChecked(source, mint, destination, authority, int.from_bytes(data[1:9], "little"), data[9])
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAccount:
+    """What a token account holds; addresses in base58, the amount in base units."""
+
+    mint: str
+    owner: str
+    amount: int
+    is_usable: bool  # initialised and not frozen
+
+
+def read_token_account(data: bytes) -> TokenAccount | None:
+    """The account in these bytes; None where they are none. Extensions of Token-2022 may follow."""
+    if len(data) < _TOKEN_ACCOUNT_SIZE_BYTES:
+        return None
+    return TokenAccount(
+        mint=encode_key(data[:32]),
+        owner=encode_key(data[32:64]),
+        amount=int.from_bytes(data[64:72], "little"),
+        is_usable=data[108] == _ACCOUNT_INITIALIZED,
+    )
