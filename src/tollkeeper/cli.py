@@ -197,6 +197,23 @@ def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
     typer.echo("the schema is up to date")
 
 
+@database_app.command("check")
+def check_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
+    """Compare the books with themselves and list every difference. Changes nothing; a server may be running.
+
+    Example: tollkeeper db check
+    """
+    from tollkeeper.serving.inspection import inspect_books
+
+    differences = inspect_books(load_settings(role, config))
+    for difference in differences:
+        _print(str(difference), typer.colors.RED, sys.stdout)
+    if differences:
+        typer.echo(f"{len(differences)} differences")
+        sys.exit(EXIT_FAILED)
+    typer.echo("the books agree")
+
+
 @app.command("sandbox")
 def sandbox_command(
     *,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.books import assert_books_agree
 from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.interop.stack import Stack, sandbox
@@ -14,10 +16,24 @@ from tollkeeper.sandbox.wallets import derive_wallets
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def sandbox_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the sandbox keeps its database and its log."""
+    return tmp_path_factory.mktemp("sandbox")
+
+
+@pytest.fixture(scope="session")
+def stack(sandbox_home: Path) -> Iterator[Stack]:
     """The program: gateway, hub and embedded chain."""
-    with sandbox(tmp_path_factory.mktemp("sandbox") / "log.txt") as running:
+    with sandbox(sandbox_home / "log.txt", "--data-dir", str(sandbox_home)) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def books_agree(tmp_path: Path, sandbox_home: Path) -> Iterator[None]:
+    """After each test every invariant holds, in the databases of its own and in the running sandbox's."""
+    yield
+    assert_books_agree(tmp_path)
+    assert_books_agree(sandbox_home)
 
 
 @pytest.fixture

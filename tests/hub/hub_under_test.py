@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
@@ -230,6 +231,7 @@ async def run_hub(directory: Path, chain: ChainUnderTest, **options: Any) -> Asy
     finally:
         await hub.close()
         await database.close()
+    assert_books_agree(directory)
 
 
 def _client() -> aiohttp.ClientSession:

@@ -35,7 +35,8 @@ async def test_a_claim_that_was_never_signed_fails_and_may_be_presented_again(
     for undo in (  # as if the process had ended between the two
         "DELETE FROM raw_transactions",
         "UPDATE signer_lanes SET next_nonce = next_nonce - 1",
-        "UPDATE settlements SET state = 'CLAIMED', transaction_hash = ''",
+        "DELETE FROM settlement_events WHERE version > 1",
+        "UPDATE settlements SET state = 'CLAIMED', version = 1, transaction_hash = ''",
     ):
         await chaos_hub.database.run(change(undo))
     await chaos_hub.complete()

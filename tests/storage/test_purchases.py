@@ -21,7 +21,7 @@ from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import ClaimResult, Exposure, Purchase, Purchases, SpendRequest
+from tollkeeper.storage.purchases import ClaimResult, Exposure, Paid, Purchase, Purchases, SpendRequest
 from tollkeeper.storage.queries import load_queries
 
 RING = KeyRing("a", {"a": bytes(32)})
@@ -59,8 +59,7 @@ class Shop:
             key(number),
             terms,
             purchase_id=f"pur_{gate.id}_{number}",
-            value_micro=gate.price_micro,
-            header=HEADER,
+            paid=Paid(gate.price_micro, NOW_MS // 1000 + 60, HEADER),
             trust=TRUST if assume_valid else None,
             request_of=lambda purchase: f"{purchase.id}.{purchase.attempt}".encode(),
             now_ms=NOW_MS,

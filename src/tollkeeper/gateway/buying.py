@@ -22,7 +22,7 @@ from tollkeeper.core.verification import code_of_reason, require, time_checks
 from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
 from tollkeeper.gateway.hub_client import Settlement
 from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.purchases import Exposure
+from tollkeeper.storage.purchases import Exposure, Paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,6 +177,7 @@ class Buying:
 
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
         arrived_ms = self._clock_ms()
+        authorization = presented.payload.authorization
         terms = terms_for(opened.gate, presented.payload, arrived_ms)
         require(time_checks(presented.payload, arrived_ms // 1000))
         requirements = settle_requirements(opened, terms.price_micro)
@@ -200,8 +201,7 @@ class Buying:
             presented.key,
             terms,
             purchase_id=self._new_id(),
-            value_micro=presented.payload.authorization.value,
-            header=presented.header_hash,
+            paid=Paid(authorization.value, authorization.valid_before, presented.header_hash),
             # Nobody can follow a payment at a facilitator that is not ours, so a cap could never be lifted again.
             trust=(self._cap if supported.is_ours else _WITHOUT_LIMIT) if opened.gate.assume_valid else None,
             request_of=request_of,

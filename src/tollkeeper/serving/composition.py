@@ -28,6 +28,7 @@ from tollkeeper.hub.app import create_app as create_hub_app
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
+from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
 from tollkeeper.settings import NetworkSettings, Role, Settings
@@ -60,6 +61,7 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
         trusted = TrustedIssuers(settings.trusted_issuers, clock_ms)
         parts.push_async_callback(trusted.close)
         auth = _auth(settings, database, trusted)
+        parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings)))
         if settings.role is Role.GATEWAY:
             gateway = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
             yield _fronted(create_gateway_app(gateway), settings, gateway.access)

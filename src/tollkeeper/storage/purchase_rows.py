@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Purchase(msgspec.Struct, frozen=True, kw_only=True):
-    """A purchase row as the gateway reads it. Amounts in micro-units, `value_micro` what was really paid."""
+    """A purchase row as the gateway reads it. Amounts in micro-units, `value_micro` what was really paid.
+
+    `valid_before_seconds`: the authorization's end; None on rows of a version that did not keep it.
+    """
 
     id: str
     network: str
@@ -35,6 +38,7 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     transaction_hash: str | None
     failure: str | None
     value_micro: int
+    valid_before_seconds: int | None
     header_hash: bytes
     claimed_ms: int
     attempt_ms: int
@@ -77,6 +81,7 @@ def purchase_from(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - colum
         transaction_hash=row["transaction_hash"],
         failure=row["failure"],
         value_micro=int(row["value_micro"]),
+        valid_before_seconds=row["valid_before_seconds"],
         header_hash=row["header_hash"],
         claimed_ms=row["claimed_ms"],
         attempt_ms=row["attempt_ms"],

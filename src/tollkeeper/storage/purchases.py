@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database, Row, Unit
 
-__all__ = ["ClaimResult", "Exposure", "Purchase", "Purchases", "SpendRequest", "SpendResult"]
+__all__ = ["ClaimResult", "Exposure", "Paid", "Purchase", "Purchases", "SpendRequest", "SpendResult"]
 
 _Q = load_queries("gateway.sql")
 
@@ -36,6 +36,15 @@ class ClaimResult:
 
     outcome: Claim
     purchase: Purchase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """What of a payment is kept with its claim: its value, its end (Unix seconds), the hash of its header."""
+
+    value_micro: int
+    valid_before: int
+    header: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,7 @@ class Exposure:
 
 # A gate has many payers: all of them together may owe it this many times what one payer may.
 GATE_EXPOSURE_FACTOR: Final = 10
+_FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
 _ENDED_AT_ONCE: Final = 256  # below a millisecond of the writer's time
 
 
@@ -91,8 +101,7 @@ class Purchases:
         terms: Terms,
         *,
         purchase_id: str,
-        value_micro: int,
-        header: bytes,
+        paid: Paid,
         trust: Exposure | None,
         request_of: Callable[[Purchase], bytes],
         now_ms: int,
@@ -107,10 +116,11 @@ class Purchases:
             "gate_version": terms.gate_version,
             "price_micro": terms.price_micro,
             "credits": terms.credits,
-            "header_hash": header,
+            "header_hash": paid.header,
             "now_ms": now_ms,
         }
-        columns["value_micro"] = str(value_micro)
+        columns["value_micro"] = str(paid.value_micro)
+        columns["valid_before_seconds"] = min(paid.valid_before, _FAR_OFF_SECONDS)
         unit = self._claim(key, terms, purchase_id, trust, request_of, columns)
         return await self._database.run(unit)
 

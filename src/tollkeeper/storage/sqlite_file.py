@@ -66,7 +66,7 @@ def applied_migrations(path: Path) -> list[Applied]:
     if not _has_content(path):
         return []
     try:
-        with closing(_connect_to_look(path)) as connection:
+        with closing(connect_to_look(path)) as connection:
             if path.stat().st_size <= _CHECKED_SIZE_BYTES:
                 finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if finding != "ok":
@@ -82,7 +82,7 @@ def applied_migrations(path: Path) -> list[Applied]:
         raise StorageError(f"{path} cannot be read as a database ({error}): restore a backup") from error
 
 
-def _connect_to_look(path: Path) -> sqlite3.Connection:
+def connect_to_look(path: Path) -> sqlite3.Connection:
     """A connection that leaves nothing behind; a log that a crash or a running process left is read with the file."""
     has_log = path.with_name(path.name + "-wal").exists()
     return sqlite3.connect(f"{path.absolute().as_uri()}?{'mode=ro' if has_log else 'immutable=1'}", uri=True)

@@ -100,11 +100,11 @@ SELECT * FROM purchases WHERE id = :id;
 
 -- name: claim_payment
 INSERT INTO purchases (
-    id, network, asset, payer, nonce, gate_id, gate_version, price_micro, credits, pay_to, value_micro, header_hash,
-    assume_valid, state, attempt, claimed_ms, attempt_ms, updated_ms
+    id, network, asset, payer, nonce, gate_id, gate_version, price_micro, credits, pay_to, value_micro,
+    valid_before_seconds, header_hash, assume_valid, state, attempt, claimed_ms, attempt_ms, updated_ms
 ) VALUES (
     :id, :network, :asset, :payer, :nonce, :gate_id, :gate_version, :price_micro, :credits, :pay_to, :value_micro,
-    :header_hash, :assume_valid, 'CLAIMED', 1, :now_ms, :now_ms, :now_ms
+    :valid_before_seconds, :header_hash, :assume_valid, 'CLAIMED', 1, :now_ms, :now_ms, :now_ms
 )
 ON CONFLICT (network, asset, payer, nonce) DO NOTHING
 RETURNING id;
@@ -113,7 +113,7 @@ RETURNING id;
 UPDATE purchases SET
     state = 'CLAIMED', attempt = attempt + 1, gate_version = :gate_version, price_micro = :price_micro,
     credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
-    value_micro = :value_micro, transaction_hash = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
+    value_micro = :value_micro, valid_before_seconds = :valid_before_seconds, transaction_hash = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND attempt = :attempt AND attempt < :attempts_max
 RETURNING attempt;
 

@@ -1,0 +1,71 @@
+"""The books checked against their invariants: by `tollkeeper db check`, and every minute while serving (security 5).
+
+A check reads one consistent state through a connection of its own, in a thread, and so holds up nobody. What does not
+hold is logged and counted; it stops nothing, because anybody who could cause a difference could then stop everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from prometheus_client import Gauge
+
+from tollkeeper.api import clock_ms
+from tollkeeper.settings import Role
+from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.invariants import Bounds, broken_invariants
+from tollkeeper.storage.purchases import GATE_EXPOSURE_FACTOR
+from tollkeeper.storage.snapshot import open_snapshot
+
+if TYPE_CHECKING:
+    from tollkeeper.core.differences import Difference
+    from tollkeeper.settings import Settings
+
+INTERVAL_SECONDS: Final = 60.0
+# A check of large books reads all of them: it never takes more than this share of one core.
+_PAUSE_FACTOR: Final = 30
+_LOGGED_MAX: Final = 20
+_LOG = structlog.get_logger("tollkeeper.serving.inspection")
+_DIFFERENCES: Final = Gauge("tollkeeper_differences", "Differences that the last check of the books found.", ["rule"])
+_CHECKED: Final = Gauge("tollkeeper_books_checked_timestamp_seconds", "When the books were last checked.")
+
+
+def inspect_books(settings: Settings) -> list[Difference]:
+    """Every invariant that the database of these settings breaks now. Blocks. Raises: StorageError."""
+    cap = settings.exposure
+    bounds = Bounds(
+        cap.payments, cap.value_micro, cap.payments * GATE_EXPOSURE_FACTOR, cap.value_micro * GATE_EXPOSURE_FACTOR
+    )
+    with open_snapshot(settings.database_url) as snapshot:
+        return sorted(broken_invariants(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE))
+
+
+def report(differences: list[Difference]) -> None:
+    """Log lines, the first ones in full, and the metric."""
+    _DIFFERENCES.clear()
+    for rule, count in Counter(difference.rule for difference in differences).items():
+        _DIFFERENCES.labels(rule).set(count)
+    _CHECKED.set(time.time())
+    for difference in differences[:_LOGGED_MAX]:
+        _LOG.error("books_differ", rule=difference.rule, subject=difference.subject, found=difference.found)
+    if len(differences) > _LOGGED_MAX:
+        _LOG.error("books_differ_more", differences=len(differences), remedy="run `tollkeeper db check`")
+
+
+async def keep_inspecting(settings: Settings, interval_seconds: float = INTERVAL_SECONDS) -> None:
+    """Checks the books every minute, more rarely where that takes long, until cancelled."""
+    pause = interval_seconds
+    while True:
+        await asyncio.sleep(pause)
+        begun = time.monotonic()
+        try:
+            report(await asyncio.to_thread(inspect_books, settings))
+        except StorageError as error:
+            _LOG.warning("books_not_checked", reason=error.message)
+        except Exception:  # noqa: BLE001 - logged; the next round tries again
+            _LOG.exception("books_not_checked")
+        pause = max(interval_seconds, _PAUSE_FACTOR * (time.monotonic() - begun))

@@ -1,0 +1,92 @@
+"""The invariants that a database can state, and what does not hold of one now (security 5: I1 to I14).
+
+Each is a query that lists what breaks it. I6 to I8 also speak of the chain, which `chains` and `serving.reconciling`
+compare. What this module does not do: mend anything.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.differences import Difference
+from tollkeeper.core.transactions import State, may_move
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tollkeeper.storage.database import Value
+    from tollkeeper.storage.queries import Query
+    from tollkeeper.storage.snapshot import Snapshot
+
+_GATEWAY: Final = load_queries("invariants_gateway.sql")
+_HUB: Final = load_queries("invariants_hub.sql")
+_BOTH: Final = load_queries("invariants_both.sql")
+_JUDGED_HERE: Final = frozenset({"i10_old_unfinished", "i12_transitions_seen"})
+# A row that is still open so long after its authorization ended is nobody's work any more (I10).
+_OPEN_AFTER_END_SECONDS: Final = 600
+# What one part records a little after the other.
+_FOLLOWED_SECONDS: Final = 60
+LISTED_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the settings of a process bound: trusted debts of one payer, and of all payers of one gate (I13)."""
+
+    payments: int
+    value_micro: int
+    gate_payments: int
+    gate_value_micro: int
+
+
+def broken_invariants(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool) -> list[Difference]:
+    """Everything that does not hold, at most LISTED_MAX of each kind.
+
+    `is_shared`: gateway and hub write this one database, so that their rows must agree. Raises: StorageError.
+    """
+    given: dict[str, Value] = {
+        "payments": bounds.payments,
+        "value_micro": bounds.value_micro,
+        "gate_payments": bounds.gate_payments,
+        "gate_value_micro": bounds.gate_value_micro,
+        "before_ms": now_ms - _FOLLOWED_SECONDS * 1000,
+        "now_seconds": now_ms // 1000,
+        "brace": b"{",
+    }
+    found: list[Difference] = []
+    for query in _queries(is_shared=is_shared):
+        rows = snapshot.read(query(**{name: given[name] for name in query.parameters}))
+        found += [Difference(query.name, row["subject"], row["found"]) for row in rows[:LISTED_MAX]]
+    return [*found, *_overdue(snapshot, now_ms), *_unlawful(snapshot)]
+
+
+def _queries(*, is_shared: bool) -> Iterator[Query]:
+    for queries in (_GATEWAY, _HUB, *([_BOTH] if is_shared else [])):
+        yield from (query for query in queries if query.name not in _JUDGED_HERE)
+
+
+def _overdue(snapshot: Snapshot, now_ms: int) -> Iterator[Difference]:
+    """I10 of the hub: what is open though its authorization ended long ago."""
+    before_ms = now_ms - _OPEN_AFTER_END_SECONDS * 1000
+    for row in snapshot.read(_HUB.i10_old_unfinished(before_ms=before_ms)):
+        if _end_of(row["payment"]) < before_ms // 1000:
+            yield Difference("i10_nothing_open_long_after_its_end", row["subject"], row["found"])
+
+
+def _end_of(payment: str) -> int:
+    """The authorization's end, Unix seconds; 0 where no payment can be read, which is wrong too."""
+    try:
+        return int(json.loads(payment)["payload"]["authorization"]["validBefore"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _unlawful(snapshot: Snapshot) -> Iterator[Difference]:
+    """I12: transitions that are not in the table. An event may also stay where it is: a row was given another hash."""
+    for row in snapshot.read(_HUB.i12_transitions_seen()):
+        old, new = State(row["from_state"]), State(row["to_state"])
+        if old is not new and not may_move(old, new):
+            yield Difference("i12_each_transition_is_lawful", row["subject"], f"{old} to {new}")

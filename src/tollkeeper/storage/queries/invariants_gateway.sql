@@ -1,0 +1,97 @@
+-- What must hold of every gateway's database at any moment (security 5): each statement lists what does not, as subject
+-- and found. Its name begins with the invariant that it belongs to; `storage.invariants` says each in words.
+
+-- name: i1_one_purchase_per_payment
+SELECT network || '/' || asset || '/' || payer || '/' || nonce AS subject, count(*) || ' purchases' AS found
+FROM purchases GROUP BY network, asset, payer, nonce HAVING count(*) > 1;
+
+-- name: i2_remaining_is_the_ledger
+SELECT p.id AS subject, 'remaining ' || p.remaining || ', granted ' || p.granted || ', ledger ' || coalesce(e.total, 0) AS found
+FROM purchases p
+LEFT JOIN (SELECT purchase_id, sum(delta) AS total FROM credit_entries GROUP BY purchase_id) e ON e.purchase_id = p.id
+WHERE p.remaining <> coalesce(e.total, 0) OR p.remaining < 0 OR p.remaining > p.granted;
+
+-- name: i2_granted_is_what_was_bought
+SELECT p.id AS subject, p.state || ', bought ' || p.credits || ', granted ' || p.granted || ', entries ' || coalesce(e.total, 0)
+    AS found
+FROM purchases p
+LEFT JOIN (
+    SELECT purchase_id, sum(delta) AS total FROM credit_entries WHERE reason = 'grant' GROUP BY purchase_id
+) e ON e.purchase_id = p.id
+WHERE p.granted <> coalesce(e.total, 0)
+    OR p.granted <> CASE WHEN p.state IN ('LIVE', 'VOID') THEN p.credits ELSE 0 END;
+
+-- name: i3_every_spend_has_its_call
+SELECT e.cause AS subject, 'a credit of ' || e.purchase_id || ' was spent for no call of it' AS found
+FROM credit_entries e LEFT JOIN calls c ON c.id = e.cause AND c.purchase_id = e.purchase_id
+WHERE e.reason = 'spend' AND (c.id IS NULL OR e.delta <> -1);
+
+-- name: i3_every_call_has_its_spend
+SELECT c.id AS subject, 'a call of ' || c.purchase_id || ' that no credit was spent for' AS found
+FROM calls c LEFT JOIN credit_entries e ON e.cause = c.id AND e.reason = 'spend' AND e.purchase_id = c.purchase_id
+WHERE e.cause IS NULL;
+
+-- name: i3_a_restored_call_has_its_credit_back
+SELECT c.id AS subject, c.state || ', given back ' || coalesce(e.delta, 0) AS found
+FROM calls c LEFT JOIN credit_entries e ON e.cause = c.id AND e.reason = 'restore'
+WHERE (c.state = 'RESTORED' AND coalesce(e.delta, 0) <> 1) OR (c.state <> 'RESTORED' AND e.cause IS NOT NULL);
+
+-- name: i4_calls_within_the_credits
+SELECT p.id AS subject, count(*) || ' calls of ' || p.granted || ' credits' AS found
+FROM calls c JOIN purchases p ON p.id = c.purchase_id
+WHERE c.state <> 'RESTORED'
+GROUP BY p.id, p.granted HAVING count(*) > p.granted;
+
+-- name: i5_credits_rest_on_a_payment
+SELECT id AS subject, state || ', confirmed ' || confirmed || ', trusted ' || assume_valid || ', transaction '
+    || coalesce(transaction_hash, 'none') AS found
+FROM purchases
+WHERE state = 'LIVE' AND (coalesce(transaction_hash, '') = '' OR (confirmed = 0 AND assume_valid = 0));
+
+-- name: i11_terms_are_a_version_of_the_gate
+SELECT p.id AS subject, 'gate ' || p.gate_id || ' version ' || p.gate_version || ', price ' || p.price_micro || ', credits '
+    || p.credits || ', ' || p.network AS found
+FROM purchases p
+WHERE CAST(p.value_micro AS BIGINT) < p.price_micro OR NOT EXISTS (
+    SELECT 1 FROM paygate_versions v
+    WHERE v.gate_id = p.gate_id AND v.version <= p.gate_version AND v.price_micro = p.price_micro
+        AND v.credits = p.credits AND v.network = p.network
+);
+
+-- name: i13_a_payers_debt_is_within_the_cap
+SELECT payer AS subject, count(*) || ' payments of ' || sum(CAST(value_micro AS BIGINT)) || ' micro-units' AS found
+FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE')
+GROUP BY payer HAVING count(*) > :payments OR sum(CAST(value_micro AS BIGINT)) > :value_micro;
+
+-- name: i13_a_gates_debt_is_within_the_cap
+SELECT 'gate ' || gate_id AS subject, count(*) || ' payments of ' || sum(CAST(value_micro AS BIGINT)) || ' micro-units' AS found
+FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE')
+GROUP BY gate_id HAVING count(*) > :gate_payments OR sum(CAST(value_micro AS BIGINT)) > :gate_value_micro;
+
+-- A sealed address is longer than any address, and a sealed request does not begin as JSON does.
+-- name: i14_addresses_and_requests_are_sealed
+SELECT 'paygates ' || id AS subject, 'payment_address' AS found FROM paygates WHERE length(payment_address) < 61
+UNION ALL SELECT 'paygate_versions ' || gate_id || '/' || version, 'pay_to' FROM paygate_versions WHERE length(pay_to) < 61
+UNION ALL SELECT 'purchases ' || id, 'pay_to' FROM purchases WHERE length(pay_to) < 61
+UNION ALL SELECT 'purchases ' || id, 'request' FROM purchases WHERE substr(request, 1, 1) = :brace;
+
+-- name: i14_secrets_are_hashed
+SELECT 'paygates ' || id AS subject, 'management_hash' AS found FROM paygates WHERE length(management_hash) <> 32
+UNION ALL SELECT 'purchases ' || id, 'header_hash' FROM purchases WHERE length(header_hash) <> 32
+UNION ALL SELECT 'refresh_tokens of ' || session_id, 'digest' FROM refresh_tokens WHERE length(digest) <> 32;
+
+-- The counters are the answer to the owner's question what was earned; they are written in the commits that they count.
+-- name: counters_are_the_sales
+SELECT 'gate ' || c.gate_id AS subject, 'counted ' || c.purchases || ' for ' || c.revenue_micro || ' micro-units, sold '
+    || coalesce(s.purchases, 0) || ' for ' || coalesce(s.value_micro, 0) AS found
+FROM paygate_counters c
+LEFT JOIN (
+    SELECT gate_id, count(*) AS purchases,
+        sum(CASE WHEN state = 'VOID' AND failure <> 'gate_deleted' THEN 0 ELSE CAST(value_micro AS BIGINT) END) AS value_micro
+    FROM purchases WHERE state IN ('LIVE', 'VOID') GROUP BY gate_id
+) s ON s.gate_id = c.gate_id
+WHERE c.purchases <> coalesce(s.purchases, 0) OR c.revenue_micro <> coalesce(s.value_micro, 0);
+
+-- name: i10_no_claim_open_long_after_its_end
+SELECT id AS subject, state || ' since ' || attempt_ms || ' ms' AS found FROM purchases
+WHERE state = 'CLAIMED' AND valid_before_seconds < :now_seconds - 600 AND attempt_ms < :before_ms - 600000;

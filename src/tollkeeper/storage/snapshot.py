@@ -1,0 +1,55 @@
+"""One consistent state of a database, read by a connection of its own that cannot write (security 5).
+
+It works beside a running server and holds up nobody: readers and the writer of a write-ahead log do not wait for one
+another. Meant for checks that read whole tables, which the server's own reading thread must not do. Blocks.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.migrations import load_migrations
+from tollkeeper.storage.opening import sqlite_path
+from tollkeeper.storage.sqlite_file import connect_to_look
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tollkeeper.storage.database import Row, Statement
+
+
+class Snapshot:
+    """The state as it was when the snapshot was opened."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def read(self, statement: Statement) -> list[Row]:
+        """The rows of one query. Raises: StorageError."""
+        try:
+            cursor = self._connection.execute(statement.sql, statement.params)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+        except sqlite3.Error as error:
+            raise StorageError(f"the database cannot be read ({error})") from error
+
+
+@contextmanager
+def open_snapshot(url: str) -> Iterator[Snapshot]:
+    """The database's last committed state. Raises: StorageError, also for a schema that is not this version's."""
+    path = sqlite_path(url)
+    if not path.is_file():
+        raise StorageError(f"{path} is not there")
+    try:
+        with closing(connect_to_look(path)) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("BEGIN")
+            applied = [version for (version,) in connection.execute("SELECT version FROM schema_migrations ORDER BY 1")]
+            if applied != [migration.version for migration in load_migrations()]:
+                raise StorageError(f"{path}: the schema is another version's: run `tollkeeper db migrate`")
+            yield Snapshot(connection)
+    except sqlite3.Error as error:
+        raise StorageError(f"{path} cannot be read as a database ({error})") from error

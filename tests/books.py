@@ -1,0 +1,51 @@
+"""The invariants of every database that a test left behind (security 5)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from tollkeeper.api import clock_ms
+from tollkeeper.core.differences import Difference
+from tollkeeper.gateway.buying import DEFAULT_EXPOSURE
+from tollkeeper.storage.database import Statement, StorageError
+from tollkeeper.storage.invariants import Bounds, broken_invariants
+from tollkeeper.storage.purchases import GATE_EXPOSURE_FACTOR
+from tollkeeper.storage.snapshot import open_snapshot
+
+BOUNDS = Bounds(
+    DEFAULT_EXPOSURE.purchases,
+    DEFAULT_EXPOSURE.value_micro,
+    DEFAULT_EXPOSURE.purchases * GATE_EXPOSURE_FACTOR,
+    DEFAULT_EXPOSURE.value_micro * GATE_EXPOSURE_FACTOR,
+)
+
+
+def differences_of(path: Path) -> list[Difference]:
+    """Everything that does not hold of the database at this path; it may be in use."""
+    with open_snapshot(str(path)) as snapshot:
+        sales, settled = (
+            snapshot.read(Statement(f"SELECT count(*) AS total FROM {table}"))[0]["total"]  # noqa: S608 - own names
+            for table in ("purchases", "settlements")
+        )
+        return broken_invariants(snapshot, clock_ms(), BOUNDS, is_shared=bool(sales and settled))
+
+
+def databases_in(directory: Path) -> list[Path]:
+    """The databases of this program below a directory, but for those that a test damaged."""
+    found = []
+    for path in directory.rglob("*"):
+        if not path.is_file() or path.name.endswith(("-wal", "-shm", ".lock")):
+            continue
+        with path.open("rb") as file:
+            is_database = file.read(16) == b"SQLite format 3\0"
+        if is_database:
+            found.append(path)
+    return found
+
+
+def assert_books_agree(directory: Path) -> None:
+    """No invariant is broken in any database below the directory."""
+    for path in databases_in(directory):
+        with suppress(StorageError):  # a file that the test itself damaged
+            assert differences_of(path) == [], path

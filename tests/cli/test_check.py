@@ -1,0 +1,94 @@
+"""`tollkeeper db check`: silent on sound books, also beside a running server; each difference a line (security 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+
+from tests.cli.processes import finished, running
+from tests.gateway.composed import settings_for
+from tests.storage.test_invariants import Books
+from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.serving.inspection import keep_inspecting
+
+
+@pytest.fixture(scope="module")
+def rpc_url() -> Iterator[str]:
+    with EvmNode().run_in_thread() as node:
+        yield node.url
+
+
+@pytest.fixture
+def config(tmp_path: Path, rpc_url: str) -> Path:
+    made = finished("init", "--dir", tmp_path, "--rpc-url", rpc_url)
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "tollkeeper.toml"
+
+
+@pytest.fixture
+async def books(config: Path) -> Books:
+    path = config.parent / "data" / "tollkeeper.db"
+    path.parent.mkdir(exist_ok=True)
+    made = Books(path)
+    await made.fill()
+    made.break_with("UPDATE purchases SET valid_before_seconds = 9007199254740992")
+    made.break_with("UPDATE settlements SET payment = (SELECT payment FROM settlements WHERE id = 's-6')")
+    return made
+
+
+def test_sound_books_agree_and_a_difference_is_a_line_and_an_exit_code(config: Path, books: Books) -> None:
+    sound = finished("db", "check", "--config", config)
+    assert (sound.returncode, sound.stdout) == (0, "the books agree\n")
+    content = books.path.read_bytes()
+    books.break_with("UPDATE purchases SET remaining = 1", "PRAGMA wal_checkpoint(TRUNCATE)")
+    broken = books.path.read_bytes()
+    assert broken != content
+    found = finished("db", "check", "--config", config)
+    assert found.returncode == 1
+    lines = found.stdout.splitlines()
+    assert lines[-1] == f"{len(lines) - 1} differences"
+    assert any(line.startswith("i2_remaining_is_the_ledger: pur_") for line in lines)
+    assert books.path.read_bytes() == broken
+
+
+def test_it_works_beside_a_running_server(config: Path) -> None:
+    with running("serve", "--config", config, "--port", "0") as process:
+        process.wait_for_event("serving")
+        done = finished("db", "check", "--config", config)
+        assert (done.returncode, done.stdout) == (0, "the books agree\n")
+        assert process.process.poll() is None
+
+
+def test_no_database_is_a_refusal(config: Path) -> None:
+    done = finished("db", "check", "--config", config)
+    assert done.returncode == 3
+    assert "is not there" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def counted(rule: dict[str, str], wanted: int | None) -> None:
+    """Until the metric says so."""
+    while REGISTRY.get_sample_value("tollkeeper_differences", rule) != wanted:  # noqa: ASYNC110 - nothing to wait on
+        await asyncio.sleep(0.01)
+
+
+async def test_a_serving_process_counts_and_logs_what_differs(
+    rpc_url: str, books: Books, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(books.path)) as connection:
+        connection.execute("UPDATE calls SET state = 'RESTORED' WHERE id = 'call-1'")
+        connection.commit()
+    rule = {"rule": "i3_a_restored_call_has_its_credit_back"}
+    inspecting = asyncio.create_task(keep_inspecting(settings_for(rpc_url, books.path), 0.01))
+    async with asyncio.timeout(20):
+        await counted(rule, 1)
+        books.break_with("UPDATE calls SET state = 'DISPATCHED' WHERE id = 'call-1'")
+        await counted(rule, None)
+    inspecting.cancel()
+    assert "books_differ" in capsys.readouterr().out
