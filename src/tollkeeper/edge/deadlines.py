@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -15,6 +16,9 @@ class Bound(Protocol):
 
     def time_out(self) -> None:
         """The deadline has passed; it is no longer kept."""
+
+    def give_up(self) -> None:
+        """There is no time left at all; the deadline is no longer kept."""
 
 
 class Deadlines:
@@ -36,11 +40,13 @@ class Deadlines:
         self._due.pop(bound, None)
 
     def close(self) -> None:
-        """Tell nobody anything."""
-        self._due.clear()
+        """Have everybody give up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        while self._due:
+            bound, _ = self._due.popitem()
+            _tell(bound.give_up)
 
     def _look_at(self, when_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
@@ -53,9 +59,13 @@ class Deadlines:
         now = loop.time()
         for bound in [bound for bound, due in self._due.items() if due <= now]:
             self._due.pop(bound, None)
-            try:
-                bound.time_out()
-            except Exception:  # one call's fault must not keep the others waiting
-                log.exception("time_out_failed")
+            _tell(bound.time_out)
         if self._due:
             self._look_at(min(self._due.values()), loop)
+
+
+def _tell(what: Callable[[], None]) -> None:
+    try:
+        what()
+    except Exception:  # one call's fault must not keep the others waiting
+        log.exception("time_out_failed")

@@ -131,10 +131,10 @@ class Forwarder:
         raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
-        """Drop all connections."""
+        """Drop all connections; whoever still waits for a target is told UNAVAILABLE."""
+        self.deadlines.close()
         self.pool.close()
         self.resolver.close()
-        self.deadlines.close()
         self.room.close()
 
     def kept(self, target: TargetUrl) -> TargetConnection | None:

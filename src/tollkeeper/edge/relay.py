@@ -335,6 +335,10 @@ class Relay(Exchange):
         what = "answer" if self._is_sent else "take the request"
         self._refuse(ApiError(Code.UPSTREAM_TIMEOUT, f"the target did not {what} in time"))
 
+    def give_up(self) -> None:
+        """See `deadlines.Bound`."""
+        self._refuse(ApiError(Code.UNAVAILABLE, "the gateway stopped before the target had answered"))
+
     def _too_large(self, size_bytes: int) -> None:
         limit_bytes = self._limits.response_size_bytes
         host = self._request.target.host

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -37,7 +37,7 @@ from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from tollkeeper.auth import Auth
     from tollkeeper.edge.call import InboundCall
@@ -72,6 +72,7 @@ class Access:
     profile: Profile
     body_limit_bytes: int
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    charging: set[asyncio.Future[SpendResult]] = field(default_factory=set)  # what may take a credit, never cancelled
 
     def takes(self, target: bytes) -> bool:
         """The first path segment, as it was sent, is a slug or it is not (security A-18)."""
@@ -86,17 +87,17 @@ class Access:
         """See `CallHandler`; a call tells its own end."""
 
     async def aclose(self) -> None:
-        """Gives up what still waits: the listener has waited as long as it may."""
+        """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for."""
         for task in self.tasks:
             task.cancel()
-        if self.tasks:
-            await asyncio.wait(self.tasks)
+        while waiting := self.tasks | self.charging:
+            await asyncio.wait(waiting)
 
 
 class PaidCall(Steps):
     """One request at a PayGate. `opened` is the gate as it was last seen, `buyer` is there from the proof on."""
 
-    __slots__ = ("access", "asked", "buyer", "opened", "purchase", "receipts", "relay")
+    __slots__ = ("access", "asked", "buyer", "is_charged", "opened", "purchase", "receipts", "relay")
 
     def __init__(self, access: Access, call: InboundCall) -> None:
         super().__init__(call, access.tasks)
@@ -105,6 +106,7 @@ class PaidCall(Steps):
         self.opened: OpenGate
         self.buyer: Buyer | None = None
         self.purchase: Purchase
+        self.is_charged = False
         self.receipts = b""
         self.relay: Relay | None = None
 
@@ -162,7 +164,7 @@ class PaidCall(Steps):
         if not self.asked.has_proof:
             self._challenge()
             return
-        self.buyer = buyer = Buyer(_NO_WISH)
+        self.buyer = buyer = Buyer(_NO_WISH, on_left=self._left)
         if self.call.head.header.get(b"x-credit-token"):
             self.enter(Stage.BUYING)
             self.in_task(self._take_credit(buyer))
@@ -234,19 +236,43 @@ class PaidCall(Steps):
         while True:
             if result is None:
                 buyer.wish = self._wish(presented)
-                result = await access.purchases.spend(presented.key, buyer.wish, clock_ms())
+                result = await self._charged(access.purchases.spend(presented.key, buyer.wish, clock_ms()))
             if result.outcome is Spend.SPENT:
                 return self.opened, _purchase_of(result)
             if result.outcome is Spend.STALE:
-                self.opened = await access.gates.reload(self.opened.gate.slug)
+                await self._reload(deadline)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
                 bought = await self._buy(presented, buyer, deadline)
                 if bought is not None:
+                    self.is_charged = True
                     return await access.gates.current(self.opened), _purchase_of(bought)
-                self.opened = await access.gates.reload(self.opened.gate.slug)
+                await self._reload(deadline)
             else:
                 await self._settle_outcome(result, deadline)
             result = None
+
+    async def _charged(self, taking: Coroutine[Any, Any, SpendResult]) -> SpendResult:
+        """Its result. It goes on where the client leaves meanwhile: what commits then is charged, and ended here."""
+        future = asyncio.ensure_future(taking)
+        self.access.charging.add(future)
+        future.add_done_callback(self.access.charging.discard)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._left)
+            raise
+
+    def _left(self, taken: asyncio.Future[SpendResult]) -> None:
+        """What was decided about a credit whose client had left by then."""
+        if not taken.cancelled() and taken.exception() is None and taken.result().outcome is Spend.SPENT:
+            self._end(CLIENT_GONE_STATUS)
+
+    async def _reload(self, deadline: float) -> None:
+        """The gate changed: as it is now. Raises: UNAVAILABLE where it does nothing else until `deadline`."""
+        if asyncio.get_running_loop().time() >= deadline:
+            message = "the PayGate changes all the time; nothing was charged, send the same payment again"
+            raise ApiError(Code.UNAVAILABLE, message)
+        self.opened = await self.access.gates.reload(self.opened.gate.slug)
 
     async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
         gate = self.opened.gate
@@ -266,11 +292,11 @@ class PaidCall(Steps):
         while True:
             if purchase_id is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            result = await access.purchases.spend_token(purchase_id, self._wish(None), clock_ms())
+            result = await self._charged(access.purchases.spend_token(purchase_id, self._wish(None), clock_ms()))
             if result.outcome is Spend.SPENT:
                 return self.opened, _purchase_of(result)
             if result.outcome is Spend.STALE:
-                self.opened = await access.gates.reload(self.opened.gate.slug)
+                await self._reload(deadline)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
             else:
@@ -363,7 +389,7 @@ class PaidCall(Steps):
             return
         slug, request_id = self.opened.gate.slug, self.call.request_id
         _LOG.info("target_failed", code=error.code.value, slug=slug, request_id=request_id)
-        self._end(error.status, failed=True)
+        self._end(error.status, failed=error.status == 502)
         self.call.refuse(error, self.receipts + CORS)
 
     def _end(self, status: int, *, failed: bool = False) -> None:
@@ -424,21 +450,18 @@ class PaidCall(Steps):
 
     def _client_gone(self) -> None:
         """The client left: what it waited for is given up; a purchase under way goes on without it."""
-        stage, self.stage = self.stage, Stage.OVER
-        if self.relay is not None:
-            self.relay.close()
+        self.give_up(CLIENT_GONE_STATUS)
         if self.task is not None:
             self.task.cancel()
-        if stage is Stage.FORWARDING:
-            self._end(CLIENT_GONE_STATUS)
         _LOG.info("client_gone", request_id=self.call.request_id)
 
-    def give_up(self) -> None:
+    def give_up(self, status: int) -> None:
         """See `Steps`."""
         if self.relay is not None:
             self.relay.close()
-        if self.stage is Stage.FORWARDING:
-            self._end(500, failed=True)
+        if self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER):
+            self._end(status, failed=status == 500)
+        self.stage = Stage.OVER
 
 
 def _purchase_of(result: SpendResult) -> Purchase:

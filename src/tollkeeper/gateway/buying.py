@@ -47,10 +47,12 @@ class Buyer:
     """One request that waits for a purchase. `wants` is False once it gave up.
 
     `taken`: its credit is being spent, so it must stay for the answer. `claimed`: the purchase whose claim it
-    wrote, the one whose credit token it may be told.
+    wrote, the one whose credit token it may be told. `on_left` is told what its attempt came to where the request was
+    cancelled before.
     """
 
     wish: SpendRequest
+    on_left: Callable[[asyncio.Future[SpendResult]], None]
     wants: bool = True
     taken: bool = False
     claimed: str | None = None
@@ -132,17 +134,23 @@ class Buying:
             task.add_done_callback(lambda done: self._finished(slot, done))
         mine = attempt.buyer is buyer
         try:
+            result = await self._outcome(attempt, buyer, deadline)
+        except asyncio.CancelledError:
+            buyer.wants = buyer.taken
+            if mine:
+                attempt.task.add_done_callback(buyer.on_left)
+            raise
+        return result if mine and result.outcome is Spend.SPENT else None
+
+    async def _outcome(self, attempt: _Attempt, buyer: Buyer, deadline: float) -> SpendResult:
+        try:
             async with asyncio.timeout_at(deadline):
-                result = await asyncio.shield(attempt.task)
+                return await asyncio.shield(attempt.task)
         except TimeoutError:
             if not buyer.taken:
                 buyer.wants = False
                 raise self.pending(attempt.purchase) from None
-            result = await asyncio.shield(attempt.task)
-        except asyncio.CancelledError:
-            buyer.wants = buyer.taken
-            raise
-        return result if mine and result.outcome is Spend.SPENT else None
+        return await asyncio.shield(attempt.task)
 
     def _finished(self, slot: _Slot, task: asyncio.Task[SpendResult]) -> None:
         self._attempts.pop(slot, None)

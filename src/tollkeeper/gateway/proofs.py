@@ -22,14 +22,19 @@ if TYPE_CHECKING:
     from tollkeeper.core.verification import EvmAsset
 
 VERIFIED_HEADERS_MAX: Final = 10_000
+VERIFIED_SIZE_BYTES: Final = 16 * 1024 * 1024  # of headers; what is kept beside each takes about as much again
 
 
 class Proofs:
-    """Reads payment headers; those that passed are kept, bounded. `assets` are the networks that can be paid on now."""
+    """Reads payment headers; those that passed are kept, bounded in number and in bytes.
+
+    `assets` are the networks that can be paid on now.
+    """
 
     def __init__(self, assets: Callable[[], Mapping[str, EvmAsset]]) -> None:
         self._assets = assets
         self._verified: OrderedDict[bytes, Presented] = OrderedDict()
+        self._size_bytes = 0
 
     def read(self, headers: Sequence[bytes]) -> Presented:
         """Decodes the payment header and checks form and the payer's key; about 0.1 ms of computing, once per header.
@@ -51,9 +56,14 @@ class Proofs:
         asset = assets[normalise(payment.network).name]
         require((deployed_check(payload),))
         presented = Presented(payment, payment_key(asset, payload), header, header_hash(header))
-        if not signature_check(payload, asset).ok:
-            return presented
-        self._verified[header] = presented
-        if len(self._verified) > VERIFIED_HEADERS_MAX:
-            self._verified.popitem(last=False)
+        if signature_check(payload, asset).ok:
+            self._remember(header, presented)
         return presented
+
+    def _remember(self, header: bytes, presented: Presented) -> None:
+        """Keeps the header; those that were not used for longest give way, by their number or by their bytes."""
+        self._verified[header] = presented
+        self._size_bytes += len(header)
+        while len(self._verified) > VERIFIED_HEADERS_MAX or self._size_bytes > VERIFIED_SIZE_BYTES:
+            oldest, _ = self._verified.popitem(last=False)
+            self._size_bytes -= len(oldest)

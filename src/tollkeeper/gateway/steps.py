@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tollkeeper.edge.call import InboundCall
 
+GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when the process stopped
+
 
 class ExhaustedError(Exception):
     """The payment's credits are used up here: answered as if unpaid, so that a client may pay again."""
@@ -74,8 +76,7 @@ class Steps(ABC):
         except ApiError as error:
             self.call.guard(self.refuse, error)
         except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
-            self.give_up()
-            self.stage = Stage.OVER
+            self.give_up(500)
             self.call.fail(fault)
 
     def in_task(self, steps: Coroutine[Any, Any, None]) -> None:
@@ -89,6 +90,7 @@ class Steps(ABC):
             await steps
         except asyncio.CancelledError:
             if self.stage is not Stage.OVER:
+                self.give_up(GIVEN_UP_STATUS)
                 self.call.abort()
             raise
         except BaseException as fault:  # noqa: BLE001 - taken apart by the one who answers
@@ -103,8 +105,8 @@ class Steps(ABC):
         """Answers a refusal."""
 
     @abstractmethod
-    def give_up(self) -> None:
-        """Lets go of the target and counts what was under way: a fault of ours ends the request."""
+    def give_up(self, status: int) -> None:
+        """Ends the request without an answer: lets go of the target, and counts a paid call under this status."""
 
 
 def _raise(fault: BaseException) -> NoReturn:

@@ -1,0 +1,158 @@
+"""Clients who leave at a bad moment: what was charged is told from the books, and every paid call has an end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp.web
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import Forward, run_hostile_hub
+from tests.gateway.recording_target import Received, RecordingTarget, Writer
+from tollkeeper.gateway import access
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
+
+
+@dataclass(slots=True)
+class Shop:
+    """A running gateway with its database's file."""
+
+    url: str
+    database: Path
+    target: RecordingTarget
+    buyer: Buyer
+
+    async def gate(self, **fields: object) -> dict[str, Any]:
+        body = {"price": "0.01", "targetUrl": self.target.url, "paymentAddress": "0x" + "77" * 20, **fields}
+        answer = await self.buyer.ask("POST", self.url + "/api/v1/paygates", body=body)
+        assert answer.status == 201, answer.body
+        return answer.json()
+
+    async def payment(self, gate: dict[str, Any]) -> str:
+        return self.buyer.sign((await self.buyer.ask("GET", gate["accessUrl"])).json())
+
+    def request(self, gate: dict[str, Any], **headers: str) -> bytes:
+        lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        return f"GET /{gate['slug']} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()
+
+    async def leave(self, request: bytes, after_seconds: float) -> None:
+        """Sends a request and is gone, with a reset, so much later."""
+        _, writer = await self.connect()
+        writer.write(request)
+        await writer.drain()
+        await asyncio.sleep(after_seconds)
+        writer.transport.abort()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.url.removeprefix("http://").split(":"))
+
+    def calls(self) -> dict[tuple[str, int | None], int]:
+        """How many calls the books have, by state and status. The gateway must have ended."""
+        with contextlib.closing(sqlite3.connect(self.database)) as books:
+            counted = books.execute("SELECT state, status, count(*) FROM calls GROUP BY state, status").fetchall()
+        return {(state, status): count for state, status, count in counted}
+
+
+@asynccontextmanager
+async def shop(chain: ChainUnderTest, target: RecordingTarget, folder: Path, **changes: Any) -> AsyncIterator[Shop]:
+    path = folder / "gateway.db"
+    async with composed(chain.url, path, **changes) as url, Buyer(derive_wallets().buyer) as buyer:
+        yield Shop(url, path, target, buyer)
+
+
+async def test_every_call_by_credit_token_has_an_end_whenever_its_client_leaves(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, target, tmp_path) as there:
+        gate = await there.gate(credits=200)
+        token = (await there.buyer.call(gate["accessUrl"], await there.payment(gate))).headers["x-credit-token"]
+        request = there.request(gate, X_Credit_Token=token)
+        for number in range(60):
+            await there.leave(request, number % 6 / 2000)
+        await asyncio.sleep(0.1)
+    assert {state for state, _ in there.calls()} == {"DONE"}
+
+
+async def test_every_first_call_has_an_end_whenever_its_client_leaves(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    settled = asyncio.Event()
+
+    async def tell(_request: aiohttp.web.Request, forward: Forward) -> aiohttp.web.StreamResponse:
+        answer = await forward()
+        settled.set()
+        return answer
+
+    async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub, run_hostile_hub(hub) as between:
+        between.settling = tell
+        async with shop(embedded_chain, target, tmp_path, role=Role.GATEWAY, hub_url=between.url) as there:
+            gate = await there.gate()
+            for number in range(40):
+                settled.clear()
+                _, writer = await there.connect()
+                writer.write(there.request(gate, X_Payment=await there.payment(gate)))
+                await asyncio.wait_for(settled.wait(), 10)
+                await asyncio.sleep(number % 8 / 1000)
+                writer.transport.abort()
+    assert {state for state, _ in there.calls()} == {"DONE"}
+
+
+async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_told(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    reached = asyncio.Semaphore(0)
+
+    async def hang(request: Received, writer: Writer) -> None:
+        reached.release()
+        if request.path == "/half":
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
+        await request.reader.read()
+
+    async with shop(embedded_chain, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=20)
+        half = await there.gate(credits=20, targetUrl=target.url + "/half")
+        requests = []
+        for one in (gate, half):
+            payment = await there.payment(one)
+            assert (await there.buyer.call(one["accessUrl"], payment)).status == 200
+            requests += [there.request(one, X_Payment=payment)] * 3
+        target.answer = hang
+        waiting = []
+        for request in requests:
+            reader, writer = await there.connect()
+            writer.write(request)
+            waiting.append((reader, writer))
+            await asyncio.wait_for(reached.acquire(), 5)
+    assert there.calls() == {("DONE", 200): 2, ("DONE", 503): 6}
+    for reader, writer in waiting:
+        assert b" 503 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+
+
+async def test_a_gate_that_changes_whenever_it_is_asked_is_a_503_at_the_deadline(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop(embedded_chain, target, tmp_path) as there:
+        gate = await there.gate(credits=3)
+        payment = await there.payment(gate)
+        assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
+        another_process = "UPDATE paygates SET version = version + 1"
+        with contextlib.closing(sqlite3.connect(there.database)) as books, books:
+            books.execute(another_process)
+        monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 0)
+        late = await there.buyer.call(gate["accessUrl"], payment)
+        assert (late.status, late.json()["error"]["code"], "retry-after" in late.headers) == (503, "UNAVAILABLE", True)
+        monkeypatch.undo()
+        in_time = await there.buyer.call(gate["accessUrl"], payment)
+        assert (in_time.status, in_time.headers["x-credits-remaining"]) == (200, "1")
