@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.evm import Authorization, authorization_digest, checksum_address, sign_digest
+from tollkeeper.core.evm import Authorization, address_of_key, authorization_digest, checksum_address, sign_digest
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wire import EvmPayload, Payment, Requirements, payment_body, requirements_body
@@ -16,6 +17,8 @@ from tollkeeper.sandbox.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tollkeeper.sandbox.wallets import TestWallets
 
 NETWORK: Final = NETWORKS["base-sepolia"]
@@ -37,16 +40,22 @@ def sandbox_asset(name: str = TOKEN_NAME) -> EvmAsset:
     return EvmAsset(NETWORK, NETWORK.usdc.address, name, "2")
 
 
-def signed_payments(count: int, asset: EvmAsset, **options: bool) -> list[Signed]:
-    """Distinct payments of the sandbox's buyer to its owner; `options` are further members of each body."""
+def signed_payments(count: int, asset: EvmAsset, payer_keys: Sequence[bytes] = (), **options: bool) -> list[Signed]:
+    """Distinct payments to the sandbox's owner, of these payers in turn, else of its buyer.
+
+    `options` are further members of each body.
+    """
     wallets = derive_wallets()
     now_seconds = int(time.time())
-    return [_signed(asset, wallets, now_seconds, options) for _ in range(count)]
+    keys = itertools.cycle(payer_keys or (wallets.buyer.private_key,))
+    return [_signed(asset, wallets, next(keys), now_seconds, options) for _ in range(count)]
 
 
-def _signed(asset: EvmAsset, wallets: TestWallets, now_seconds: int, options: dict[str, bool]) -> Signed:
+def _signed(
+    asset: EvmAsset, wallets: TestWallets, payer_key: bytes, now_seconds: int, options: dict[str, bool]
+) -> Signed:
     authorization = Authorization(
-        payer=wallets.buyer.address,
+        payer=address_of_key(payer_key),
         pay_to=wallets.owner.address,
         value=PRICE_MICRO,
         valid_after=now_seconds - 600,
@@ -54,7 +63,7 @@ def _signed(asset: EvmAsset, wallets: TestWallets, now_seconds: int, options: di
         nonce="0x" + secrets.token_hex(32),
     )
     digest = authorization_digest(asset.separator, authorization)
-    signature = sign_digest(digest, wallets.buyer.private_key)
+    signature = sign_digest(digest, payer_key)
     payment = Payment(1, "exact", asset.network.name, EvmPayload(authorization, signature))
     requirements = Requirements(
         scheme="exact",
