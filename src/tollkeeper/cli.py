@@ -29,8 +29,10 @@ app = typer.Typer(
 )
 database_app = typer.Typer(help="The database.", no_args_is_help=True)
 config_app = typer.Typer(help="The configuration.", no_args_is_help=True)
+contracts_app = typer.Typer(help="Contracts of ours on a chain.", no_args_is_help=True)
 app.add_typer(database_app, name="db")
 app.add_typer(config_app, name="config")
+app.add_typer(contracts_app, name="contracts")
 
 Config = Annotated[
     Path | None,
@@ -212,6 +214,41 @@ def check_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
         typer.echo(f"{len(differences)} differences")
         sys.exit(EXIT_FAILED)
     typer.echo("the books agree")
+
+
+@contracts_app.callback()
+def contracts_options() -> None:
+    """Contracts of ours on a chain."""
+
+
+@contracts_app.command("deploy")
+def deploy_command(
+    *,
+    network: Annotated[str, typer.Option(help="The network, which the configuration must enable.")],
+    key_file: Annotated[
+        Path | None, typer.Option(help="The key that pays, in a file; else the hub's own, while the hub is stopped.")
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Do without the deterministic deployer.")] = False,
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+) -> None:
+    """Put the contract on a chain that lets several settlements share one transaction, and print its address.
+
+    Example: tollkeeper contracts deploy --network base-sepolia
+    """
+    import asyncio
+
+    from tollkeeper.serving.deploying import DeploymentFailed, deploy
+
+    settings = load_settings(role, config)
+    try:
+        lines = asyncio.run(deploy(settings, network, key_file, is_plain=plain))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    except DeploymentFailed as error:
+        _refuse(str(error), code=EXIT_FAILED)
+    for line in lines:
+        typer.echo(line)
 
 
 @app.command("sandbox")

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from tollkeeper.chains.batcher import Carrier, allowed_carriers
+from tollkeeper.core.batches import SignedTransfer, batch_gas, decode_batch, encode_batch
 from tollkeeper.core.evm import (
     SELECTOR_TRANSFER,
     SELECTOR_TRANSFER_BYTES,
@@ -92,6 +94,67 @@ def test_random_transactions_are_refused() -> None:
         )
         with pytest.raises(PolicyError):
             signer.sign(changed, POLICY)
+
+
+BATCH = [SignedTransfer(replace(AUTHORIZATION, valid_before=2**40 - 1), bytes(64) + b"\x1b")] * 3
+CARRIERS = allowed_carriers("")
+
+
+def batched(carrier: Carrier, asset: str = TOKEN) -> Transaction:
+    data = encode_batch(carrier.via, asset, BATCH)
+    return replace(GOOD, to=carrier.address, data=data, gas=batch_gas(carrier.via, len(BATCH)))
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_batch_of_transfers_of_an_allowed_token_is_signed_where_batches_are_allowed(carrier: Carrier) -> None:
+    assert Signer(KEY).sign(batched(carrier), replace(POLICY, carriers=CARRIERS))[0][0] == 2
+    with pytest.raises(PolicyError):
+        Signer(KEY).sign(batched(carrier), POLICY)
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_anything_else_sent_to_a_carrier_is_refused(carrier: Carrier) -> None:
+    good, policy = batched(carrier), replace(POLICY, carriers=CARRIERS)
+    other = next(one for one in CARRIERS if one is not carrier)
+    approve = selector(b"approve(address,uint256)") + bytes(64)
+    wrong = [
+        batched(carrier, "0x" + "44" * 20),
+        replace(good, gas=good.gas + 1),
+        replace(good, gas=0),
+        replace(good, value=1),
+        replace(good, chain_id=8453),
+        replace(good, max_fee_per_gas=10**10 + 1),
+        replace(good, data=good.data + b"\0"),
+        replace(good, data=good.data[:-1]),
+        replace(good, data=b""),
+        replace(good, data=GOOD.data),
+        replace(good, data=approve),
+        replace(good, data=selector(b"aggregate3Value((address,bool,uint256,bytes)[])") + good.data[4:]),
+        replace(good, to=TOKEN),
+        replace(good, to=other.address),
+        replace(good, to="0x" + "44" * 20),
+    ]
+    for transaction in wrong:
+        with pytest.raises(PolicyError):
+            Signer(KEY).sign(transaction, policy)
+
+
+def test_random_changes_of_a_batch_are_signed_only_as_another_batch() -> None:
+    source = random.Random(2)
+    policy = replace(POLICY, carriers=CARRIERS)
+    for _ in range(2_000):
+        carrier = source.choice(CARRIERS)
+        good = batched(carrier)
+        data = bytearray(good.data)
+        for _ in range(source.randrange(1, 4)):
+            data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+        changed = replace(good, data=bytes(data))
+        try:
+            Signer(KEY).sign(changed, policy)
+        except PolicyError:
+            continue
+        asset, transfers = decode_batch(carrier.via, changed.data)
+        assert (asset, len(transfers)) == (TOKEN, len(BATCH))
 
 
 def test_the_key_is_in_no_text_of_the_signer_and_leaves_it_no_way() -> None:

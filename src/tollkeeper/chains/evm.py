@@ -41,7 +41,8 @@ _HALTS: Final = ("gas", "opcode", "stack", "jump", "write protection", "return d
 class EvmConfig:
     """How to reach and use one EVM network.
 
-    Empty `asset`, `token_name` and `token_version` mean the network's USDC and what the token says of itself.
+    Empty `asset`, `token_name` and `token_version` mean the network's USDC and what the token says of itself; an empty
+    `batcher` means its usual place. With a `batch_queue_depth` of 0 every settlement goes alone.
     """
 
     network: Network
@@ -53,6 +54,9 @@ class EvmConfig:
     gas_limit: int = 150_000
     gas_budget_per_hour: int = 6_000_000_000
     max_fee_per_gas_wei: int = 50_000_000_000
+    batcher: str = ""
+    batch_queue_depth: int = 0
+    batch_items_max: int = 20
     timeout_seconds: float = 10.0
 
 

@@ -16,6 +16,7 @@ from litestar import Litestar, Request, Response, get
 
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
+from tollkeeper.chains.batcher import allowed_carriers
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
@@ -147,6 +148,7 @@ class Hub:
             gas_max=config.gas_limit,
             max_fee_per_gas_max=config.max_fee_per_gas_wei,
             own=network.signer.address,
+            carriers=allowed_carriers(config.batcher) if config.batch_queue_depth else (),
         )
         gas = Gas(name, config.gas_budget_per_hour, config.gas_limit, self.trusted_keys, self._now_ms)
         return Account(EvmChain(config), network.signer, policy, gas)

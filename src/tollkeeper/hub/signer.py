@@ -1,15 +1,16 @@
 """The hub's own account, which pays the gas, and the policy that bounds what it signs (security A-24, A-26).
 
 The key lives in one object that shows only its address and signs only what the policy allows: a
-transferWithAuthorization to an allowed token, or a transfer of nothing to itself, without value, on one chain, under a
-gas and a fee cap. Nonces and sending are not its business.
+transferWithAuthorization to an allowed token, a batch of them through a contract that carries batches, or a transfer of
+nothing to itself, without value, on one chain, under a gas and a fee cap. Nonces and sending are not its business.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
+from tollkeeper.core.batches import batch_gas, decode_batch
 from tollkeeper.core.evm import (
     SECP256K1_ORDER,
     SELECTOR_TRANSFER,
@@ -22,6 +23,8 @@ from tollkeeper.core.evm import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.chains.batcher import Carrier
+
 _HEAD_SIZE_BYTES: Final = 4 + 6 * 32
 _SPLIT_SIZE_BYTES: Final = _HEAD_SIZE_BYTES + 3 * 32
 _SIGNATURE_OFFSET: Final = 7 * 32
@@ -31,32 +34,58 @@ class PolicyError(ValueError):
     """A transaction that this signer does not sign: a fault of the caller's code, never of a payment."""
 
 
+class Policy(Protocol):
+    """What an account may sign."""
+
+    def check(self, transaction: Transaction) -> None:
+        """Raises: PolicyError."""
+
+
 @dataclass(frozen=True, slots=True)
 class SignerPolicy:
-    """What may be signed on one network. Fees are wei per gas; `own` is the signer, who may send itself nothing."""
+    """What may be signed on one network. Fees are wei per gas; `own` is the signer, who may send itself nothing.
+
+    `gas_max` bounds a settlement that goes alone; a batch has exactly the gas that its items come to.
+    """
 
     chain_id: int
     assets: frozenset[str]
     gas_max: int
     max_fee_per_gas_max: int
     own: str = ""
+    carriers: tuple[Carrier, ...] = ()
 
     def check(self, transaction: Transaction) -> None:
-        """Raises: PolicyError, naming the rule, for all but the two bounded transactions."""
+        """Raises: PolicyError, naming the rule, for all but the bounded transactions."""
         frees_nonce = bool(self.own) and transaction.to == self.own and not transaction.data
+        batch = self._gas_of_batch(transaction)
+        is_known = frees_nonce or batch is not None or transaction.to in self.assets
         rules = (
             (transaction.chain_id == self.chain_id, "the chain id"),
-            (frees_nonce or transaction.to in self.assets, "the receiving contract"),
+            (is_known, "the receiving contract"),
             (transaction.value == 0, "a value above zero"),
-            (0 < transaction.gas <= self.gas_max, "the gas limit"),
+            (0 < transaction.gas <= (batch or self.gas_max), "the gas limit"),
             (0 <= transaction.max_fee_per_gas <= self.max_fee_per_gas_max, "the fee per gas"),
             (0 <= transaction.max_priority_fee_per_gas <= transaction.max_fee_per_gas, "the tip"),
-            (frees_nonce or _is_transfer(transaction.data), "the call"),
+            (frees_nonce or batch is not None or _is_transfer(transaction.data), "the call"),
         )
         for is_kept, name in rules:
             if not is_kept:
                 msg = f"the signer policy forbids {name} of this transaction"
                 raise PolicyError(msg)
+
+    def _gas_of_batch(self, transaction: Transaction) -> int | None:
+        """The gas of a batch of transfers of an allowed token through an allowed contract; None for anything else."""
+        for carrier in self.carriers:
+            if transaction.to != carrier.address:
+                continue
+            try:
+                asset, transfers = decode_batch(carrier.via, transaction.data)
+            except ValueError:
+                continue
+            if asset in self.assets:
+                return batch_gas(carrier.via, len(transfers))
+        return None
 
 
 def _is_transfer(data: bytes) -> bool:
@@ -85,7 +114,7 @@ class Signer:
             transaction, private_key
         )
 
-    def sign(self, transaction: Transaction, policy: SignerPolicy) -> tuple[bytes, str]:
+    def sign(self, transaction: Transaction, policy: Policy) -> tuple[bytes, str]:
         """The raw signed transaction and its hash. Raises: PolicyError."""
         policy.check(transaction)
         return self._sign(transaction)

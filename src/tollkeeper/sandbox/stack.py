@@ -24,7 +24,7 @@ from tollkeeper.sandbox.wallets import PUBLIC_SEED, TestWallets, derive_wallets
 from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
 from tollkeeper.serving.http_server import HttpServer, listen
-from tollkeeper.settings import ExposureCaps, GasCaps, NetworkSettings, Role, Settings
+from tollkeeper.settings import Batching, ExposureCaps, GasCaps, NetworkSettings, Role, Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -161,6 +161,7 @@ def sandbox_settings(
         cors_origins=(),
         confirm_depth=1,
         gas=GasCaps(),
+        batching=Batching(),
         encryption_keys=_ring("encryption"),
         auth_keys=_ring("auth"),
         signer_key=relayer,

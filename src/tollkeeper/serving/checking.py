@@ -71,6 +71,8 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
             ("gas_limit", str(settings.gas.gas_limit)),
             ("gas_budget_per_hour", str(settings.gas.budget_per_hour)),
+            ("batch_queue_depth", str(settings.batching.queue_depth)),
+            ("batch_items_max", str(settings.batching.items_max)),
             ("signer_key", _spelled(signer)),
         ]
     return [
@@ -91,7 +93,8 @@ def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:
         (f"{section}.rpc_url", ", ".join(map(_origin, network.rpc_urls)) or _NOT_SET),
         (f"{section}.asset", checksum_address(network.network.usdc.address)),
     ]
-    named = (("asset_name", network.asset_name), ("asset_version", network.asset_version))
+    batcher = None if network.batcher is None else checksum_address(network.batcher)
+    named = (("asset_name", network.asset_name), ("asset_version", network.asset_version), ("batcher", batcher))
     return values + [(f"{section}.{name}", value) for name, value in named if value is not None]
 
 

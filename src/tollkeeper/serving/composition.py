@@ -146,6 +146,9 @@ def _evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         gas_limit=settings.gas.gas_limit,
         gas_budget_per_hour=settings.gas.budget_per_hour,
         max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,
+        batcher=network.batcher or "",
+        batch_queue_depth=settings.batching.queue_depth,
+        batch_items_max=settings.batching.items_max,
     )
 
 

@@ -69,6 +69,10 @@ default_network = "{network}"
 # gas_limit = 150000
 # gas_budget_per_hour = 6000000000
 
+# From how many settlements under way on a network they share transactions (0: never), and how many share one.
+# batch_queue_depth = 16
+# batch_items_max = 20
+
 # "debug", "info", "warning" or "error"; "auto" (text on a terminal, else JSON), "json" or "text".
 # log_level = "info"
 # log_format = "auto"
@@ -79,7 +83,8 @@ auth_keys_file = "keys/auth.keys"
 signer_key_file = "keys/signer.key"
 
 # A section enables a network. rpc_url: a JSON-RPC node of it. The token is the network's USDC unless asset names
-# another; its EIP-712 name and version are read from the chain.
+# another; its EIP-712 name and version are read from the chain. batcher: where `tollkeeper contracts deploy` put it, if
+# that said so.
 [networks.{network}]
 {rpc_url}
 """

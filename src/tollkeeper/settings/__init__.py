@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tollkeeper.settings.loading import DEFAULT_PORT, inspect_settings, load_settings
 from tollkeeper.settings.model import (
+    Batching,
     ExposureCaps,
     Finding,
     GasCaps,
@@ -23,6 +24,7 @@ __all__ = [
     "CONFIG_VARIABLE",
     "DEFAULT_PORT",
     "FILE_NAME",
+    "Batching",
     "ExposureCaps",
     "Finding",
     "GasCaps",

@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core import configuration as text_of
+from tollkeeper.core.batches import ITEMS_MAX
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_key
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
-from tollkeeper.settings.model import ExposureCaps, Finding, GasCaps, NetworkSettings, Role, Settings, SettingsError
+from tollkeeper.settings.model import (
+    Batching,
+    ExposureCaps,
+    Finding,
+    GasCaps,
+    NetworkSettings,
+    Role,
+    Settings,
+    SettingsError,
+)
 from tollkeeper.settings.sources import Sources, find_config, network_setting, read_toml
 
 if TYPE_CHECKING:
@@ -92,6 +102,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         cors_origins=sources.several("cors_origins", lambda text: text_of.parse_origin(text).text),
         confirm_depth=take("confirm_depth", text_of.whole_number(1, 1000), 1),
         gas=_gas(sources),
+        batching=_batching(sources),
         encryption_keys=encryption_keys,
         auth_keys=auth_keys,
         signer_key=signer_key,
@@ -115,6 +126,14 @@ def _gas(sources: Sources) -> GasCaps:
         sources.take("max_fee_per_gas_wei", text_of.whole_number(1, 10**15), default.max_fee_per_gas_wei),
         sources.take("gas_limit", text_of.whole_number(50_000, 10_000_000), default.gas_limit),
         sources.take("gas_budget_per_hour", text_of.whole_number(50_000, 10**15), default.budget_per_hour),
+    )
+
+
+def _batching(sources: Sources) -> Batching:
+    default = Batching()
+    return Batching(
+        sources.take("batch_queue_depth", text_of.whole_number(0, 100_000), default.queue_depth),
+        sources.take("batch_items_max", text_of.whole_number(2, ITEMS_MAX), default.items_max),
     )
 
 
@@ -163,6 +182,7 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
             urls,
             sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
             sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
+            sources.optional(network_setting("batcher", name), _address),
         )
         if urls or name in sources.sections:
             networks[name] = settings

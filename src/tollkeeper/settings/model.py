@@ -56,6 +56,7 @@ class NetworkSettings:
     rpc_urls: tuple[str, ...] = field(repr=False, default=())
     asset_name: str | None = None
     asset_version: str | None = None
+    batcher: str | None = None  # where our batcher is, if not at its usual place
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,14 @@ class GasCaps:
     max_fee_per_gas_wei: int = 50_000_000_000
     gas_limit: int = 150_000
     budget_per_hour: int = 6_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """When settlements share transactions: from how many under way, and how many at most. A depth of 0: never."""
+
+    queue_depth: int = 16
+    items_max: int = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,7 @@ class Settings:
     cors_origins: tuple[str, ...]
     confirm_depth: int
     gas: GasCaps
+    batching: Batching
     encryption_keys: KeyRing | None
     auth_keys: KeyRing | None
     signer_key: Secret[bytes] | None
