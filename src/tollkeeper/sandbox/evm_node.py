@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Final, Self
 
@@ -16,11 +15,13 @@ from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID, EmbeddedChain
 from tollkeeper.sandbox.evm_engine import open_engine
 from tollkeeper.sandbox.evm_rpc import evm_rpc_app
 from tollkeeper.sandbox.genesis import USDC_ADDRESS, sandbox_genesis
+from tollkeeper.sandbox.node_thread import run_in_thread
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from tollkeeper.sandbox.evm_engine import EngineName, GenesisAccount
@@ -108,40 +109,9 @@ class EvmNode:
     ) -> None:
         await self.stop()
 
-    @contextlib.contextmanager
-    def run_in_thread(self) -> Iterator[EvmNode]:
+    def run_in_thread(self) -> AbstractContextManager[Self]:
         """Serve from an event loop on a thread of its own, for callers without one. Do not touch `chain` meanwhile."""
-        started = threading.Event()
-        stopping = asyncio.Event()
-        failure: list[BaseException] = []
-        loop = asyncio.new_event_loop()
-
-        async def serve() -> None:
-            try:
-                await self.start()
-            except OSError as error:
-                failure.append(error)
-                return
-            finally:
-                started.set()
-            await stopping.wait()
-            await self.stop()
-
-        def run() -> None:
-            loop.run_until_complete(serve())
-            loop.close()
-
-        thread = threading.Thread(target=run, name="sandbox-evm", daemon=True)
-        thread.start()
-        started.wait()
-        if failure:
-            thread.join()
-            raise failure[0]
-        try:
-            yield self
-        finally:
-            loop.call_soon_threadsafe(stopping.set)
-            thread.join()
+        return run_in_thread(self, name="sandbox-evm")
 
     async def _mine_for_ever(self, block_time_seconds: float) -> None:
         while True:

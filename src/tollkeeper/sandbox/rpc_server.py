@@ -1,6 +1,6 @@
 """A JSON-RPC 2.0 server for the sandbox's chains: an ASGI application over a table of methods, and its listener.
 
-Single requests and batches over HTTP POST, as Ethereum nodes take them. Nothing here knows a chain.
+Single requests and batches over HTTP POST, as the chains' nodes take them. Nothing here knows a chain.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ class JsonRpcApp:
         body = await _body(receive)
         if body is None:
             return await _respond(send, 413, b'{"error":"body too large"}')
-        return await _respond(send, 200, msgspec.json.encode(self._answer_body(body)))
+        return await _respond(send, 200, msgspec.json.encode(self.answer_body(body)))
 
-    def _answer_body(self, body: bytes) -> object:
+    def answer_body(self, body: bytes) -> object:
+        """The response, or the list of them, to the body of an HTTP request."""
         try:
             request = msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from tollkeeper.core.base58 import encode
+from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.evm import address_of_key, keccak256
 
 PUBLIC_SEED: Final = "tollkeeper sandbox: these keys are public and worthless"
@@ -52,3 +54,42 @@ def derive_wallets(*, seed: str = PUBLIC_SEED) -> TestWallets:
     """All roles from one seed; pass a random seed where the keys should be nobody else's."""
     roles = ("relayer", "owner", "buyer", "second buyer", "faucet")
     return TestWallets(*(derive_wallet(role, seed=seed) for role in roles))
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaWallet:
+    """An Ed25519 key pair with a role. `address` is base58, `seed` what the key follows from."""
+
+    role: str
+    seed: bytes = field(repr=False)
+    address: str
+
+    @property
+    def secret_key(self) -> str:
+        """Seed and public key in base58, as Solana's tools take it."""
+        return encode(self.seed + public_key(self.seed))
+
+
+def derive_solana_wallet(role: str, *, seed: str = PUBLIC_SEED) -> SolanaWallet:
+    """The Solana wallet of a role: always the same for the same seed."""
+    key = keccak256(f"{seed}/solana/{role}".encode())
+    return SolanaWallet(role, key, encode(public_key(key)))
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaWallets:
+    """Everyone in the play on Solana. The hub's `fee_payers` pay fees, `owner` sells, both buyers hold USDC."""
+
+    fee_payers: tuple[SolanaWallet, ...]
+    owner: SolanaWallet
+    buyer: SolanaWallet
+    second_buyer: SolanaWallet
+
+
+def derive_solana_wallets(*, seed: str = PUBLIC_SEED) -> SolanaWallets:
+    """All Solana roles from one seed."""
+    payer, second_payer, owner, buyer, second_buyer = (
+        derive_solana_wallet(role, seed=seed)
+        for role in ("fee payer", "second fee payer", "owner", "buyer", "second buyer")
+    )
+    return SolanaWallets((payer, second_payer), owner, buyer, second_buyer)

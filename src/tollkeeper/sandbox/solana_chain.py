@@ -1,0 +1,251 @@
+"""The embedded Solana chain: LiteSVM with a clock of slots, blockhashes and what was executed (specification 2.4).
+
+LiteSVM runs the real token programs; what a cluster does around it is added here: a blockhash that moves with every
+slot and is recent for 150 of them, signatures checked on sending and not on simulating, a transaction executed once,
+finality some slots later. There is one validator, no fork and no stake. Play money only.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from solders.account import Account
+from solders.litesvm import LiteSVM
+from solders.pubkey import Pubkey
+from solders.rpc.responses import RpcResponseContext, RpcSimulateTransactionResult, SimulateTransactionResp
+from solders.token.state import Mint, TokenAccount, TokenAccountState
+from solders.transaction import VersionedTransaction
+from solders.transaction_metadata import FailedTransactionMetadata
+
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana_programs import TOKEN_PROGRAM, associated_token_account
+
+NETWORK: Final = NETWORKS["solana-devnet"]
+RECENT_SLOTS: Final = 150
+FINAL_SLOTS: Final = 32
+LAMPORTS_PER_SOL: Final = 10**9
+_MINT_SUPPLY: Final = 10**15
+_DECIMALS: Final = NETWORK.usdc.decimals
+
+
+class TransactionRefused(Exception):  # noqa: N818 - the chain's answer, not a fault
+    """A node does not take this transaction. `error` is the chain's word for it, None where there is none."""
+
+    def __init__(self, message: str, error: object = None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """A transaction that is on the chain. `error` None is success; `fee` is in lamports."""
+
+    slot: int
+    error: Any
+    logs: list[str]
+    compute_units: int
+    fee: int
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What executing a transaction would give now."""
+
+    error: Any
+    logs: list[str]
+    compute_units: int
+
+
+class SolanaChain:
+    """One chain. With `holds` set, what is sent waits until it is cleared; it may expire there."""
+
+    def __init__(self, mint: str = NETWORK.usdc.address) -> None:
+        """A chain with the token's mint and nobody on it."""
+        self.mint = mint
+        self.slot = 1
+        self.holds = False
+        self.executed: dict[str, Executed] = {}
+        # Signatures and blockhashes are judged here: LiteSVM's own checks would also refuse simulations.
+        self._svm = LiteSVM().with_sigverify(False).with_blockhash_check(False)  # noqa: FBT003 - its only form
+        self._recent: OrderedDict[str, int] = OrderedDict()  # blockhash -> the last slot in which it is recent
+        self._waiting: dict[str, VersionedTransaction] = {}
+        self._messages: set[bytes] = set()  # that were executed
+        self._remember_blockhash()
+        token = bytes(Mint(None, _MINT_SUPPLY, _DECIMALS, is_initialized=True, freeze_authority=None))
+        self._put(mint, token)
+
+    @property
+    def blockhash(self) -> str:
+        """The newest blockhash."""
+        return str(self._svm.latest_blockhash())
+
+    @property
+    def last_valid_slot(self) -> int:
+        """The last slot in which a transaction with the newest blockhash can be executed."""
+        return self._recent[self.blockhash]
+
+    def is_recent(self, blockhash: str) -> bool:
+        """May a transaction with this blockhash still be executed?"""
+        return self._recent.get(blockhash, -1) >= self.slot
+
+    def is_final(self, slot: int) -> bool:
+        """Was this slot finalised?"""
+        return slot <= self.slot - FINAL_SLOTS
+
+    def next_slot(self, count: int = 1) -> None:
+        """Let slots pass; each has a blockhash of its own."""
+        for _ in range(count):
+            self.slot += 1
+            self._svm.expire_blockhash()
+            self._remember_blockhash()
+        if not self.holds:
+            self.release()
+
+    def release(self) -> None:
+        """Execute what was held; what has expired is gone."""
+        self.holds = False
+        waiting, self._waiting = self._waiting, {}
+        for transaction in waiting.values():
+            if self.is_recent(str(transaction.message.recent_blockhash)):
+                self._execute(transaction)
+
+    def drop(self) -> None:
+        """Lose what was held, as a node that restarts does."""
+        self._waiting = {}
+
+    def airdrop(self, owner: str, lamports: int) -> None:
+        """Give an account lamports."""
+        self._svm.airdrop(Pubkey.from_string(owner), lamports)
+
+    def open_account(self, owner: str, amount: int = 0) -> str:
+        """The owner's token account, made where it is missing, with so much more in it. Returns its address."""
+        address = associated_token_account(owner, self.mint)
+        state = TokenAccount(
+            mint=Pubkey.from_string(self.mint),
+            owner=Pubkey.from_string(owner),
+            amount=self.token_balance(address) + amount,
+            delegate=None,
+            state=TokenAccountState.Initialized,
+            is_native=None,
+            delegated_amount=0,
+            close_authority=None,
+        )
+        self._put(address, bytes(state))
+        return address
+
+    def token_balance(self, account: str) -> int:
+        """Base units in a token account; 0 where there is none."""
+        found = self.account(account)
+        return 0 if found is None else TokenAccount.from_bytes(bytes(found.data)).amount
+
+    def balance(self, address: str) -> int:
+        """Lamports."""
+        return self._svm.get_balance(Pubkey.from_string(address)) or 0
+
+    def account(self, address: str) -> Account | None:
+        """The account at an address."""
+        return self._svm.get_account(Pubkey.from_string(address))
+
+    def rent(self, size_bytes: int) -> int:
+        """Lamports that make an account of this size exempt from rent."""
+        return self._svm.minimum_balance_for_rent_exemption(size_bytes)
+
+    def simulate(self, raw: bytes, *, replaces_blockhash: bool, checks_signatures: bool) -> Simulated:
+        """What executing a transaction would give. Raises: TransactionRefused for what is unreadable or unsigned."""
+        transaction = _parsed(raw)
+        if checks_signatures:
+            _check_signatures(transaction)
+        if bytes(transaction.message) in self._messages:
+            return Simulated("AlreadyProcessed", [], 0)
+        if not replaces_blockhash and not self.is_recent(str(transaction.message.recent_blockhash)):
+            return Simulated("BlockhashNotFound", [], 0)
+        result = self._svm.simulate_transaction(transaction)
+        meta = result.meta()
+        error = self._error(result.err()) if isinstance(result, FailedTransactionMetadata) else None
+        return Simulated(error, meta.logs(), meta.compute_units_consumed())
+
+    def send(self, raw: bytes, *, skips_preflight: bool) -> str:
+        """Take a signed transaction. Returns its signature.
+
+        Raises: TransactionRefused. Without preflight what cannot be executed is taken, and lost, as a validator does.
+        """
+        transaction = _parsed(raw)
+        _check_signatures(transaction)
+        signature = str(transaction.signatures[0])
+        if signature in self.executed or signature in self._waiting:
+            return signature
+        if not skips_preflight:
+            simulated = self.simulate(raw, replaces_blockhash=False, checks_signatures=False)
+            if simulated.error is not None:
+                message = f"Transaction simulation failed: {simulated.error}"
+                raise TransactionRefused(message, simulated.error)
+        if self.holds:
+            self._waiting[signature] = transaction
+        elif self.is_recent(str(transaction.message.recent_blockhash)):
+            self._execute(transaction)
+        return signature
+
+    def _execute(self, transaction: VersionedTransaction) -> None:
+        result = self._svm.send_transaction(transaction)
+        if isinstance(result, FailedTransactionMetadata):
+            meta, error = result.meta(), self._error(result.err())
+        else:
+            meta, error = result, None
+        self._messages.add(bytes(transaction.message))
+        self.executed[str(transaction.signatures[0])] = Executed(
+            slot=self.slot,
+            error=error,
+            logs=meta.logs(),
+            compute_units=meta.compute_units_consumed(),
+            fee=meta.fee(),
+            raw=bytes(transaction),
+        )
+
+    def _error(self, error: Any) -> Any:  # noqa: ANN401 - one of the library's many classes; JSON
+        """The chain's word for an error, as RPC nodes write it."""
+        result = RpcSimulateTransactionResult(
+            err=error, logs=[], accounts=None, units_consumed=0, return_data=None, inner_instructions=None
+        )
+        context = RpcResponseContext(self.slot)
+        response = SimulateTransactionResp(result, context)  # type: ignore[call-arg]  # the stub has one of two
+        return json.loads(response.to_json())["result"]["value"]["err"]
+
+    def _put(self, address: str, data: bytes) -> None:
+        owner = Pubkey.from_string(TOKEN_PROGRAM)
+        self._svm.set_account(Pubkey.from_string(address), Account(self.rent(len(data)), data, owner, executable=False))
+
+    def _remember_blockhash(self) -> None:
+        self._recent[self.blockhash] = self.slot + RECENT_SLOTS
+        while len(self._recent) > 2 * RECENT_SLOTS:
+            self._recent.popitem(last=False)
+
+
+def decoded(text: str) -> bytes:
+    """The bytes of a transaction as a request holds it. Raises: TransactionRefused."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        message = "failed to decode: invalid base64"
+        raise TransactionRefused(message) from error
+
+
+def _parsed(raw: bytes) -> VersionedTransaction:
+    try:
+        transaction = VersionedTransaction.from_bytes(raw)
+        transaction.sanitize()
+    except Exception as error:  # the library has no class of its own for this
+        message = f"failed to deserialize transaction: {error}"
+        raise TransactionRefused(message) from error
+    return transaction
+
+
+def _check_signatures(transaction: VersionedTransaction) -> None:
+    if not all(transaction.verify_with_results()):
+        message = "Transaction signature verification failure"
+        raise TransactionRefused(message, "SignatureFailure")

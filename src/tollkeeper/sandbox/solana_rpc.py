@@ -1,0 +1,233 @@
+"""The sandbox's Solana chain as JSON-RPC: the methods that the official x402 stacks, solana-py and @solana/kit call.
+
+A result that depends on the chain's state comes with its slot, as on a cluster. What the chain does is not decided
+here.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.sandbox.rpc_server import INVALID_PARAMS, JsonRpcApp, RpcError
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS, TransactionRefused, decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.sandbox.solana_chain import Executed, SolanaChain
+
+    Json = Any
+
+# Of devnet, by which programs tell the clusters apart.
+GENESIS_HASH: Final = "EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG"
+_VERSION: Final = "2.0.0"
+_SIMULATION_FAILED: Final = -32002
+_SIGNATURE_FAILURE: Final = -32003
+_AIRDROP_MAX: Final = 10 * LAMPORTS_PER_SOL
+_SLOTS_IN_EPOCH: Final = 432_000
+
+
+def solana_rpc_app(chain: SolanaChain) -> JsonRpcApp:
+    """The chain as an ASGI application, and as a table of methods."""
+    return JsonRpcApp({**_of_cluster(chain), **_of_accounts(chain), **_of_transactions(chain), **_of_tests(chain)})
+
+
+def _at(chain: SolanaChain, value: Json) -> Json:
+    return {"context": {"apiVersion": _VERSION, "slot": chain.slot}, "value": value}
+
+
+def _height(chain: SolanaChain, config: Json) -> int:
+    is_final = isinstance(config, dict) and config.get("commitment") == "finalized"
+    return max(0, chain.slot - FINAL_SLOTS) if is_final else chain.slot
+
+
+def _of_cluster(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
+    def get_latest_blockhash(_config: Json = None) -> Json:
+        return _at(chain, {"blockhash": chain.blockhash, "lastValidBlockHeight": chain.last_valid_slot})
+
+    def get_epoch_info(config: Json = None) -> Json:
+        height = _height(chain, config)
+        return {
+            "absoluteSlot": height,
+            "blockHeight": height,
+            "epoch": height // _SLOTS_IN_EPOCH,
+            "slotIndex": height % _SLOTS_IN_EPOCH,
+            "slotsInEpoch": _SLOTS_IN_EPOCH,
+            "transactionCount": len(chain.executed),
+        }
+
+    return {
+        "getHealth": lambda: "ok",
+        "getVersion": lambda: {"solana-core": _VERSION, "feature-set": 0},
+        "getGenesisHash": lambda: GENESIS_HASH,
+        "getSlot": lambda config=None: _height(chain, config),
+        "getBlockHeight": lambda config=None: _height(chain, config),
+        "getEpochInfo": get_epoch_info,
+        "getLatestBlockhash": get_latest_blockhash,
+        "isBlockhashValid": lambda blockhash, _config=None: _at(chain, chain.is_recent(blockhash)),
+        "getMinimumBalanceForRentExemption": lambda size, _config=None: chain.rent(size),
+    }
+
+
+def _of_accounts(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
+    def account(address: str) -> Json:
+        found = chain.account(address)
+        if found is None or not found.lamports:
+            return None
+        data = bytes(found.data)
+        return {
+            "data": [base64.b64encode(data).decode(), "base64"],
+            "executable": found.executable,
+            "lamports": found.lamports,
+            "owner": str(found.owner),
+            "rentEpoch": 0,
+            "space": len(data),
+        }
+
+    def get_account_info(address: str, _config: Json = None) -> Json:
+        return _at(chain, account(address))
+
+    def get_multiple_accounts(addresses: list[str], _config: Json = None) -> Json:
+        return _at(chain, [account(address) for address in addresses])
+
+    def get_token_account_balance(address: str, _config: Json = None) -> Json:
+        if account(address) is None:
+            message = "Invalid param: could not find account"
+            raise RpcError(message, code=INVALID_PARAMS)
+        amount = chain.token_balance(address)
+        text = f"{amount // 10**6}.{amount % 10**6:06}".rstrip("0").rstrip(".")
+        return _at(chain, {"amount": str(amount), "decimals": 6, "uiAmountString": text, "uiAmount": None})
+
+    def request_airdrop(address: str, lamports: int, _config: Json = None) -> Json:
+        if not 0 < lamports <= _AIRDROP_MAX:
+            message = "airdrop request failed"
+            raise RpcError(message)
+        chain.airdrop(address, lamports)
+        return "1" * 64
+
+    return {
+        "getAccountInfo": get_account_info,
+        "getMultipleAccounts": get_multiple_accounts,
+        "getBalance": lambda address, _config=None: _at(chain, chain.balance(address)),
+        "getTokenAccountBalance": get_token_account_balance,
+        "requestAirdrop": request_airdrop,
+    }
+
+
+def _of_transactions(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
+    def simulate_transaction(text: str, config: Json = None) -> Json:
+        wanted = config or {}
+        replaces = bool(wanted.get("replaceRecentBlockhash"))
+        try:
+            simulated = chain.simulate(
+                decoded(text), replaces_blockhash=replaces, checks_signatures=bool(wanted.get("sigVerify"))
+            )
+        except TransactionRefused as refused:
+            raise _refusal(refused) from refused
+        new = {"blockhash": chain.blockhash, "lastValidBlockHeight": chain.last_valid_slot}
+        value = {
+            "err": simulated.error,
+            "logs": simulated.logs,
+            "accounts": None,
+            "unitsConsumed": simulated.compute_units,
+            "returnData": None,
+            "innerInstructions": None,
+            "loadedAccountsDataSize": 0,
+            "replacementBlockhash": new if replaces else None,
+        }
+        return _at(chain, value)
+
+    def send_transaction(text: str, config: Json = None) -> Json:
+        skips = bool((config or {}).get("skipPreflight"))
+        try:
+            return chain.send(decoded(text), skips_preflight=skips)
+        except TransactionRefused as refused:
+            raise _refusal(refused) from refused
+
+    def get_signature_statuses(signatures: list[str], _config: Json = None) -> Json:
+        return _at(chain, [_status(chain, chain.executed.get(signature)) for signature in signatures])
+
+    def get_transaction(signature: str, _config: Json = None) -> Json:
+        executed = chain.executed.get(signature)
+        return None if executed is None else _transaction(executed)
+
+    return {
+        "simulateTransaction": simulate_transaction,
+        "sendTransaction": send_transaction,
+        "getSignatureStatuses": get_signature_statuses,
+        "getTransaction": get_transaction,
+    }
+
+
+def _of_tests(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
+    """What no cluster has."""
+
+    def advance(slots: int = RECENT_SLOTS + 1) -> int:
+        chain.next_slot(slots)
+        return chain.slot
+
+    def hold() -> bool:
+        chain.holds = True
+        return True
+
+    def release() -> bool:
+        chain.release()
+        return True
+
+    def drop() -> bool:
+        chain.drop()
+        return True
+
+    return {
+        "sandbox_advance": advance,
+        "sandbox_hold": hold,
+        "sandbox_release": release,
+        "sandbox_drop": drop,
+        "sandbox_openAccount": lambda owner, amount=0: chain.open_account(owner, amount),
+    }
+
+
+def _refusal(refused: TransactionRefused) -> RpcError:
+    if refused.error is None:
+        return RpcError(str(refused), code=INVALID_PARAMS)
+    if refused.error == "SignatureFailure":
+        return RpcError(str(refused), code=_SIGNATURE_FAILURE)
+    data = {"err": refused.error, "logs": [], "accounts": None, "unitsConsumed": 0, "returnData": None}
+    return RpcError(str(refused), code=_SIMULATION_FAILED, data=data)
+
+
+def _status(chain: SolanaChain, executed: Executed | None) -> Json:
+    if executed is None:
+        return None
+    is_final = chain.is_final(executed.slot)
+    return {
+        "slot": executed.slot,
+        "confirmations": None if is_final else chain.slot - executed.slot + 1,
+        "err": executed.error,
+        "status": {"Ok": None} if executed.error is None else {"Err": executed.error},
+        "confirmationStatus": "finalized" if is_final else "confirmed",
+    }
+
+
+def _transaction(executed: Executed) -> Json:
+    return {
+        "slot": executed.slot,
+        "blockTime": None,
+        "version": 0,
+        "transaction": [base64.b64encode(executed.raw).decode(), "base64"],
+        "meta": {
+            "err": executed.error,
+            "status": {"Ok": None} if executed.error is None else {"Err": executed.error},
+            "fee": executed.fee,
+            "logMessages": executed.logs,
+            "computeUnitsConsumed": executed.compute_units,
+            "preBalances": [],
+            "postBalances": [],
+            "innerInstructions": [],
+            "preTokenBalances": [],
+            "postTokenBalances": [],
+            "rewards": [],
+            "loadedAddresses": {"readonly": [], "writable": []},
+        },
+    }

@@ -1,0 +1,254 @@
+"""The embedded Solana chain behaves as a cluster does where x402 can tell (specification 2.4).
+
+Its transactions are made by solders, not by code of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.keypair import Keypair
+
+from tests.core.solana_payments import Draft, compute_limit, compute_price, memo, transfer
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.sandbox.rpc_server import JsonRpcApp, RpcError
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+from tollkeeper.sandbox.wallets import SolanaWallets, derive_solana_wallets
+
+WALLETS = derive_solana_wallets()
+FEE_PAYER, BUYER = (Keypair.from_seed(one.seed) for one in (WALLETS.fee_payers[0], WALLETS.buyer))
+USDC = NETWORKS["solana-devnet"].usdc.address
+MEMOS = itertools.count()
+
+
+def paid(rpc: JsonRpcApp, amount: int = 5_000, *, signers: tuple[Keypair, ...] = (FEE_PAYER, BUYER)) -> str:
+    blockhash = rpc.call("getLatestBlockhash")["value"]["blockhash"]
+    moved = transfer(amount, payer=BUYER.pubkey(), pay_to=WALLETS.owner.address)
+    return encoded(moved, blockhash, signers)
+
+
+def encoded(moved: Instruction, blockhash: str, signers: tuple[Keypair, ...]) -> str:
+    used = (compute_limit(), compute_price(), moved, memo(str(next(MEMOS)).encode()))
+    draft = Draft(used, FEE_PAYER.pubkey(), signers, bytes(Hash.from_string(blockhash)))
+    return base64.b64encode(bytes(draft.transaction())).decode()
+
+
+def held(rpc: JsonRpcApp, wallet: str) -> int:
+    account = associated_token_account(wallet, USDC)
+    return int(rpc.call("getTokenAccountBalance", [account])["value"]["amount"])
+
+
+@pytest.fixture
+def node() -> SolanaNode:
+    return SolanaNode(wallets=WALLETS, slot_seconds=None)
+
+
+def test_keys_of_the_play_are_valid_and_differ() -> None:
+    everyone = [*WALLETS.fee_payers, WALLETS.owner, WALLETS.buyer, WALLETS.second_buyer]
+    assert len({one.address for one in everyone}) == len(everyone)
+    for one in everyone:
+        assert str(Keypair.from_base58_string(one.secret_key).pubkey()) == one.address
+    assert isinstance(derive_solana_wallets(seed="another"), SolanaWallets)
+    assert derive_solana_wallets(seed="another") != WALLETS
+
+
+def test_the_mint_is_the_one_that_clients_know(node: SolanaNode) -> None:
+    found = node.rpc.call("getAccountInfo", [USDC, {"encoding": "base64"}])["value"]
+    assert found["owner"] == "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA"
+    assert base64.b64decode(found["data"][0])[44] == 6
+    assert held(node.rpc, WALLETS.buyer.address) == BUYER_MICRO
+    assert held(node.rpc, WALLETS.owner.address) == 0
+    assert node.rpc.call("getAccountInfo", [str(Keypair().pubkey())])["value"] is None
+
+
+def test_a_payment_moves_money_once(node: SolanaNode) -> None:
+    text = paid(node.rpc)
+    lamports = node.chain.balance(str(FEE_PAYER.pubkey()))
+    signature = node.rpc.call("sendTransaction", [text, {"encoding": "base64"}])
+    assert node.rpc.call("sendTransaction", [text, {"encoding": "base64", "skipPreflight": True}]) == signature
+    assert held(node.rpc, WALLETS.owner.address) == 5_000
+    status = node.rpc.call("getSignatureStatuses", [[signature, "1" * 64]])["value"]
+    assert status[0]["err"] is None
+    assert status[0]["confirmationStatus"] == "confirmed"
+    assert status[1] is None
+    read = node.rpc.call("getTransaction", [signature])
+    assert read["transaction"] == [text, "base64"]
+    assert lamports - node.chain.balance(str(FEE_PAYER.pubkey())) == read["meta"]["fee"] == 10_000 + 1
+    node.rpc.call("sandbox_advance", [FINAL_SLOTS])
+    assert node.rpc.call("getSignatureStatuses", [[signature]])["value"][0]["confirmationStatus"] == "finalized"
+    simulated = node.rpc.call("simulateTransaction", [text, {"sigVerify": False}])["value"]
+    assert simulated["err"] == "AlreadyProcessed"
+
+
+def test_simulation_needs_no_signature_and_changes_nothing(node: SolanaNode) -> None:
+    text = paid(node.rpc, signers=(BUYER,))
+    for _ in range(2):
+        assert node.rpc.call("simulateTransaction", [text, {"sigVerify": False}])["value"]["err"] is None
+    assert held(node.rpc, WALLETS.owner.address) == 0
+    with pytest.raises(RpcError, match="signature verification"):
+        node.rpc.call("simulateTransaction", [text, {"sigVerify": True}])
+    with pytest.raises(RpcError, match="signature verification"):
+        node.rpc.call("sendTransaction", [text])
+
+
+def test_a_failure_is_refused_by_preflight_and_executed_without(node: SolanaNode) -> None:
+    text = paid(node.rpc, BUYER_MICRO + 1)
+    error = {"InstructionError": [2, {"Custom": 1}]}
+    assert node.rpc.call("simulateTransaction", [text])["value"]["err"] == error
+    with pytest.raises(RpcError) as caught:
+        node.rpc.call("sendTransaction", [text])
+    assert caught.value.code == -32002
+    assert isinstance(caught.value.data, dict)
+    assert caught.value.data["err"] == error
+    lamports = node.chain.balance(str(FEE_PAYER.pubkey()))
+    signature = node.rpc.call("sendTransaction", [text, {"skipPreflight": True}])
+    assert node.rpc.call("getSignatureStatuses", [[signature]])["value"][0]["err"] == error
+    assert lamports - node.chain.balance(str(FEE_PAYER.pubkey())) == 10_001
+    assert held(node.rpc, WALLETS.owner.address) == 0
+
+
+def test_a_blockhash_is_recent_for_150_slots(node: SolanaNode) -> None:
+    blockhash = node.rpc.call("getLatestBlockhash")["value"]
+    text = paid(node.rpc)
+    node.chain.next_slot(RECENT_SLOTS)
+    assert node.rpc.call("getBlockHeight") == blockhash["lastValidBlockHeight"]
+    assert node.rpc.call("isBlockhashValid", [blockhash["blockhash"]])["value"]
+    node.chain.next_slot()
+    assert not node.rpc.call("isBlockhashValid", [blockhash["blockhash"]])["value"]
+    assert node.rpc.call("simulateTransaction", [text])["value"]["err"] == "BlockhashNotFound"
+    replaced = node.rpc.call("simulateTransaction", [text, {"replaceRecentBlockhash": True}])["value"]
+    assert replaced["err"] is None
+    assert replaced["unitsConsumed"] > 0
+    assert replaced["replacementBlockhash"]["blockhash"] == node.chain.blockhash != blockhash["blockhash"]
+    with pytest.raises(RpcError, match="BlockhashNotFound"):
+        node.rpc.call("sendTransaction", [text])
+    signature = node.rpc.call("sendTransaction", [text, {"skipPreflight": True}])
+    assert node.rpc.call("getSignatureStatuses", [[signature]])["value"] == [None]
+    assert node.rpc.call("getBlockHeight", [{"commitment": "finalized"}]) == node.chain.slot - FINAL_SLOTS
+
+
+def test_what_is_held_is_executed_dropped_or_expires(node: SolanaNode) -> None:
+    node.rpc.call("sandbox_hold")
+    texts = [paid(node.rpc) for _ in range(2)]
+    first = node.rpc.call("sendTransaction", [texts[0], {"skipPreflight": True}])
+    assert node.rpc.call("sendTransaction", [texts[0], {"skipPreflight": True}]) == first
+    node.rpc.call("sandbox_release")
+    assert held(node.rpc, WALLETS.owner.address) == 5_000
+    node.rpc.call("sandbox_hold")
+    node.rpc.call("sendTransaction", [texts[1]])
+    node.rpc.call("sandbox_drop")
+    node.rpc.call("sandbox_release")
+    assert held(node.rpc, WALLETS.owner.address) == 5_000
+    node.rpc.call("sandbox_hold")
+    node.rpc.call("sendTransaction", [texts[1]])
+    node.rpc.call("sandbox_advance")
+    node.rpc.call("sandbox_release")
+    assert held(node.rpc, WALLETS.owner.address) == 5_000
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "no base64", base64.b64encode(bytes(2000)).decode()])
+def test_what_is_no_transaction_is_refused(node: SolanaNode, text: str) -> None:
+    for method in ("sendTransaction", "simulateTransaction"):
+        with pytest.raises(RpcError) as caught:
+            node.rpc.call(method, [text])
+        assert caught.value.code == -32602
+
+
+def test_accounts_and_the_cluster_are_described(node: SolanaNode) -> None:
+    assert node.rpc.call("getHealth") == "ok"
+    assert node.rpc.call("getGenesisHash").startswith("EtWTRABZaYq6iMfeYKouRu166VU2xqa1")
+    assert node.rpc.call("getEpochInfo")["absoluteSlot"] == node.rpc.call("getSlot") == node.chain.slot
+    assert node.rpc.call("getVersion")["solana-core"]
+    assert node.rpc.call("getMinimumBalanceForRentExemption", [165]) == 2_039_280
+    stranger = str(Keypair().pubkey())
+    assert node.rpc.call("getBalance", [stranger])["value"] == 0
+    node.rpc.call("requestAirdrop", [stranger, 7_000_000])
+    assert node.rpc.call("getBalance", [stranger])["value"] == 7_000_000
+    both = node.rpc.call("getMultipleAccounts", [[stranger, str(Keypair().pubkey())]])["value"]
+    assert both[0]["lamports"] == 7_000_000
+    assert both[1] is None
+    with pytest.raises(RpcError, match="airdrop"):
+        node.rpc.call("requestAirdrop", [stranger, 10**12])
+    with pytest.raises(RpcError, match="could not find account"):
+        node.rpc.call("getTokenAccountBalance", [associated_token_account(stranger, USDC)])
+    node.rpc.call("sandbox_openAccount", [stranger, 3])
+    assert held(node.rpc, stranger) == 3
+
+
+async def ask(session: aiohttp.ClientSession, url: str, body: Any) -> Any:
+    async with session.post(url, data=json.dumps(body)) as response:
+        return json.loads(await response.read())
+
+
+async def test_slots_pass_and_requests_come_alone_or_together() -> None:
+    async with SolanaNode(slot_seconds=0.01) as node, aiohttp.ClientSession() as session:
+        slot = {"jsonrpc": "2.0", "id": 1, "method": "getSlot"}
+        first = await ask(session, node.url, slot)
+        blockhash = node.chain.blockhash
+        while (await ask(session, node.url, slot))["result"] <= first["result"] + 2:  # noqa: ASYNC110 - another's clock
+            await asyncio.sleep(0.01)
+        assert node.chain.blockhash != blockhash
+        answers = await ask(session, node.url, [slot, {"id": 2, "method": "nothing"}, {"id": 3, "method": "getHealth"}])
+        assert [answer.get("error", {}).get("code") for answer in answers] == [None, -32601, None]
+
+
+async def test_subscriptions_tell_of_slots_and_signatures() -> None:
+    async with (
+        SolanaNode(slot_seconds=None) as node,
+        aiohttp.ClientSession() as session,
+        session.ws_connect(node.url.replace("http", "ws")) as socket,
+    ):
+        blockhash = node.chain.blockhash
+        text = encoded(transfer(1, payer=BUYER.pubkey(), pay_to=WALLETS.owner.address), blockhash, (FEE_PAYER, BUYER))
+        await socket.send_json({"jsonrpc": "2.0", "method": "ping"})
+        await socket.send_json({"id": 1, "method": "nothingSubscribe", "params": []})
+        assert (await socket.receive_json())["error"]["code"] == -32601
+        await socket.send_json({"id": 2, "method": "slotSubscribe", "params": []})
+        subscription = (await socket.receive_json())["result"]
+        told = await socket.receive_json()
+        assert told["method"] == "slotNotification"
+        assert told["params"]["subscription"] == subscription
+        assert told["params"]["result"]["slot"] == node.chain.slot
+        await socket.send_json({"id": 3, "method": "slotUnsubscribe", "params": [subscription]})
+        while (answer := await socket.receive_json()).get("id") != 3:
+            assert answer["method"] == "slotNotification"
+        assert answer["result"] is True
+        signature = (await ask(session, node.url, {"id": 1, "method": "sendTransaction", "params": [text]}))["result"]
+        await socket.send_json({"id": 4, "method": "signatureSubscribe", "params": [signature]})
+        subscription = (await socket.receive_json())["result"]
+        told = await socket.receive_json()
+        assert told["method"] == "signatureNotification"
+        assert told["params"] == {
+            "subscription": subscription,
+            "result": {"context": {"slot": node.chain.slot}, "value": {"err": None}},
+        }
+
+
+def test_it_runs_on_a_thread_of_its_own() -> None:
+    async def slot(url: str) -> Any:
+        async with aiohttp.ClientSession() as session:
+            return await ask(session, url, {"id": 1, "method": "getSlot"})
+
+    with SolanaNode().run_in_thread() as node:
+        assert asyncio.run(slot(node.url))["result"] >= 1
+        with pytest.raises(OSError, match="in use"), SolanaNode(port=int(node.url.rpartition(":")[2])).run_in_thread():
+            pass
+
+
+def test_a_draft_can_be_sent_on_a_legacy_message_too(node: SolanaNode) -> None:
+    moved = transfer(9, payer=BUYER.pubkey(), pay_to=WALLETS.owner.address)
+    draft = Draft((compute_limit(), compute_price(), moved), FEE_PAYER.pubkey(), (FEE_PAYER, BUYER))
+    recent = replace(draft, is_legacy=True, blockhash=bytes(Hash.from_string(node.chain.blockhash)))
+    node.rpc.call("sendTransaction", [base64.b64encode(bytes(recent.transaction())).decode()])
+    assert held(node.rpc, WALLETS.owner.address) == 9
