@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
-from tollkeeper.core.receipt_logs import Log, Transfer, Verdict, judge_logs
+from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -23,13 +24,25 @@ _FIRST_POLL_SECONDS: Final = 0.002
 _LAST_POLL_SECONDS: Final = 0.5
 
 
+class Verdict(Enum):
+    """What a receipt says about the transfer that its transaction was to make."""
+
+    TRANSFERRED = auto()  # status 1, and the two events of this transfer
+    REVERTED = auto()  # status 0
+    MISMATCH = auto()  # status 1 without those events
+    ABSENT = auto()  # no canonical receipt: nothing is known
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A transaction of ours and a transfer in it, the only one or (`in_batch`) one of several."""
+    """A transaction of ours and the transfer in it. Addresses, nonce and hash are lower-case hex, value base units."""
 
     transaction_hash: str
-    transfer: Transfer
-    in_batch: bool = False
+    asset: str
+    payer: str
+    pay_to: str
+    value: int
+    nonce: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +80,12 @@ def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
             Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"])
             for log in receipt["logs"]
         ]
-        return judge_logs(expected.transfer, logs, in_batch=expected.in_batch)
+        wanted = Transfer(expected.asset, expected.payer, expected.pay_to, expected.value, expected.nonce)
+        is_shown = shows_transfer(logs, wanted)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         msg = "the node's receipt cannot be read"
         raise RpcUnavailable(msg) from error
+    return Verdict.TRANSFERRED if is_shown else Verdict.MISMATCH
 
 
 class ReceiptReader:

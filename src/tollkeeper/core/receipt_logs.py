@@ -9,22 +9,12 @@ Whether the receipt is canonical and deep is not decided here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class Verdict(Enum):
-    """What a receipt says about the transfer that its transaction was to make."""
-
-    TRANSFERRED = auto()  # the AuthorizationUsed of this authorization, and beside it the one matching Transfer
-    REVERTED = auto()  # the transaction has status 0, or it carries several and this one left no trace
-    MISMATCH = auto()  # status 1 without those events
-    ABSENT = auto()  # no canonical receipt: nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +37,10 @@ class Transfer:
     nonce: str
 
 
-def judge_logs(transfer: Transfer, logs: Sequence[Log], *, in_batch: bool) -> Verdict:
-    """What the logs of a transaction with status 1 say. `in_batch`: it was to make other transfers too.
+def shows_transfer(logs: Sequence[Log], transfer: Transfer) -> bool:
+    """Do the logs of a transaction with status 1 show this transfer, made by this authorization?
 
-    Raises: ValueError for a log that the token cannot have written.
+    Raises: ValueError for a log that no token can have written.
     """
     payer = _topic(transfer.payer)
     used = (AUTHORIZATION_USED_TOPIC, payer, transfer.nonce)
@@ -59,13 +49,12 @@ def judge_logs(transfer: Transfer, logs: Sequence[Log], *, in_batch: bool) -> Ve
     events = [log for log in logs if log.address == transfer.asset and log.topics and log.topics[0] in kinds]
     uses = [index for index, log in enumerate(events) if log.topics == used]
     moves = [index for index, log in enumerate(events) if log.topics == moved and int(log.data, 16) == transfer.value]
-    if not in_batch:
-        return Verdict.TRANSFERRED if uses and len(moves) == 1 else Verdict.MISMATCH
-    if not uses:
-        return Verdict.REVERTED
-    # The first two belong together, and so on; which of the two a token writes first is its own affair.
-    is_pair = len(uses) == 1 and uses[0] ^ 1 in moves and len(events) % 2 == 0
-    return Verdict.TRANSFERRED if is_pair else Verdict.MISMATCH
+    if len(uses) != 1:
+        return False
+    if sum(log.topics[0] == AUTHORIZATION_USED_TOPIC for log in events) == 1:
+        return len(moves) == 1
+    # The first two events belong together, and so on; which of the two a token writes first is its own affair.
+    return uses[0] ^ 1 in moves and len(events) % 2 == 0
 
 
 def _topic(address: str) -> str:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Sighting
+from tollkeeper.chains.receipts import Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.receipt_logs import Verdict
 from tollkeeper.core.transactions import State
 from tollkeeper.hub.nonces import NonceKeeper
 from tollkeeper.hub.pipeline import expected_transfer

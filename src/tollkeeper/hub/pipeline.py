@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Expected, Sighting
+from tollkeeper.chains.receipts import Expected, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.receipt_logs import Transfer, Verdict
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
 from tollkeeper.storage.hub import Move, RawTransaction, Settlement, move, read_settlement
@@ -46,8 +45,7 @@ class Advance:
 def expected_transfer(settlement: Settlement) -> Expected:
     """The transfer that the row's transaction must show on the chain."""
     key = settlement.key
-    transfer = Transfer(key.asset, key.payer, settlement.pay_to, settlement.value, key.nonce)
-    return Expected(settlement.transaction_hash, transfer)
+    return Expected(settlement.transaction_hash, key.asset, key.payer, settlement.pay_to, settlement.value, key.nonce)
 
 
 def valid_before(settlement: Settlement) -> int:
