@@ -20,7 +20,7 @@ import tollkeeper
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE_LINES_MAX: Final = 512
 FUNCTION_LINES_MAX: Final = 70
-LOCKS: Final = ("run", "sandbox", "dev", "node")
+LOCKS: Final = ("run", "sandbox", "dev", "node", "go")
 
 # Written in pieces, so that this file passes its own tests.
 REGISTRIES: Final = tuple(

@@ -17,6 +17,7 @@ from tollkeeper.core.limits import CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
 from tollkeeper.core.paygate_fields import (
     METHODS,
     RESERVED_SLUGS,
+    HeaderAuthMode,
     is_slug,
     parse_methods,
     parse_price,
@@ -94,7 +95,9 @@ BAD_FIELDS: list[tuple[str, Any, Code]] = [
     ("paymentAddress", BASE_SEPOLIA.address, Code.INVALID_ADDRESS),
     ("paymentAddress", checksum_address(BASE_SEPOLIA.address), Code.INVALID_ADDRESS),
     ("paymentAddress", SIGNER, Code.INVALID_ADDRESS),
-    ("headerAuthMode", "hmac", Code.INVALID_PARAMETER),
+    ("headerAuthMode", "HMAC", Code.INVALID_PARAMETER),
+    ("headerAuthMode", None, Code.INVALID_PARAMETER),
+    ("headerAuthMode", ["hmac"], Code.INVALID_PARAMETER),
     ("resourceType", "file", Code.INVALID_PARAMETER),
     ("allowSubpaths", True, Code.INVALID_PARAMETER),
     ("allowSubpaths", 0, Code.INVALID_PARAMETER),
@@ -143,6 +146,7 @@ def test_a_create_with_the_required_fields_takes_the_documented_defaults() -> No
         "require_auth": False,
         "is_enabled": True,
         "mime_type": "application/json",
+        "header_auth_mode": HeaderAuthMode.NONE,
         "network": "base-sepolia",
         "payment_address": PAY_TO,
     }
@@ -163,7 +167,7 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
         "network": "base-mainnet",
         "paymentAddress": checksum_address(OTHER),
         "slug": "My-gate_1",
-        "headerAuthMode": "none",
+        "headerAuthMode": "hmac",
         "resourceType": "url",
         "allowSubpaths": False,
         "stream": False,
@@ -186,6 +190,7 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
         "require_auth": True,
         "is_enabled": False,
         "mime_type": "image/svg+xml",
+        "header_auth_mode": HeaderAuthMode.HMAC,
         "network": "base",
         "payment_address": OTHER,
     }
@@ -352,7 +357,7 @@ def test_an_update_changes_the_fields_it_names_and_the_version() -> None:
         ({"mimeType": "text/plain"}, {"mime_type": "text/plain"}),
         ({"network": "base"}, {"network": "base"}),
         ({"paymentAddress": OTHER}, {"payment_address": OTHER}),
-        ({"headerAuthMode": "none"}, {}),
+        ({"headerAuthMode": "hmac"}, {"header_auth_mode": HeaderAuthMode.HMAC}),
     ],
 )
 def test_each_field_can_be_updated_alone(body: dict[str, Any], fields: dict[str, Any]) -> None:

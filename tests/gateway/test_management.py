@@ -110,7 +110,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"network": "nowhere"}, "INVALID_NETWORK", "network"),
     ({"network": "base"}, "INVALID_NETWORK", "network"),
     ({"network": "solana-devnet"}, "INVALID_NETWORK", "network"),
-    ({"headerAuthMode": "hmac"}, "INVALID_PARAMETER", "headerAuthMode"),
+    ({"headerAuthMode": "sha256"}, "INVALID_PARAMETER", "headerAuthMode"),
     ({"resourceType": "file"}, "INVALID_PARAMETER", "resourceType"),
     ({"creditBinding": "token"}, "INVALID_PARAMETER", "creditBinding"),
     ({"onFailure": "restore"}, "INVALID_PARAMETER", "onFailure"),

@@ -98,7 +98,6 @@ _FILES: Final = "file PayGates are not built"
 _SOLANA: Final = "payments on Solana are not built"
 
 NOT_BUILT: Final[dict[str, NotBuilt]] = {
-    "2.1-headerAuthMode": NotBuilt("signing of forwarded requests is not built", "hmac: 400 INVALID_PARAMETER"),
     "2.1-resourceType": NotBuilt(_FILES, "file: 400 INVALID_PARAMETER that names resourceType"),
     "2.1-file": NotBuilt(_FILES, "400 INVALID_PARAMETER that names file"),
     "2.1-rule-5": NotBuilt(_FILES, "multipart form data: 400 INVALID_PARAMETER"),
@@ -109,7 +108,6 @@ NOT_BUILT: Final[dict[str, NotBuilt]] = {
     "4.4-solana": NotBuilt(
         _SOLANA, "invalid_network from verify and settle, INVALID_NETWORK from transfer; no such kind"
     ),
-    "5.7": NotBuilt("signing of forwarded requests is not built", "hmac: 400 INVALID_PARAMETER, also on update"),
     "7-status-429": NotBuilt("only a connection that floods is limited", "hundreds of quick requests are all answered"),
     "8-proxy-size-file": NotBuilt(_FILES, "no PayGate is without the size limit"),
 }

@@ -239,6 +239,21 @@ async def test_an_update_carries_any_subset(world: World) -> None:
         assert same == {name: expected[name] for name in same}
 
 
+@row("2.1-headerAuthMode")
+async def test_header_auth_mode_hmac_shows_a_secret_once_and_keeps_it_sealed(world: World) -> None:
+    gate = await assert_kept(world, "headerAuthMode", "hmac")
+    await assert_kept(world, "headerAuthMode", "none")
+    assert gate["secret"]
+    assert gate["keyId"]
+    read = await world.read(gate)
+    assert {"secret", "keyId"}.isdisjoint(read)
+    dump = world.dump()
+    assert [row for row in dump["paygate_secrets"] if gate["keyId"] in row]
+    assert gate["secret"] not in str(dump)
+    for wrong in ("HMAC", "sha256", "", True, ["hmac"]):
+        await assert_refused(world, "INVALID_PARAMETER", headerAuthMode=wrong)
+
+
 @row("2.1-rule-6")
 async def test_a_read_shows_what_was_decided_for_the_specification(world: World) -> None:
     gate = await world.read(await world.gate())

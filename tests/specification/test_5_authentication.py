@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import time
 from typing import Any
 
@@ -134,3 +137,27 @@ async def test_the_payment_is_the_signers_transfer_to_the_gates_address(world: W
     assert (await world.call(asked, from_the_buyer)).status == 200
     assert (await world.call(asked, header(body))).status == 200
     assert (await world.balance(payer.address), await world.balance(recipient)) == (0, 60_000)
+
+
+@row("5.7")
+async def test_hmac_signs_what_is_forwarded_by_rfc_9421(world: World) -> None:
+    gate = await world.gate(headerAuthMode="hmac", targetUrl=world.target.url + "/a?own=1")
+    assert (await world.call(gate, await world.payment(gate), params={"city": "Athens"})).status == 200
+    (request,) = world.target.requests
+    digest = base64.b64encode(hashlib.sha256(b"").digest()).decode()
+    assert request.header("content-digest") == f"sha-256=:{digest}:"
+    parameters = (request.header("signature-input") or "").removeprefix("paygate=")
+    covered = '("@method" "@target-uri" "content-digest" "x-payer" "x-purchase-id" "x-paygate-slug")'
+    assert parameters.startswith(covered)
+    assert parameters.endswith(f';keyid="{gate["keyId"]}";alg="hmac-sha256"')
+    lines = [
+        '"@method": GET',
+        f'"@target-uri": {world.target.url}/a?own=1&city=Athens',
+        f'"content-digest": sha-256=:{digest}:',
+        f'"x-payer": {world.buyer.address}',
+        f'"x-purchase-id": {request.header("x-purchase-id")}',
+        f'"x-paygate-slug": {gate["slug"]}',
+        f'"@signature-params": {parameters}',
+    ]
+    tag = hmac.digest(gate["secret"].encode(), "\n".join(lines).encode(), "sha256")
+    assert request.header("signature") == f"paygate=:{base64.b64encode(tag).decode()}:"

@@ -25,12 +25,6 @@ async def assert_field_refused(world: World, code: str, **fields: object) -> Non
     assert {**await world.read(gate), "timestamp": gate["timestamp"]} == gate
 
 
-@row("2.1-headerAuthMode", "5.7")
-async def test_signing_with_hmac_is_refused(world: World) -> None:
-    await assert_field_refused(world, "INVALID_PARAMETER", headerAuthMode="hmac")
-    assert (await world.gate(headerAuthMode="none"))["headerAuthMode"] == "none"
-
-
 @row("2.1-resourceType")
 async def test_a_file_paygate_is_refused(world: World) -> None:
     await assert_field_refused(world, "INVALID_PARAMETER", resourceType="file")

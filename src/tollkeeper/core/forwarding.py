@@ -208,11 +208,12 @@ def request_headers(headers: Iterable[Header], added: Sequence[Header], authorit
     return kept
 
 
-def caller_lines(headers: Iterable[Header]) -> bytes:
-    """The caller's part of the head that a target is sent: end-to-end headers, in lines.
+def caller_lines(headers: Iterable[Header], withheld: frozenset[bytes] = frozenset()) -> bytes:
+    """The caller's part of the head that a target is sent: end-to-end headers, in lines, without those `withheld`.
 
-    What `request_headers` keeps of them, where nothing is added but what the caller cannot send. Raises
-    INVALID_PARAMETER for a header that cannot stand in a head.
+    What `request_headers` keeps of them, where nothing is added but what the caller cannot send. `withheld` are names
+    that the gateway sets itself at this gate, lower case and with "-" for "_". Raises INVALID_PARAMETER for a header
+    that cannot stand in a head.
     """
     named: set[bytes] = set()
     kept: list[tuple[bytes, bytes, bytes]] = []
@@ -220,7 +221,7 @@ def caller_lines(headers: Iterable[Header]) -> bytes:
         rules = name_rules(name)
         if rules.normal == b"connection":
             named.update(name_rules(option.strip()).normal for option in value.split(b","))
-        elif not rules.is_stripped:
+        elif not rules.is_stripped and rules.normal not in withheld:
             if not rules.is_token:
                 raise _cannot_be_forwarded()
             kept.append((rules.normal, name, value))

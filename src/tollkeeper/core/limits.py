@@ -38,6 +38,11 @@ JSON_DEPTH: Final = 8
 JSON_INTEGER_DIGITS: Final = 80
 RESPONSE_MEMORY_SIZE_BYTES: Final = 1024 * 1024
 
+# Signed forwarding (contract 4.7)
+SIGNED_BODY_SIZE_BYTES: Final = 1024 * 1024
+SECRET_OVERLAP_SECONDS: Final = 24 * 3600
+SECRETS_IN_FORCE_MAX: Final = 5
+
 # PayGate fields (contract 3.1)
 TITLE_LENGTH: Final = 200
 DESCRIPTION_LENGTH: Final = 2000

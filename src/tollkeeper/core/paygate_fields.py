@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import invalid
@@ -55,7 +56,6 @@ BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 # Fields whose other values come with a later capability: the one value that means today's behaviour.
 FIXED: Final[dict[str, Any]] = {
-    "headerAuthMode": "none",
     "resourceType": "url",
     "allowSubpaths": False,
     "stream": False,
@@ -137,6 +137,19 @@ def _target_url(value: object) -> str:
     return value
 
 
+def _choice(value: object, name: str, choices: type[StrEnum]) -> StrEnum:
+    if not isinstance(value, str) or value not in set(choices):
+        raise invalid(name, f"{name} must be one of {', '.join(choices)}")
+    return choices(value)
+
+
+class HeaderAuthMode(StrEnum):
+    """Whether forwarded requests are signed (contract 4.7)."""
+
+    NONE = "none"
+    HMAC = "hmac"
+
+
 _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "targetUrl": ("target_url", _target_url),
     "price": ("price_micro", parse_price),
@@ -146,6 +159,7 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "description": ("description", lambda value: _text(value, "description", DESCRIPTION_LENGTH)),
     "assumeValid": ("assume_valid", lambda value: _boolean(value, "assumeValid")),
     "requireAuth": ("require_auth", lambda value: _boolean(value, "requireAuth")),
+    "headerAuthMode": ("header_auth_mode", lambda value: _choice(value, "headerAuthMode", HeaderAuthMode)),
     "isEnabled": ("is_enabled", lambda value: _boolean(value, "isEnabled")),
     "mimeType": ("mime_type", _mime_type),
     "network": ("network", lambda value: normalise(value).name),
@@ -160,6 +174,7 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
     "require_auth": False,
     "is_enabled": True,
     "mime_type": "application/json",
+    "header_auth_mode": HeaderAuthMode.NONE,
 }
 
 

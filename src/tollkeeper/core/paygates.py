@@ -6,18 +6,20 @@ the slug taken) is decided by the gateway.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.evm import ZERO_ADDRESS, checksum_address, parse_address
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.core.paygate_fields import CREATE_DEFAULTS, FIXED, parse_fields, parse_slug
+from tollkeeper.core.paygate_fields import CREATE_DEFAULTS, FIXED, HeaderAuthMode, parse_fields, parse_slug
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from tollkeeper.core.target_signing import HmacSecret
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,10 @@ class FormerPrice:
 
 @dataclass(frozen=True, slots=True)
 class PayGate:
-    """One PayGate. `version` counts its updates; `payment_address` is lower case on EVM."""
+    """One PayGate. `version` counts its updates; `payment_address` is lower case on EVM.
+
+    `former` and `secrets` (newest first, under `hmac` only) are there where a gate is loaded to be called.
+    """
 
     id: int
     slug: str
@@ -51,7 +56,9 @@ class PayGate:
     owner_wallet: str | None
     created_ms: int
     updated_ms: int
+    header_auth_mode: HeaderAuthMode = HeaderAuthMode.NONE
     former: tuple[FormerPrice, ...] = ()
+    secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
 
     def allows(self, method: str) -> bool:
         """May this HTTP method be called? GET implies HEAD (contract 3.1)."""
@@ -126,7 +133,9 @@ def updated(gate: PayGate, body: dict[str, Any], now_ms: int, forbidden: frozens
     network = fields.get("network", gate.network)
     address = fields.get("payment_address", gate.payment_address)
     fields["payment_address"] = check_payment_address(address, network, forbidden)
-    return replace(gate, **fields, version=gate.version + 1, updated_ms=max(now_ms, gate.updated_ms), former=())
+    return replace(
+        gate, **fields, version=gate.version + 1, updated_ms=max(now_ms, gate.updated_ms), former=(), secrets=()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +193,7 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "network": gate.network,
         "mimeType": gate.mime_type,
         "isEnabled": gate.is_enabled,
+        "headerAuthMode": gate.header_auth_mode.value,
         **FIXED,
         "targetHeaders": [],
         "creditsExpireAfter": None,

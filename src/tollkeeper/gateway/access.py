@@ -33,14 +33,15 @@ from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.calls import CORS, OPEN_TO_PAGES
 from tollkeeper.gateway.gates import not_found
+from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from tollkeeper.auth import Auth
-    from tollkeeper.edge.call import InboundCall
+    from tollkeeper.edge.call import BodySource, InboundCall
     from tollkeeper.edge.forwarding import Forwarder
     from tollkeeper.edge.relay import Relay, ResponseHead
     from tollkeeper.edge.spool import SpooledBody
@@ -71,6 +72,7 @@ class Access:
     token_keys: Sequence[bytes]
     profile: Profile
     body_limit_bytes: int
+    random_bytes: Callable[[int], bytes]
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     charging: set[asyncio.Future[SpendResult]] = field(default_factory=set)  # what may take a credit, never cancelled
 
@@ -146,7 +148,7 @@ class PaidCall(Steps):
             return
         calls.check_method(gate, call)
         calls.check_size(call, self.access.body_limit_bytes)
-        calls.check_forwardable(call, self.asked, opened.target)
+        calls.check_forwardable(call, self.asked, opened.target, opened.wire)
         if gate.require_auth:
             self.enter(Stage.LOGIN)
             self.in_task(self._log_in())
@@ -331,10 +333,26 @@ class PaidCall(Steps):
         self.receipts = calls.receipt_lines(purchase)
         if self.buyer is not None and self.buyer.claimed == purchase.id:
             self.receipts += self._credit_token_line(purchase.id)
-        head = calls.target_head(call, opened.target, opened.wire, self.asked, purchase)
-        body = b"" if call.head.content_length == 0 else calls.BoundedBody(call, access.body_limit_bytes, self._excess)
-        request = RelayRequest(opened.target, call.method, head, body, call.head.content_length)
-        self.relay = access.forwarder.relay(request, self)
+        length = call.head.content_length
+        body = b"" if length == 0 else calls.BoundedBody(call, access.body_limit_bytes, self._excess)
+        if not opened.wire.secrets:
+            self._send(body, length, b"")
+        elif isinstance(body, bytes):
+            self._sign(body, body)
+        else:
+            BodyAhead(body, self._sign).start(length)
+
+    def _sign(self, signed: bytes | None, body: bytes | BodySource) -> None:
+        """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
+        if self.stage is Stage.OVER:
+            return
+        lines = calls.signature_of(self.call, self.opened, self.asked, self.purchase, signed, self.access.random_bytes)
+        self._send(body, len(body) if isinstance(body, bytes) else self.call.head.content_length, lines)
+
+    def _send(self, body: bytes | BodySource, length: int | None, signature: bytes) -> None:
+        call, opened = self.call, self.opened
+        head = calls.target_head(call, opened, self.asked, self.purchase, length, signature)
+        self.relay = self.access.forwarder.relay(RelayRequest(opened.target, call.method, head, body, length), self)
         self.relay.start()
 
     def _excess(self) -> None:

@@ -118,6 +118,7 @@ class Gateway:
             token_keys=config.token_keys,
             profile=config.profile,
             body_limit_bytes=config.body_limit_bytes,
+            random_bytes=random_bytes,
         )
         self.management = Management(
             store=self.paygates,

@@ -6,14 +6,16 @@ of a purchase is encoded once. Decides nothing about payments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.forwarding import VIA, caller_lines, gateway_headers, header_lines, request_target
+from tollkeeper.core.target_signing import NONCE_SIZE_BYTES, SIGNATURE_NAMES, HmacSecret, SignedCall, signature_lines
 from tollkeeper.core.wire import encode_header
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.addresses import TargetUrl
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.edge.call import BodySink, InboundCall
+    from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.storage.purchase_rows import Purchase
 
 _EXPOSED: Final = (
@@ -29,6 +32,7 @@ _EXPOSED: Final = (
     b"X402-Version, Retry-After"
 )
 _PREFLIGHT_SECONDS: Final = 600
+_NOTHING: Final[frozenset[bytes]] = frozenset()
 _BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
 
 # Any page may call a PayGate: it is public, and no cookie of ours exists.
@@ -41,20 +45,26 @@ CORS: Final = OPEN_TO_PAGES + b"cache-control: no-store\r\n"
 
 @dataclass(frozen=True, slots=True)
 class GateWire:
-    """`path` (with the target's own query) and `lines` of the head that a gate's target is sent."""
+    """`path` (with the target's own query) and `lines` of the head that a gate's target is sent.
+
+    `withheld` are the caller's headers whose names the gateway sets at this gate; `secrets` sign, where there are some.
+    """
 
     path: bytes
     lines: bytes
+    withheld: frozenset[bytes] = _NOTHING
+    secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
 
 
-def gate_wire(slug: str, target: TargetUrl, public_url: str) -> GateWire:
+def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
     """What every call of this gate sends: the target's host, the gateway's own marks."""
     public = urlsplit(public_url)
     own = gateway_headers(
-        slug=slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
+        slug=gate.slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
     )
     lines = header_lines([(b"host", target.authority.encode("ascii")), *own, (b"via", VIA)])
-    return GateWire(request_target(target, b"", b""), lines)
+    path = request_target(target, b"", b"")
+    return GateWire(path, lines, SIGNATURE_NAMES, gate.secrets) if gate.secrets else GateWire(path, lines)
 
 
 def is_preflight(call: InboundCall) -> bool:
@@ -98,7 +108,7 @@ def too_large(limit_bytes: int) -> ApiError:
 class Asked:
     """What the gateway makes of a request's head; kept with the head (`RequestHead.notes`).
 
-    `lines` are the caller's header lines for the target, None until they were judged.
+    `lines` are the caller's header lines for the target without those `withheld`, None until they were judged.
     """
 
     slug: str
@@ -106,6 +116,7 @@ class Asked:
     is_below: bool
     has_proof: bool
     lines: bytes | None = None
+    withheld: frozenset[bytes] = _NOTHING
 
 
 def asked_by(call: InboundCall) -> Asked:
@@ -120,17 +131,24 @@ def asked_by(call: InboundCall) -> Asked:
     return asked
 
 
-def check_forwardable(call: InboundCall, asked: Asked, target: TargetUrl) -> None:
+def check_forwardable(call: InboundCall, asked: Asked, target: TargetUrl, wire: GateWire) -> None:
     """Raises: INVALID_PARAMETER for what no target could be sent; before a credit is spent for it."""
-    if asked.lines is None:
+    if asked.lines is None or asked.withheld is not wire.withheld:
         if asked.query:
             request_target(target, b"", asked.query)
-        asked.lines = caller_lines(call.head.headers)
+        asked.lines = caller_lines(call.head.headers, wire.withheld)
+        asked.withheld = wire.withheld
 
 
-def target_head(call: InboundCall, target: TargetUrl, wire: GateWire, asked: Asked, purchase: Purchase) -> bytes:
-    """The head of the request to the target (contract 4.7)."""
-    length = call.head.content_length
+def target_head(
+    call: InboundCall,
+    opened: OpenGate,
+    asked: Asked,
+    purchase: Purchase,
+    length: int | None,
+    signature: bytes = b"",
+) -> bytes:
+    """The head of the request to the target (contract 4.7); `length` is the body's, None where nobody knows it."""
     if length is None:
         framing = b"transfer-encoding: chunked\r\n"
     elif length or call.method in _BODY_EXPECTED:
@@ -139,14 +157,36 @@ def target_head(call: InboundCall, target: TargetUrl, wire: GateWire, asked: Ask
         framing = b""
     return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\n%b\r\n" % (
         call.method.encode(),
-        request_target(target, b"", asked.query) if asked.query else wire.path,
-        wire.lines,
+        request_target(opened.target, b"", asked.query) if asked.query else opened.wire.path,
+        opened.wire.lines,
         asked.lines or b"",
         _buyer_lines(purchase.id, purchase.payer),
         call.request_id.encode(),
         call.peer.encode(),
-        framing,
+        signature + framing if signature else framing,
     )
+
+
+def signature_of(
+    call: InboundCall,
+    opened: OpenGate,
+    asked: Asked,
+    purchase: Purchase,
+    body: bytes | None,
+    random_bytes: Callable[[int], bytes],
+) -> bytes:
+    """The header lines that sign the request to the target of a gate that wants it."""
+    target = opened.target
+    path = request_target(target, b"", asked.query)
+    signed = SignedCall(
+        method=call.method,
+        target_uri=f"{target.scheme}://{target.authority}{path.decode('ascii')}",
+        body=body,
+        payer=checksum_address(purchase.payer),
+        purchase_id=purchase.id,
+        slug=opened.gate.slug,
+    )
+    return signature_lines(signed, opened.wire.secrets, clock_ms(), random_bytes(NONCE_SIZE_BYTES))
 
 
 @lru_cache(maxsize=10_000)

@@ -93,7 +93,7 @@ class Gates:
 
     async def deleted(self, slug: str) -> OpenGate:
         """The deleted gate that had this slug, for a payment claimed before the delete. Raises: as `by_slug`."""
-        gate = await self._store.deleted_by_slug(slug)
+        gate = await self._store.deleted_by_slug(slug, clock_ms())
         if gate is None:
             raise not_found()
         return replace(self._opened(replace(gate, is_enabled=False)), is_deleted=True)
@@ -105,7 +105,7 @@ class Gates:
         resource = self.access_url(gate.slug)
         target = check_target_url(gate.target_url, allow_private=self._allow_private)
         challenge = build_challenge(gate, asset, resource, API_VERSION)
-        return OpenGate(gate, target, asset, challenge, resource, gate_wire(gate.slug, target, self._public_url))
+        return OpenGate(gate, target, asset, challenge, resource, gate_wire(gate, target, self._public_url))
 
     async def current(self, opened: OpenGate) -> OpenGate:
         """The gate as it is now, to forward by.

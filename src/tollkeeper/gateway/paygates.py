@@ -9,7 +9,9 @@ from litestar import Request, Response, delete, get, post, put
 
 from tollkeeper.api import bearer_token, clock_ms, iso, json_body, ok, page_parameters, pagination, parse_json_object
 from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.core.paygate_fields import HeaderAuthMode
 from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, parse_create, paygate_body, updated
+from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
 from tollkeeper.gateway.ownership import management_hash, new_management_token
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Management:
     default_payment_address: str | None
 
     async def create(self, bearer: str | None, body: dict[str, Any]) -> dict[str, Any]:
-        """A new gate; without an owner its management token is in the answer, once."""
+        """A new gate; without an owner its management token is in the answer, once, and so is a secret to sign with."""
         caller = await self.ownership.caller(bearer)
         self.ownership.may_create(caller)
         fallback = caller.wallet or self.default_payment_address
@@ -57,9 +59,15 @@ class Management:
         if caller.wallet is None and not self._manages_freely:
             token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
         hashed = None if token is None else management_hash(token)
-        gate = await self.store.create(new, caller.wallet, hashed, clock_ms())
-        answer = self._body(gate, Counters())
-        return answer if token is None else {**answer, "managementToken": token}
+        secret = self._new_secret() if new.fields["header_auth_mode"] is HeaderAuthMode.HMAC else None
+        gate = await self.store.create(new, caller.wallet, hashed, clock_ms(), secret)
+        shown = {} if secret is None else _shown(secret)
+        if token is not None:
+            shown["managementToken"] = token
+        return {**self._body(gate, Counters()), **shown}
+
+    def _new_secret(self) -> HmacSecret:
+        return new_secret(self.random_bytes(SECRET_SIZE_BYTES + KEY_ID_SIZE_BYTES))
 
     @property
     def _manages_freely(self) -> bool:
@@ -110,11 +118,24 @@ class Management:
         self._check_trust(assume_valid=wanted.assume_valid)
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
+        secret = self._new_secret()
         try:
-            changed = await self.store.update(gate_id, lambda current: updated(current, body, now_ms, forbidden))
+            changed = await self.store.update(
+                gate_id, lambda current: updated(current, body, now_ms, forbidden), secret
+            )
         finally:
             self.gates.forget(gate.slug)  # also where the answer was lost: the commit may stand
-        return self._body(changed, await self._counters(changed))
+        return {**self._body(changed, await self._counters(changed)), **(_shown(secret) if changed.secrets else {})}
+
+    async def replace_secret(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
+        """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""
+        gate, _ = await self._managed(bearer, gate_id)
+        secret = self._new_secret()
+        try:
+            await self.store.replace_secret(gate_id, secret, clock_ms())
+        finally:
+            self.gates.forget(gate.slug)
+        return _shown(secret)
 
     async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> dict[str, Any]:
         """Gives an ownerless gate to the caller's wallet."""
@@ -162,6 +183,10 @@ class Management:
 
     def _body(self, gate: PayGate, counters: Counters) -> dict[str, Any]:
         return paygate_body(gate, counters, self.gates.access_url(gate.slug), iso)
+
+
+def _shown(secret: HmacSecret) -> dict[str, Any]:
+    return {"secret": secret.secret, "keyId": secret.key_id}
 
 
 def _gate_id(request: HttpRequest) -> int:
@@ -214,9 +239,15 @@ def paygate_routes(management: Management) -> list[HTTPRouteHandler]:
             raise invalid("managementToken", "managementToken must be a string")
         return ok(await management.claim(bearer_token(request.headers), gate_id, token))
 
+    @post("/api/v1/paygates/{gate_id:str}/secret", summary="Replace a PayGate's HMAC secret", status_code=200)
+    async def replace_secret(request: HttpRequest) -> Response[bytes]:
+        """Contract 2, 4.7: shown once."""
+        secret = await management.replace_secret(bearer_token(request.headers), _gate_id(request))
+        return ok(secret, headers={"Cache-Control": "no-store"})
+
     @delete("/api/v1/paygates/{gate_id:str}", summary="Delete a PayGate", status_code=200)
     async def remove(request: HttpRequest) -> Response[bytes]:
         """Contract 2: soft; the answer says how many bought credits it voids."""
         return ok(await management.delete(bearer_token(request.headers), _gate_id(request)))
 
-    return [create, page, read, update, claim, remove]
+    return [create, page, read, update, claim, replace_secret, remove]

@@ -6,19 +6,22 @@ another address. Purchases and credits are in `storage.purchases`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
-from tollkeeper.core.paygate_fields import random_slug
+from tollkeeper.core.paygate_fields import HeaderAuthMode, random_slug
 from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, with_former_prices
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
+from tollkeeper.storage.paygate_secrets import PayGateSecrets
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sequences import next_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.target_signing import HmacSecret
     from tollkeeper.storage.database import Database, Row, Unit
 
 _Q = load_queries("gateway.sql")
@@ -33,15 +36,29 @@ class PayGates:
         self._database = database
         self._ring = ring
         self._random = random_bytes
+        self._secrets = PayGateSecrets(ring, random_bytes)
 
     async def create(
-        self, new: NewPayGate, owner_wallet: str | None, management_hash: bytes | None, now_ms: int
+        self,
+        new: NewPayGate,
+        owner_wallet: str | None,
+        management_hash: bytes | None,
+        now_ms: int,
+        secret: HmacSecret | None = None,
     ) -> PayGate:
-        """Stores a new gate under a slug of its own. Raises: CONFLICT when the owner's slug was ever taken."""
-        return await self._database.run(self._create(new, owner_wallet, management_hash, now_ms))
+        """Stores a new gate under a slug of its own, with its secret where it signs.
+
+        Raises: CONFLICT when the owner's slug was ever taken.
+        """
+        return await self._database.run(self._create(new, owner_wallet, management_hash, now_ms, secret))
 
     def _create(
-        self, new: NewPayGate, owner_wallet: str | None, management_hash: bytes | None, now_ms: int
+        self,
+        new: NewPayGate,
+        owner_wallet: str | None,
+        management_hash: bytes | None,
+        now_ms: int,
+        secret: HmacSecret | None,
     ) -> Unit[PayGate]:
         gate_id = yield from next_id("paygates")
         while True:
@@ -66,6 +83,8 @@ class PayGates:
                 raise ApiError(Code.CONFLICT, "the slug is taken", details={"field": "slug"})
         yield self._version(gate)
         yield _Q.insert_counters(gate_id=gate_id)
+        if secret is not None:
+            yield from self._secrets.keep_first(gate_id, secret, now_ms)
         return gate
 
     def _slug(self) -> str:
@@ -79,7 +98,7 @@ class PayGates:
         rows = await self._database.read(_Q.paygate_by_slug(slug=slug))
         if not rows:
             return None
-        gate = self._gate(rows[0])
+        gate = await self._with_secrets(self._gate(rows[0]), now_ms)
         since_ms = now_ms - FORMER_PRICE_SECONDS * 1000
         if gate.version == 1 or gate.updated_ms <= since_ms:
             return gate
@@ -88,10 +107,15 @@ class PayGates:
         )
         return with_former_prices(gate, [self._former(gate.id, row) for row in await self._database.read(statement)])
 
-    async def deleted_by_slug(self, slug: str) -> PayGate | None:
+    async def deleted_by_slug(self, slug: str, now_ms: int) -> PayGate | None:
         """The deleted gate that had this slug."""
         rows = await self._database.read(_Q.deleted_paygate_by_slug(slug=slug))
-        return self._gate(rows[0]) if rows else None
+        return await self._with_secrets(self._gate(rows[0]), now_ms) if rows else None
+
+    async def _with_secrets(self, gate: PayGate, now_ms: int) -> PayGate:
+        if gate.header_auth_mode is not HeaderAuthMode.HMAC:
+            return gate
+        return replace(gate, secrets=await self._secrets.of_gate(self._database, gate.id, now_ms))
 
     def _former(self, gate_id: int, row: Row) -> FormerVersion:
         where = place("paygate_versions", f"{gate_id}.{row['version']}", "pay_to")
@@ -120,12 +144,40 @@ class PayGates:
             total = await self._database.read(_Q.count_paygates_of_owner(owner_wallet=owner_wallet))
         return [self._gate(row) for row in rows], total[0]["total"]
 
-    async def update(self, gate_id: int, change: Callable[[PayGate], PayGate]) -> PayGate:
+    async def update(
+        self, gate_id: int, change: Callable[[PayGate], PayGate], spare: HmacSecret | None = None
+    ) -> PayGate:
         """Applies a pure change to the gate as it stands, in one transaction; what `change` raises changes nothing.
 
+        A gate that signs from now on and has no secret gets `spare`, which the result then has.
         Raises: NOT_FOUND.
         """
-        return await self._database.run(self._update(gate_id, change))
+        return await self._database.run(self._update_and_keep(gate_id, change, spare))
+
+    def _update_and_keep(
+        self, gate_id: int, change: Callable[[PayGate], PayGate], spare: HmacSecret | None
+    ) -> Unit[PayGate]:
+        gate = yield from self._update(gate_id, change)
+        if (
+            gate.header_auth_mode is HeaderAuthMode.HMAC
+            and spare is not None
+            and (yield from self._secrets.keep_first(gate_id, spare, gate.updated_ms))
+        ):
+            return replace(gate, secrets=(spare,))
+        return gate
+
+    async def replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> None:
+        """Gives a signing gate a new secret. Raises: NOT_FOUND; CONFLICT for one that does not sign, or too often."""
+        await self._database.run(self._replace_secret(gate_id, secret, now_ms))
+
+    def _replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Unit[None]:
+        def next_version(gate: PayGate) -> PayGate:
+            if gate.header_auth_mode is not HeaderAuthMode.HMAC:
+                raise ApiError(Code.CONFLICT, "the PayGate signs nothing: set headerAuthMode to hmac first")
+            return replace(gate, version=gate.version + 1, updated_ms=max(now_ms, gate.updated_ms))
+
+        yield from self._update(gate_id, next_version)  # so that no copy of the gate signs by the former secrets
+        yield from self._secrets.replace(gate_id, secret, now_ms)
 
     def _update(self, gate_id: int, change: Callable[[PayGate], PayGate]) -> Unit[PayGate]:
         rows = yield _Q.paygate_by_id(id=gate_id)
@@ -209,6 +261,7 @@ class PayGates:
             "payment_address": seal(self._ring, gate.payment_address.encode(), where, self._random(NONCE_SIZE_BYTES)),
             "mime_type": gate.mime_type,
             "is_enabled": int(gate.is_enabled),
+            "header_auth_mode": gate.header_auth_mode.value,
         }
 
     def _gate(self, row: Row) -> PayGate:
@@ -229,6 +282,7 @@ class PayGates:
             payment_address=unseal(self._ring, row["payment_address"], where).decode(),
             mime_type=row["mime_type"],
             is_enabled=bool(row["is_enabled"]),
+            header_auth_mode=HeaderAuthMode(row["header_auth_mode"]),
             owner_wallet=row["owner_wallet"],
             created_ms=row["created_ms"],
             updated_ms=row["updated_ms"],

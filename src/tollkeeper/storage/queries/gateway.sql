@@ -3,10 +3,11 @@
 -- name: insert_paygate
 INSERT INTO paygates (
     id, slug, version, owner_wallet, management_hash, target_url, price_micro, credits, methods, title, description,
-    assume_valid, require_auth, network, payment_address, mime_type, is_enabled, created_ms, updated_ms
+    assume_valid, require_auth, network, payment_address, mime_type, is_enabled, header_auth_mode, created_ms, updated_ms
 ) VALUES (
     :id, :slug, 1, :owner_wallet, :management_hash, :target_url, :price_micro, :credits, :methods, :title,
-    :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :now_ms, :now_ms
+    :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :header_auth_mode,
+    :now_ms, :now_ms
 )
 ON CONFLICT (slug) DO NOTHING
 RETURNING id;
@@ -54,7 +55,7 @@ UPDATE paygates SET
     version = :version, target_url = :target_url, price_micro = :price_micro, credits = :credits, methods = :methods,
     title = :title, description = :description, assume_valid = :assume_valid, require_auth = :require_auth,
     network = :network, payment_address = :payment_address, mime_type = :mime_type, is_enabled = :is_enabled,
-    updated_ms = :now_ms
+    header_auth_mode = :header_auth_mode, updated_ms = :now_ms
 WHERE id = :id AND version = :from_version AND deleted_ms IS NULL
 RETURNING id;
 
@@ -86,6 +87,20 @@ WHERE gate_id = :gate_id;
 UPDATE paygate_counters
 SET challenges = challenges + :challenges, calls = calls + :calls, failures = failures + :failures
 WHERE gate_id = :gate_id;
+
+-- name: secrets_of_gate
+SELECT key_id, secret, replaced_ms FROM paygate_secrets
+WHERE gate_id = :gate_id AND (replaced_ms IS NULL OR replaced_ms > :since_ms)
+ORDER BY replaced_ms IS NOT NULL, replaced_ms DESC, key_id;
+
+-- name: insert_secret
+INSERT INTO paygate_secrets (key_id, gate_id, secret, created_ms) VALUES (:key_id, :gate_id, :secret, :now_ms);
+
+-- name: replace_secret
+UPDATE paygate_secrets SET replaced_ms = :now_ms WHERE gate_id = :gate_id AND replaced_ms IS NULL;
+
+-- name: forget_secrets
+DELETE FROM paygate_secrets WHERE gate_id = :gate_id AND replaced_ms <= :since_ms;
 
 -- Purchases -----------------------------------------------------------------------------------------------------
 
