@@ -117,6 +117,38 @@ async def test_spends_mixed_with_other_work_on_the_writer_are_exact(database: Sq
     await shop.ledger_agrees()
 
 
+async def test_spends_of_more_purchases_than_are_remembered_are_exact(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.storage.ledger.REMEMBERED_MAX", 2)
+    shop = Shop(database)
+    gate = await shop.gate(7)
+    ledger = Ledger(database)
+    for number in range(1, 6):
+        await shop.bought(gate, number)
+    for left in range(6, -1, -1):
+        answers = await spend_together(ledger, [by_header(shop, gate, number) for number in range(1, 6)])
+        assert [one.purchase.remaining for one in answers if isinstance(one, SpendResult) and one.purchase] == [
+            left
+        ] * 5
+    answers = await spend_together(ledger, [by_header(shop, gate, number) for number in range(1, 6)])
+    assert outcomes(answers) == [Spend.EXHAUSTED] * 5
+    await shop.ledger_agrees()
+
+
+async def test_a_remembered_purchase_gives_no_more_than_it_has(database: SqliteDatabase) -> None:
+    shop = Shop(database)
+    gate = await shop.gate(7)
+    await shop.bought(gate)
+    ledger = Ledger(database)
+    assert outcomes(await spend_together(ledger, [by_header(shop, gate)])) == [Spend.SPENT]
+    answers = await spend_together(ledger, [by_header(shop, gate) for _ in range(10)])
+    assert outcomes(answers) == [Spend.SPENT] * 6 + [Spend.EXHAUSTED] * 4
+    left = [answer.purchase.remaining for answer in answers if isinstance(answer, SpendResult) and answer.purchase]
+    assert left == [5, 4, 3, 2, 1, 0, 0, 0, 0, 0]
+    await shop.ledger_agrees()
+
+
 async def test_a_spend_that_breaks_its_batch_fails_alone(database: SqliteDatabase) -> None:
     shop = Shop(database)
     gate = await shop.gate(9)
@@ -306,9 +338,10 @@ SERVED_ONCE_AFTER_DELETE: list[tuple[str, object]] = [
 class Twin:
     """One database that spends in batches and one that spends one after the other, with the same history."""
 
-    def __init__(self, batched: Shop, single: Shop) -> None:
+    def __init__(self, batched: Shop, single: Shop, ledger: Ledger | None = None) -> None:
         self.shops = (batched, single)
         self.gates: list[PayGate] = []
+        self.ledger = ledger  # where there is one, it spends: one at a time, and remembers what it spent of
 
     async def play(self, step: tuple[str, object]) -> None:
         match step:
@@ -332,9 +365,19 @@ class Twin:
 
     async def _batch(self, spends: list[HeldSpend]) -> None:
         batched, single = self.shops
-        together = await batched.database.run(spend_all(spends, NOW_MS + 1))
+        if self.ledger is None:
+            together = await batched.database.run(spend_all(spends, NOW_MS + 1))
+        else:
+            together = [await self._spend_at(self.ledger, spend) for spend in spends]
         apart = [await single.database.run(spend_one(spend, NOW_MS + 1)) for spend in spends]
         assert together == apart
+
+    async def _spend_at(self, ledger: Ledger, spend: HeldSpend) -> SpendResult:
+        answered: asyncio.Future[SpendResult | ApiError] = asyncio.get_running_loop().create_future()
+        ledger.spend(spend, NOW_MS + 1, answered.set_result)
+        answer = await answered
+        assert isinstance(answer, SpendResult)
+        return answer
 
     async def _manage(self, action: str, which: int) -> None:
         gate = self.gates[which]
@@ -390,11 +433,27 @@ def _open(row: object) -> dict[str, object]:
 def test_a_batch_is_the_same_as_its_spends_one_after_the_other(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, object]], granted: int
 ) -> None:
-    directory = tmp_path_factory.mktemp("twin")
+    play_twins(tmp_path_factory.mktemp("twin"), history, granted, remembers=False)
 
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(history=[*SERVED_ONCE_AFTER_DELETE, ("batch", [(1, 0, 0, "header")] * 2)], granted=3)
+@example(
+    history=[("batch", [(1, 0, 0, proof)]) for proof in ("header", "header", "other", "token", "header")], granted=5
+)
+@example(history=[("batch", [(1, 0, 0, "header")]), ("update", 0), ("batch", [(1, 0, 1, "header")])], granted=3)
+@example(history=[("batch", [(1, 0, 0, "header")]), ("void", (1, 0)), ("batch", [(1, 0, 0, "header")])], granted=3)
+@given(history=st.lists(steps, min_size=1, max_size=20), granted=st.integers(1, 5))
+def test_what_the_ledger_remembers_of_a_purchase_changes_no_answer(
+    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, object]], granted: int
+) -> None:
+    play_twins(tmp_path_factory.mktemp("twin"), history, granted, remembers=True)
+
+
+def play_twins(directory: Path, history: list[tuple[str, object]], granted: int, *, remembers: bool) -> None:
     async def play() -> None:
         databases = [open_database(str(directory / name)) for name in ("batched", "single")]
-        twin = Twin(Shop(databases[0]), Shop(databases[1]))
+        twin = Twin(Shop(databases[0]), Shop(databases[1]), Ledger(databases[0]) if remembers else None)
         for shop in twin.shops:
             twin.gates = [await shop.gate(granted, slug="one"), await shop.gate(granted, slug="two")]
         for number in (1, 2):

@@ -9,29 +9,36 @@ StorageError nobody knows whether the credit is spent, and the call must not be 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import Outcome, StorageError
+from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.spending import HeldSpend, SpendBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database
-    from tollkeeper.storage.purchase_rows import SpendResult
+    from tollkeeper.storage.purchase_rows import Purchase
 
 __all__ = ["BATCH_MAX", "HeldSpend", "Ledger"]
 
 BATCH_MAX: Final = 256  # a few milliseconds of the event loop
 WAITING_MAX: Final = 16_384
+REMEMBERED_MAX: Final = 10_000
 
 logger = logging.getLogger(__name__)
 
 _Answer: TypeAlias = "Callable[[SpendResult | ApiError], None]"
-_Waiting: TypeAlias = "tuple[HeldSpend, int, _Answer]"
+_Waiting: TypeAlias = "tuple[HeldSpend, Purchase | None, int, _Answer]"  # the purchase, where it is remembered
 
 
 class Ledger:
@@ -41,6 +48,7 @@ class Ledger:
         self._database = database
         self._waiting: list[_Waiting] = []
         self._is_under_way = False
+        self._bought: dict[PaymentKey, Purchase] = {}
 
     def spend(self, request: HeldSpend, now_ms: int, callback: Callable[[SpendResult | ApiError], None]) -> None:
         """Spend one credit; `callback` is called once in this loop, and never before this returns.
@@ -51,10 +59,26 @@ class Ledger:
             loop = asyncio.get_running_loop()
             loop.call_soon(callback, StorageError("too many requests are waiting for the database"))
             return
-        self._waiting.append((request, now_ms, callback))
+        bought = self._known(request)
+        if bought is not None:
+            request = HeldSpend(request.key, bought.id, request.wish)
+        self._waiting.append((request, bought, now_ms, callback))
         if not self._is_under_way:
             self._is_under_way = True
             asyncio.get_running_loop().call_soon(self._next)
+
+    def _known(self, request: HeldSpend) -> Purchase | None:
+        """The purchase of a wish that names none, where it is remembered and this header bought it at this gate."""
+        key, wish = request.key, request.wish
+        bought = None if key is None or request.purchase_id is not None else self._bought.get(key)
+        if bought is None or wish.header is None or bought.gate_id != wish.gate_id:
+            return None
+        return bought if hmac.compare_digest(wish.header, bought.header_hash) else None
+
+    def _remember(self, key: PaymentKey, purchase: Purchase) -> None:
+        if key not in self._bought and len(self._bought) >= REMEMBERED_MAX:
+            del self._bought[next(iter(self._bought))]
+        self._bought[key] = purchase
 
     def _next(self) -> None:
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
@@ -62,7 +86,7 @@ class Ledger:
 
     def _post(self, batch: list[_Waiting], answer: Callable[[Outcome], None]) -> None:
         try:
-            self._database.post(SpendBatch([request for request, _, _ in batch], batch[-1][1]), answer)
+            self._database.post(SpendBatch([waiting[0] for waiting in batch], batch[-1][2]), answer)
         except Exception as error:  # noqa: BLE001 - it is the answer to each of them
             answer(Outcome(error=error))
 
@@ -73,20 +97,27 @@ class Ledger:
             asyncio.get_running_loop().call_soon(self._next)
         if outcome.error is not None and not isinstance(outcome.error, StorageError) and len(batch) > 1:
             for waiting in batch:
-                self._post([waiting], partial(_answer, [waiting]))
+                self._post([waiting], partial(self._answer, [waiting]))
         else:
-            _answer(batch, outcome)
+            self._answer(batch, outcome)
 
+    def _answer(self, batch: list[_Waiting], outcome: Outcome) -> None:
+        results: Any = outcome.result
+        if outcome.error is not None:
+            results = [_refusal_of(outcome.error)] * len(batch)
+        for (request, bought, _, callback), result in zip(batch, results, strict=True):
+            try:
+                callback(self._told(request, bought, result) if isinstance(result, SpendResult) else result)
+            except Exception:
+                logger.exception("the callback of a spend failed")
 
-def _answer(batch: list[_Waiting], outcome: Outcome) -> None:
-    results: Any = outcome.result
-    if outcome.error is not None:
-        results = [_refusal_of(outcome.error)] * len(batch)
-    for (_, _, callback), result in zip(batch, results, strict=True):
-        try:
-            callback(result)
-        except Exception:
-            logger.exception("the callback of a spend failed")
+    def _told(self, request: HeldSpend, bought: Purchase | None, result: SpendResult) -> SpendResult:
+        """The answer with its purchase, which is remembered for the next spend."""
+        if result.left is not None and bought is not None:
+            return SpendResult(Spend.SPENT, msgspec.structs.replace(bought, remaining=result.left))
+        if result.outcome is Spend.SPENT and result.purchase is not None and request.key is not None:
+            self._remember(request.key, result.purchase)
+        return result
 
 
 def _refusal_of(error: BaseException) -> ApiError:

@@ -39,7 +39,11 @@ _WITHOUT_CREDIT: Final = {
 
 
 class HeldSpend(msgspec.Struct, frozen=True):
-    """A wish for one credit of a purchase, which is named by its payment or, for a credit token, by its id."""
+    """A wish for one credit of a purchase, which is named by its payment or, for a credit token, by its id.
+
+    By both it is named by whoever knows that the payment bought this purchase, that its credits were granted at the
+    wish's gate and that the wish shows the very header that bought it; none of this ever changes.
+    """
 
     key: PaymentKey | None
     purchase_id: str | None
@@ -108,8 +112,48 @@ _changed = msgspec.structs.replace
 def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
     """Spend one credit for each that has a right to one; the answers, in the same order.
 
+    Those that name their purchase come first: nothing need be read for them, and the statement that takes the credits
+    says whether the purchase still stands as they think; where it does not, they are asked anew with the others.
     Raises: ConstraintError for a call id that was used before.
     """
+    results = yield from _spend_known(spends, now_ms)
+    places = [place for place, result in enumerate(results) if result is None]
+    if places:
+        others = yield from _spend_unknown([spends[place] for place in places], now_ms)
+        for place, other in zip(places, others, strict=True):
+            results[place] = other
+    return [result for result in results if result is not None]
+
+
+def _spend_known(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult | None]]:
+    """The answers to those that name their purchase and were right; None for every other."""
+    known = [spend for spend in spends if spend.purchase_id is not None and spend.key is not None]
+    if not known:
+        return [None] * len(spends)
+    gates = yield _BATCH.standing_of_gates(wanted=_ENCODE(list({spend.wish.gate_id for spend in known})).decode())
+    versions = {row["id"]: row["version"] for row in gates if row["deleted_ms"] is None}
+    count_of: dict[str, int] = {}
+    for spend in known:
+        if spend.purchase_id is not None and versions.get(spend.wish.gate_id) == spend.wish.gate_version:
+            count_of[spend.purchase_id] = count_of.get(spend.purchase_id, 0) + 1
+    rows = yield _BATCH.spend_known_credits(spent=_ENCODE(list(count_of.items())).decode(), now_ms=now_ms)
+    left_of = {row["id"]: row["remaining"] + count_of[row["id"]] for row in rows}
+    results: list[SpendResult | None] = []
+    calls: list[tuple[str, str, int]] = []
+    for spend in spends:
+        wish, purchase_id = spend.wish, spend.purchase_id
+        left = None if purchase_id is None or spend.key is None else left_of.get(purchase_id)
+        if left is None or purchase_id is None or versions[wish.gate_id] != wish.gate_version:
+            results.append(None)
+            continue
+        left_of[purchase_id] = left = left - 1
+        calls.append((wish.call_id, purchase_id, wish.gate_id))
+        results.append(SpendResult(Spend.SPENT, None, left))
+    yield from _record(calls, now_ms)
+    return results
+
+
+def _spend_unknown(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
     held_of = yield from _look_up(spends)
     helds = [held_of.get(spend.purchase_id if spend.key is None else spend.key) for spend in spends]
     results = [_UNKNOWN if held is None else held.ask(spend.wish) for held, spend in zip(helds, spends, strict=True)]

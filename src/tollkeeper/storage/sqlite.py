@@ -87,13 +87,16 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         path,
         timeout=_BUSY_TIMEOUT_SECONDS,
         isolation_level=None,  # transactions begin and end where this module says so
         check_same_thread=False,  # opened by one thread, then used by one other only
         cached_statements=_CACHED_STATEMENTS,
     )
+    # What a savepoint or a statement may have to undo: else a file is made and deleted in every commit.
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
 
 
 class SqliteDatabase:
@@ -171,7 +174,7 @@ class SqliteDatabase:
         try:
             if self._failure is None and not self._has_begun():
                 return None
-            return self._commit([unit])[0]
+            return self._commit_alone(unit)
         except StorageError as error:
             return Outcome(error=error)
 
@@ -213,6 +216,25 @@ class SqliteDatabase:
         self.commits += 1
         self.units += len(units)
         return outcomes
+
+    def _commit_alone(self, unit: Unit[Any]) -> Outcome:
+        """As `_commit`, for one unit: it is the transaction, so it needs no savepoint. Raises: StorageError."""
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        try:
+            try:
+                outcome = Outcome(self._play(unit))
+            except sqlite3.Error:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a unit's own exception is its caller's
+                self._writer.execute("ROLLBACK")
+                return Outcome(error=error)
+            self._writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._give_up(error) from error
+        self.commits += 1
+        self.units += 1
+        return outcome
 
     def _is_log_long(self) -> bool:
         commits, rows = self._log_begun

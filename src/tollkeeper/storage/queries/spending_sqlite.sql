@@ -30,6 +30,17 @@ FROM (
 WHERE purchases.id = w.id AND +purchases.state = 'LIVE' AND purchases.remaining >= w.spent
 RETURNING purchases.id;
 
+-- name: standing_of_gates
+-- :wanted = [gate id, ...]
+SELECT id, version, deleted_ms FROM paygates WHERE id IN (SELECT value FROM json_each(:wanted));
+
+-- name: spend_known_credits
+-- As `spend_credits`, for headers: :spent = [[purchase id, credits], ...], none twice.
+UPDATE purchases SET remaining = purchases.remaining - w.spent, updated_ms = :now_ms
+FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS spent FROM json_each(:spent)) AS w
+WHERE purchases.id = w.id AND +purchases.state = 'LIVE' AND purchases.token_used = 0 AND purchases.remaining >= w.spent
+RETURNING purchases.id, purchases.remaining;
+
 -- name: insert_entries
 -- :calls = [[call id, purchase id, gate id], ...]
 INSERT INTO credit_entries (cause, reason, purchase_id, delta, created_ms)
