@@ -6,7 +6,14 @@ import pytest
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import Header
-from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, check_request_head, judge_response_head
+from tollkeeper.core.framing import (
+    BodyEnd,
+    FramingError,
+    ResponseFraming,
+    check_request_head,
+    declared_bytes,
+    judge_response_head,
+)
 
 HOST: Header = (b"host", b"gw.example")
 
@@ -210,3 +217,8 @@ def test_a_response_head_says_how_the_body_ends(
 def test_a_response_head_with_two_readings_is_refused(status: int, version: str, headers: list[Header]) -> None:
     with pytest.raises(FramingError):
         judge_response_head("GET", status, version, headers)
+
+
+def test_a_declared_length_is_a_number_and_nothing_else_is_one() -> None:
+    assert declared_bytes([(b"host", b"x"), (b"content-length", b"12")]) == 12
+    assert declared_bytes([(b"host", b"x"), (b"transfer-encoding", b"chunked")]) is None

@@ -89,6 +89,11 @@ REQUEST_LINES = {
         "NUL in the method": b"GET\x00 @ HTTP/1.1",
         "no method": b" @ HTTP/1.1",
         "a space first": b" GET @ HTTP/1.1",
+        "two spaces before the path": b"GET  @ HTTP/1.1",
+        "two spaces before the version": b"GET @  HTTP/1.1",
+        "ten spaces": b"GET          @ HTTP/1.1",
+        "a line feed first": b"\nGET @ HTTP/1.1",
+        "a carriage return first": b"\rGET @ HTTP/1.1",
         "PROXY protocol": b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\nGET @ HTTP/1.1",
     }.items()
 }

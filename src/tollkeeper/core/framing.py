@@ -82,6 +82,14 @@ def check_request_head(method: bytes, target: bytes, version: str, headers: Sequ
         raise _refused("a body has one length only")
 
 
+def declared_bytes(headers: Sequence[Header]) -> int | None:
+    """What the `Content-Length` of a head that was checked says, if there is one."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+    return None
+
+
 def judge_response_head(method: str, status: int, version: str, headers: Sequence[Header]) -> ResponseFraming:
     """How the body of a target's response to `method` ends. Raises FramingError for a head that is refused."""
     if version not in VERSIONS:

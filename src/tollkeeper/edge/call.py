@@ -21,13 +21,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from tollkeeper.api import error_envelope, header_pairs, new_request_id
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.heads import RequestHead
+from tollkeeper.edge.presence import CONTINUE
 
 # Of a body that nobody has asked for yet; beyond it the connection is not read.
 AHEAD_SIZE_BYTES: Final = 64 * 1024
 # Up to here copying a body behind its head is cheaper than sending both apart.
 JOINED_SIZE_BYTES: Final = 64 * 1024
 JSON_LINE: Final = b"content-type: application/json\r\n"
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOBODY_WAITS: Final = asyncio.Event()  # uvicorn sets the event of whatever it takes for its own request
 
 log = structlog.get_logger("tollkeeper.edge")
@@ -86,14 +86,15 @@ class InboundCall:
     __slots__ = (
         "_ahead",
         "_ahead_bytes",
+        "_ahead_left_bytes",
         "_connection",
         "_handler",
         "_has_begun",
         "_is_body_complete",
-        "_is_body_paused",
         "_sink",
         "disconnected",
         "head",
+        "is_body_paused",
         "keep_alive",
         "message_event",
         "method",
@@ -117,8 +118,8 @@ class InboundCall:
         self.on_gone: Callable[[], None] | None = None  # called once, where no answer can be sent any more
         self._sink: BodySink | None = None
         self._ahead: list[bytes] = []
-        self._ahead_bytes = 0
-        self._has_begun = self._is_body_complete = self._is_body_paused = False
+        self._ahead_bytes = self._ahead_left_bytes = 0
+        self._has_begun = self._is_body_complete = self.is_body_paused = False
         # By these names uvicorn's protocol asks the newest request how it stands.
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = b"expect" in head.header and head.header[b"expect"].lower() == b"100-continue"
@@ -218,25 +219,26 @@ class InboundCall:
         self._sink = sink
         if self.waiting_for_100_continue:
             self.waiting_for_100_continue = False
-            self._connection.transport.write(_CONTINUE)
+            self._connection.transport.write(CONTINUE)
         ahead, self._ahead = self._ahead, []
         self._ahead_bytes = 0
         for part in ahead:
             sink.on_request_body(part)
         if self._is_body_complete:
             sink.on_request_end()
-        elif not self._is_body_paused:
+        elif not self.is_body_paused:
             self._connection.flow.resume_reading()
 
     def pause_body(self) -> None:
         """See `BodySource`."""
         if not self._is_body_complete:
-            self._is_body_paused = True
+            self.is_body_paused = True
             self._connection.flow.pause_reading()
 
     def resume_body(self) -> None:
         """See `BodySource`."""
-        self._is_body_paused = False
+        self.is_body_paused = False
+        self._ahead_left_bytes = 0
         if not self._is_body_complete and not self.disconnected:
             self._connection.flow.resume_reading()
 
@@ -247,11 +249,21 @@ class InboundCall:
         self._has_begun = True
         self.guard(self._handler.begin, self)
 
+    def read_ahead(self, size_bytes: int) -> None:
+        """So much more of a body that is paused is passed on all the same."""
+        if size_bytes:
+            self._ahead_left_bytes = size_bytes
+            self._connection.flow.resume_reading()
+
     def feed(self, data: bytes) -> None:
         """A part of the body came in."""
         if self.response_complete or self.disconnected:
             return
         if self._sink is not None:
+            if self._ahead_left_bytes:
+                self._ahead_left_bytes = max(0, self._ahead_left_bytes - len(data))
+                if not self._ahead_left_bytes:
+                    self._connection.flow.pause_reading()
             self.guard(self._sink.on_request_body, data)
             return
         self._ahead.append(data)

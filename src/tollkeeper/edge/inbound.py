@@ -23,13 +23,15 @@ from uvicorn.server import ServerState
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import Header
-from tollkeeper.core.framing import check_request_head
+from tollkeeper.core.framing import check_request_head, declared_bytes
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.edge.heads import RememberedHeads, RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
 from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.patience import BODY_BYTES_PER_SECOND, Patience, Sweep
+from tollkeeper.edge.pieces import Pieces
+from tollkeeper.edge.presence import Attendance, Presence, ReadAhead
 
 # Status, headers and body of a refusal; the edge adds `Content-Length` and `Connection: close`.
 Render = Callable[[ApiError], tuple[int, list[Header], bytes]]
@@ -53,6 +55,7 @@ class Listener:
     sweep: Sweep
     calls: CallHandler | None
     heads: RememberedHeads
+    ahead: ReadAhead
 
 
 class StrictProtocol(HttpToolsProtocol):
@@ -84,8 +87,13 @@ class StrictProtocol(HttpToolsProtocol):
         self._current: Any = None  # the one of them that is being answered
         self._is_starting = False
         self._is_accepted = False  # the newest request was accepted
+        self._is_http_11 = True  # the newest request
         self._refusal: ApiError | None = None
         self._is_draining = False
+        self._pieces = Pieces()
+        self._attendance: Attendance
+        self._lent_bytes = 0  # read ahead of an upload that its target does not take
+        self._is_fed = False  # since the last sweep
         # For `check_patience`
         self._head_seconds = 0.0
         self._body_seconds = 0.0
@@ -98,17 +106,35 @@ class StrictProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
+        self._attendance = Attendance(transport)
         self.listener.sweep.watch(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.listener.sweep.forget(self)
+        self._attendance.end()
+        self._give_back()
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         for cycle in (self._current, *waiting):
             if isinstance(cycle, InboundCall):
                 cycle.lose()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # as `asyncio.Protocol` has it
+        """See `asyncio.Protocol`. A caller who sends no more gets its answers, and is asked whether it is there."""
+        if not self.transport.can_write_eof():
+            return False  # TLS ends both ways
+        is_cut_short = self._in_head or (self._in_body and not self.cycle.response_complete)
+        if is_cut_short and self._refusal is None:
+            self._refuse(malformed("it ends before it is complete"))
+        if not self._unanswered:
+            return False
+        if not is_cut_short:
+            self.cycle.keep_alive = False
+        self._attendance.is_silent = True
+        self._ask_caller()
+        return True
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`. A caller who reads again gets the answers that wait for it."""
@@ -120,11 +146,8 @@ class StrictProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._refusal is not None:
             return
-        if not (self._in_head or self._in_body) and (head := self.listener.heads.get(data)) is not None:
-            self._read_before(head)
-            return
         unread: bytes | None = data
-        while unread is not None:
+        while unread:
             unread = self._read(unread)
 
     def _read_before(self, head: RequestHead) -> None:
@@ -132,6 +155,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._head_seconds = self._body_seconds = 0.0
         self._chatter_bytes = self._unread_bytes = 0
         self._is_accepted = False
+        self._is_http_11 = True
         calls = self.listener.calls
         if len(self.pipeline) >= PIPELINED_MAX:
             self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
@@ -139,34 +163,46 @@ class StrictProtocol(HttpToolsProtocol):
             self._accept_call(calls, head, keep_alive=True).feed_end()
 
     def _read(self, data: bytes) -> bytes | None:
-        """Parse `data`; returns what is to be parsed next, if anything."""
-        was_in_head = self._in_head
-        began_alone = not (was_in_head or self._in_body)
-        self._begun = 0
+        """Read the first piece of `data`; returns what is to be read next, if anything."""
+        is_between = not (self._in_head or self._in_body)
+        if is_between and (head := self.listener.heads.get(data)) is not None:
+            self._read_before(head)
+            return None
+        end = self._pieces.cut(data)
+        piece, rest = (data, b"") if end == len(data) else (data[:end], data[end:])
+        if is_between:
+            self._pieces.begin(piece)
+        elif self._in_head:
+            self._pieces.go_on(piece)
         upgrade_at: int | None = None
-        self._chatter_bytes += len(data)
         try:
-            self.parser.feed_data(data)
+            self._parse(piece, is_between=is_between)
         except HttpParserUpgrade as upgrade:
             upgrade_at = upgrade.args[0]
         except HttpParserError as error:
             self._refuse(reason_of(error))
+        if self._refusal is not None:
             return None
-        if upgrade_at is not None:
-            return self._read_without_upgrade() + data[upgrade_at:]
+        return rest if upgrade_at is None else self._read_without_upgrade() + piece[upgrade_at:] + rest
+
+    def _parse(self, data: bytes, *, is_between: bool) -> None:
+        """Raises HttpParserUpgrade, HttpParserError."""
+        was_in_head = self._in_head
+        self._begun = 0
+        self._chatter_bytes += len(data)
+        self.parser.feed_data(data)
         if self._in_head:
             # A head that began in these bytes is measured by its parts (`on_header`); of an endless part only
             # the bytes are known.
             self._chatter_bytes = self._chatter_bytes if was_in_head else 0
             if self._chatter_bytes > REQUEST_HEAD_SIZE_BYTES:
                 self._refuse(head_too_large())
-        elif began_alone and self._begun == 1 and not self._in_body:
+        elif is_between and self._begun == 1 and not self._in_body:
             cycle: Any = self.cycle
             if isinstance(cycle, InboundCall) and self._is_repeatable and not cycle.waiting_for_100_continue:
                 self.listener.heads.remember(data, cycle.head)
         elif self._in_body and self._chatter_bytes > CHATTER_BYTES:
             self._refuse(malformed("there is too much beside the body"))
-        return None
 
     # What the parser calls. ApiError stops it; `data_received` takes it from there.
 
@@ -205,18 +241,22 @@ class StrictProtocol(HttpToolsProtocol):
         self._is_accepted = False
         self._head_bytes = self._chatter_bytes = self._unread_bytes = 0
         self._body_seconds = 0.0
-        method = parser.get_method()
-        check_request_head(method, self.url, parser.get_http_version(), self.headers)
+        method, version = parser.get_method(), parser.get_http_version()
+        self._is_http_11 = version == "1.1"
+        check_request_head(method, self.url, version, self.headers)
+        if not self._pieces.is_first_line(method, self.url, version):
+            raise malformed("its first line is not method, target and version with one space between them")
         if parser.should_upgrade():
             # No protocol but this one is spoken here. The parser would now take the body for that other protocol.
             self._without_upgrade = True
             return
+        self._pieces.body_left_bytes = declared_bytes(self.headers)
         if len(self.pipeline) >= PIPELINED_MAX:
             raise ApiError(Code.RATE_LIMITED, "too many requests wait on this connection")
         calls = self.listener.calls
         if calls is not None and calls.takes(self.url):
             head = read_head(method, self.url, self.headers)
-            keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+            keep_alive = version != "1.0" and parser.should_keep_alive()
             self._is_repeatable = keep_alive and head.content_length == 0
             self._accept_call(calls, head, keep_alive=keep_alive)
         else:
@@ -262,7 +302,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._is_starting = True
         try:
             while self.pipeline and self._current is None and not self.flow.write_paused:
-                if self.transport.is_closing():
+                if self.transport.is_closing() or not self._is_awaited():
                     return
                 cycle: Any
                 cycle, app = self.pipeline.pop()
@@ -277,6 +317,7 @@ class StrictProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of the body. Raises PAYLOAD_TOO_LARGE for what nobody reads any more."""
         self._chatter_bytes = 0
+        self._is_fed = True
         self._body_seconds = max(0.0, self._body_seconds - len(body) / BODY_BYTES_PER_SECOND)
         if self.cycle.response_complete:
             self._unread_bytes += len(body)
@@ -292,6 +333,7 @@ class StrictProtocol(HttpToolsProtocol):
         """The last byte of a request."""
         if not self._without_upgrade:
             self._in_body = False
+            self._pieces.body_left_bytes = None
             cycle: Any = self.cycle
             if isinstance(cycle, InboundCall):
                 cycle.feed_end()
@@ -306,6 +348,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._current = None
         self._unanswered -= 1
         self._head_seconds = 0.0
+        self._give_back()
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -401,8 +444,46 @@ class StrictProtocol(HttpToolsProtocol):
             or self._stuck_seconds >= patience.read_seconds
         ):
             self.transport.abort()
+        elif self._unanswered and (self._attendance.is_silent or self.flow.read_paused):
+            self._look_for_caller(now_seconds)
         elif idle_seconds and self._head_seconds >= idle_seconds and not self._unanswered and self._close_due is None:
             self.transport.close()
+
+    # Is the caller there?
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody waits for the next answer: nothing is begun, and charged, for a caller who may be gone."""
+        presence = self._attendance.look()
+        if presence is Presence.GONE:
+            self.transport.abort()
+        elif presence is Presence.SILENT and not self._attendance.is_believed:
+            self._ask_caller()  # `_look_for_caller` goes on
+            return not self._is_http_11
+        return presence is not Presence.GONE
+
+    def _ask_caller(self) -> None:
+        if self._current is None or not self._current.response_started:
+            self._attendance.ask(self.transport, self.loop.time(), is_http_11=self._is_http_11)
+
+    def _look_for_caller(self, now_seconds: float) -> None:
+        """A caller who is not being read, or has sent its last byte, is looked for; one who left ends its calls."""
+        presence = self._attendance.look()
+        if presence is Presence.GONE:
+            self.transport.abort()
+        elif presence is Presence.SILENT:
+            self._ask_caller()
+            if self._attendance.believe(now_seconds):
+                self._start_next()
+        elif self._in_body and not self._is_fed and isinstance(self._current, InboundCall):
+            # Its end may stand behind bytes that nobody takes.
+            lent_bytes = self.listener.ahead.lend(self._lent_bytes) if self._current.is_body_paused else 0
+            self._lent_bytes += lent_bytes
+            self._current.read_ahead(lent_bytes)
+        self._is_fed = False
+
+    def _give_back(self) -> None:
+        self.listener.ahead.give_back(self._lent_bytes)
+        self._lent_bytes = 0
 
     def _is_waiting_for_body(self) -> bool:
         if not (self._in_body and self._is_accepted) or self._refusal is not None:
@@ -420,6 +501,6 @@ def strict_protocol(
     chosen = patience or Patience()
 
     class ListenerProtocol(StrictProtocol):
-        listener = Listener(render, chosen, Sweep(chosen.sweep_seconds), calls, RememberedHeads())
+        listener = Listener(render, chosen, Sweep(chosen.sweep_seconds), calls, RememberedHeads(), ReadAhead())
 
     return ListenerProtocol

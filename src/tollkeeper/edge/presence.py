@@ -1,0 +1,89 @@
+"""Is the caller still there? What its socket knows, and a question that only a caller who is there survives.
+
+A caller who closes its connection and one who merely sends no more (half-closed, RFC 9112 9.6) look alike: both have
+sent FIN. The first gets its request cancelled, the second its answer. To tell them apart one `100 Continue` is sent,
+which every HTTP/1.1 client must discard where it did not ask for it (RFC 9110 15.2.1): the system of a caller who left
+answers it with a reset. HTTP/1.0 has no such line; there a half-closed caller is believed. What this module does not
+do: end anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from enum import Enum, auto
+from typing import Final
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+# How long a reset may take to come back before a silent caller is believed.
+PROOF_SECONDS: Final = 0.5
+# What is read of an upload that its target does not take, so that an end behind it is seen: at once, of one call, and
+# of all calls of a listener together.
+AHEAD_STEP_BYTES: Final = 4 * 1024 * 1024
+AHEAD_CALL_BYTES: Final = 32 * 1024 * 1024  # about what systems hold for both ends of a connection
+AHEAD_ALL_BYTES: Final = 64 * 1024 * 1024
+
+_SENDS_NO_MORE: Final = getattr(select, "POLLRDHUP", 0)  # Linux's; elsewhere an end is seen when it is read
+_IS_GONE: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class Presence(Enum):
+    """What is known of a caller."""
+
+    THERE = auto()
+    SILENT = auto()  # it sends no more: half-closed, or gone and not yet asked
+    GONE = auto()
+
+
+class Attendance:
+    """One caller. `is_silent`: its end was read."""
+
+    __slots__ = ("_asked_seconds", "_poll", "is_believed", "is_silent")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._poll: select.poll | None = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), _SENDS_NO_MORE)
+        self._asked_seconds: float | None = None
+        self.is_silent = False
+        self.is_believed = False  # silent, asked, and still there
+
+    def look(self) -> Presence:
+        """What the socket knows now, read or not; a system call of about a microsecond."""
+        seen = self._poll.poll(0) if self._poll is not None else [(0, _IS_GONE)]
+        if not seen:
+            return Presence.SILENT if self.is_silent else Presence.THERE
+        return Presence.GONE if seen[0][1] & _IS_GONE else Presence.SILENT
+
+    def ask(self, transport: asyncio.Transport, now_seconds: float, *, is_http_11: bool) -> None:
+        """Ask a silent caller, once. Only between two answers or before one has begun."""
+        if self._asked_seconds is None:
+            self._asked_seconds = now_seconds
+            if is_http_11:
+                transport.write(CONTINUE)
+
+    def believe(self, now_seconds: float) -> bool:
+        """Of a silent caller: has it been asked, and had the time to turn out gone?"""
+        if self._asked_seconds is not None and now_seconds - self._asked_seconds >= PROOF_SECONDS:
+            self.is_believed = True
+        return self.is_believed
+
+    def end(self) -> None:
+        """The connection is lost, and its socket's number another's."""
+        self._poll = None
+
+
+class ReadAhead:
+    """What all connections of a listener may read of uploads beyond what their targets take."""
+
+    def __init__(self, left_bytes: int = AHEAD_ALL_BYTES) -> None:
+        self._left_bytes = left_bytes
+
+    def lend(self, lent_bytes: int) -> int:
+        """So many bytes more for a call that was lent `lent_bytes` so far."""
+        granted = min(AHEAD_STEP_BYTES, AHEAD_CALL_BYTES - lent_bytes, self._left_bytes)
+        self._left_bytes -= granted
+        return granted
+
+    def give_back(self, lent_bytes: int) -> None:
+        """The call has ended."""
+        self._left_bytes += lent_bytes

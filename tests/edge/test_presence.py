@@ -1,0 +1,239 @@
+"""Callers who send no more, and callers who left (RFC 9112 9.6): the first get their answers, the second cost nothing.
+
+A caller who closes its connection says the same as one who only sends no more: FIN. A reset is what tells them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import socket
+
+import pytest
+
+from tests.edge.called import Called, called
+from tests.edge.callers import caller, everything, first_answer, say
+from tests.edge.targets import Connection, serves, sized, target
+from tests.edge.test_calls import CLOSE, bodies, get, until
+from tollkeeper.edge import presence
+from tollkeeper.edge.patience import Patience
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+QUICK = Patience(sweep_seconds=0.1)
+
+
+def connected(running: Called, send_buffer_bytes: int = 1 << 20) -> socket.socket:
+    """A caller whose system does as it is told, with nothing of asyncio between."""
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+    line.connect(("127.0.0.1", running.asgi.port))
+    line.setblocking(False)
+    return line
+
+
+def fill(line: socket.socket) -> None:
+    """Send until the system takes no more."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            line.send(bytes(65_536))
+
+
+# Callers who send no more
+
+
+@pytest.mark.parametrize("path", [b"/call/wait", b"/wait"])
+async def test_a_caller_who_sends_no_more_gets_its_answer(path: bytes) -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(path))
+        writer.write_eof()
+        await asyncio.sleep(1)
+        running.calls.go.set()
+        running.asgi.go.set()
+        said = await asyncio.wait_for(everything(reader), 5)
+        assert said.startswith(CONTINUE)
+        answer = first_answer(said.removeprefix(CONTINUE))
+        assert (answer.status, answer.body, answer.headers[b"connection"]) == (200, b"GET %b " % path, b"close")
+        assert running.calls.gone == running.asgi.gone == 0
+
+
+async def test_a_caller_who_sends_no_more_gets_the_target_s_answer_to_its_upload() -> None:
+    async with target(serves(sized(b"yes"))) as there, called(there.at()) as running:
+        async with caller(running.asgi) as (reader, writer):
+            writer.write(get(b"/call/relay", b"Content-Length: 5\r\n", b"POST") + b"hello")
+            writer.write_eof()
+            said = await asyncio.wait_for(everything(reader), 5)
+        assert (first_answer(said.replace(CONTINUE, b"")).body, there.bodies) == (b"yes", [b"hello"])
+
+
+async def test_a_caller_who_sends_no_more_gets_all_answers_to_what_it_had_sent() -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        paths = [b"/call/wait", *(b"/call/%d" % number for number in range(12)), b"/asgi", b"/call/last"]
+        writer.write(b"".join(map(get, paths)))
+        writer.write_eof()
+        await until(lambda: running.calls.begun)
+        running.calls.go.set()
+        said = await asyncio.wait_for(everything(reader), 10)
+        assert bodies(said.replace(CONTINUE, b"")) == [b"GET %b " % path for path in paths]
+
+
+async def test_a_caller_of_http_1_0_who_sends_no_more_is_not_asked() -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(b"GET /call/wait HTTP/1.0\r\nHost: x\r\n\r\n")
+        writer.write_eof()
+        await asyncio.sleep(1)
+        running.calls.go.set()
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).body == b"GET /call/wait "
+
+
+@pytest.mark.parametrize("path", [b"/call/take", b"/asgi"])
+async def test_a_body_that_ends_early_is_refused_and_its_request_taken_back(path: bytes) -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/early") + get(path, b"Content-Length: 5\r\n", b"POST") + b"hel")
+        writer.write_eof()
+        answer = first_answer(await asyncio.wait_for(everything(reader), 5))
+        assert (answer.body, first_answer(answer.rest).status) == (b"early", 400)
+        await until(lambda: running.calls.gone + running.asgi.gone == 1)
+
+
+# Callers who left
+
+
+async def test_a_caller_who_closes_ends_the_exchange_with_the_target() -> None:
+    async def behave(connection: Connection) -> None:
+        await connection.request()
+        await connection.wait_closed()
+
+    async with target(behave) as there, called(there.at()) as running:
+        with connected(running) as line:
+            line.send(get(b"/call/relay"))
+            await until(lambda: there.heads)
+        await asyncio.wait_for(there.lost.wait(), 10)
+        assert (running.calls.gone, running.calls.answered, running.calls.ends) == (1, [], [0])
+
+
+async def test_an_asgi_request_learns_that_its_caller_closed() -> None:
+    async with called(patience=QUICK) as running:
+        with connected(running) as line:
+            line.send(get(b"/asgi/endless"))
+            await until(lambda: running.asgi.seen)
+        await until(lambda: not running.server.server_state.connections, 10)
+
+
+@pytest.mark.parametrize("where", ["here", "still there"])
+async def test_a_caller_who_leaves_an_upload_that_its_target_does_not_take_ends_the_exchange(where: str) -> None:
+    async def behave(connection: Connection) -> None:
+        await connection.head()
+        await connection.target.lost.wait()
+
+    async with target(behave) as there, called(there.at(), QUICK) as running:
+        running.server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 19)
+        with connected(running) as line:
+            line.send(get(b"/call/relay", b"Content-Length: 64000000\r\n", b"POST"))
+            await until(lambda: there.heads)
+            for _ in range(20):
+                fill(line)
+                await asyncio.sleep(0)
+            if where == "still there":
+                fill(line)
+        await until(lambda: running.calls.gone == 1, 20)
+        there.lost.set()
+
+
+async def test_an_upload_that_its_target_takes_late_arrives_whole_and_is_read_ahead_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(presence, "AHEAD_CALL_BYTES", 6 * 1024 * 1024)
+    size = 64_000_000
+    sent = random.Random(1).randbytes(size)
+    goes = asyncio.Event()
+
+    async def behave(connection: Connection) -> None:
+        await connection.head()
+        await goes.wait()
+        assert await connection.reader.readexactly(size) == sent
+        connection.writer.write(sized(b"whole"))
+        await connection.wait_closed()
+
+    async with target(behave) as there, called(there.at(), QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/relay", CLOSE + b"Content-Length: %d\r\n" % size, b"POST") + sent)
+        await asyncio.sleep(3)
+        assert writer.transport.get_write_buffer_size() > size // 4
+        goes.set()
+        assert first_answer(await asyncio.wait_for(everything(reader), 20)).body == b"whole"
+
+
+@pytest.mark.parametrize("how", ["closes", "resets"])
+@pytest.mark.parametrize("waiting", [2, 30])
+async def test_nothing_is_begun_for_a_caller_who_left_while_its_calls_waited(how: str, waiting: int) -> None:
+    async with called(patience=QUICK) as running:
+        line = connected(running)
+        line.send(get(b"/call/wait") + get(b"/call/early") * waiting)
+        await until(lambda: running.calls.begun)
+        if how == "resets":
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        line.close()
+        running.calls.go.set()
+        await until(lambda: not running.server.server_state.connections, 5)
+        assert len(running.calls.begun) == 1
+
+
+# Where a request ends
+
+
+STREAM = [
+    (get(b"/call/a"), b"GET /call/a "),
+    (
+        get(b"/call/b", b"Content-Length: 22\r\n", b"POST") + b"\r\n\r\nGET  /x HTTP/1.1\r\n",
+        b"POST /call/b \r\n\r\nGET  /x HTTP/1.1\r\n",
+    ),
+    (
+        b"\r\n\r\n"
+        + get(b"/call/c", b"Transfer-Encoding: chunked\r\n", b"PUT")
+        + b"6\r\n\r\n\r\n0\r\r\n2\r\n\r\n\r\n0\r\nA: b\r\n\r\n",
+        b"PUT /call/c \r\n\r\n0\r\r\n",
+    ),
+    (get(b"/asgi", b"Content-Length: 4\r\n", b"POST") + b"\r\n\r\n", b"POST /asgi \r\n\r\n"),
+    (
+        get(b"/call/d", b"Upgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 4\r\n", b"POST") + b"\r\n\r\n",
+        b"POST /call/d \r\n\r\n",
+    ),
+    (get(b"/call/a"), b"GET /call/a "),
+    (get(b"/call/last", CLOSE), b"GET /call/last "),
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_requests_end_where_they_end_however_the_bytes_are_cut(seed: int) -> None:
+    data = b"".join(request for request, _ in STREAM)
+    dice = random.Random(seed)
+    cuts = sorted(dice.sample(range(1, len(data)), k=0 if seed == 0 else dice.randrange(1, 60)))
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for start, end in itertools.pairwise([0, *cuts, len(data)]):
+            writer.write(data[start:end])
+            await asyncio.sleep(0.001)
+        assert bodies(await asyncio.wait_for(everything(reader), 5)) == [body for _, body in STREAM]
+
+
+@pytest.mark.parametrize("before", [b"", *(request for request, _ in STREAM[:5])])
+@pytest.mark.parametrize("cut", [1, 4, 5, 20])
+async def test_a_first_line_with_two_spaces_is_refused_wherever_it_stands(before: bytes, cut: int) -> None:
+    line = b"GET  /call/z HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(before + line[:cut])
+        await asyncio.sleep(0.02)
+        writer.write(line[cut:])
+        said = await asyncio.wait_for(everything(reader), 5)
+        assert b"HTTP/1.1 400" in said
+        assert all(call.head.target != b"/call/z" for call in running.calls.begun)
+
+
+async def test_a_first_line_that_comes_byte_by_byte_is_read() -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for byte in b"\r\n" + get(b"/call/a", CLOSE):
+            writer.write(bytes([byte]))
+            await writer.drain()
+        assert bodies(await asyncio.wait_for(everything(reader), 5)) == [b"GET /call/a "]
+    async with called() as running:
+        assert bodies(await say(running.asgi, b"\r\n\r\n" + get(b"/call/a", CLOSE))) == [b"GET /call/a "]
