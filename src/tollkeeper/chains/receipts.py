@@ -12,7 +12,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
 from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
@@ -136,12 +136,23 @@ def _hash_of(block: object) -> str | None:
     return block_hash.lower() if isinstance(block_hash, str) else None
 
 
-class _Waiter:
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Reader(Protocol[T_contra]):
+    """Who sees transactions of one family; a `T` says which one and what it is to show."""
+
+    async def look(self, wanted: Sequence[T_contra]) -> list[Sighting]:
+        """What the chain shows now, in the order asked. Raises: RpcUnavailable."""
+
+
+class _Waiter(Generic[T]):
     """One awaited transaction. `last` is the newest sighting, deep or not."""
 
     __slots__ = ("done", "expected", "last", "next_poll", "pause")
 
-    def __init__(self, expected: Expected, done: asyncio.Future[None], now: float) -> None:
+    def __init__(self, expected: T, done: asyncio.Future[None], now: float) -> None:
         self.expected = expected
         self.done = done
         self.last = NOTHING_SEEN
@@ -149,16 +160,16 @@ class _Waiter:
         self.next_poll = now
 
 
-class ReceiptWatcher:
-    """The one task that asks for the receipts of everything awaited on a network. It ends when nothing is awaited."""
+class ReceiptWatcher(Generic[T]):
+    """The one task that asks for the sightings of everything awaited on a network. It ends when nothing is awaited."""
 
-    def __init__(self, reader: ReceiptReader) -> None:
+    def __init__(self, reader: Reader[T]) -> None:
         self._reader = reader
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[_Waiter[T]] = []
         self._wake: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def wait(self, expected: Expected, deadline: float) -> Sighting:
+    async def wait(self, expected: T, deadline: float) -> Sighting:
         """The first deep sighting, or at `deadline` (event loop time) whatever was seen last."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(expected, loop.create_future(), loop.time())
@@ -191,7 +202,7 @@ class ReceiptWatcher:
         finally:
             self._task = None
 
-    async def _due(self) -> list[_Waiter]:
+    async def _due(self) -> list[_Waiter[T]]:
         loop = asyncio.get_running_loop()
         now = loop.time()
         due = [waiter for waiter in self._waiters if waiter.next_poll <= now]
@@ -203,7 +214,7 @@ class ReceiptWatcher:
             self._wake = None
         return due
 
-    async def _poll(self, due: list[_Waiter]) -> None:
+    async def _poll(self, due: list[_Waiter[T]]) -> None:
         sightings: list[Sighting | None]
         try:
             sightings = list(await self._reader.look([waiter.expected for waiter in due]))

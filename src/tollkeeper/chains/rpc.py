@@ -105,8 +105,11 @@ class Rpc:
 
         Raises: RpcError where the node refused; RpcUnavailable where nobody knows whether it took it.
         """
-        request = {"jsonrpc": "2.0", "id": 0, "method": "eth_sendRawTransaction", "params": ["0x" + raw.hex()]}
-        body = _ENCODE(request)
+        return await self.send("eth_sendRawTransaction", ["0x" + raw.hex()])
+
+    async def send(self, method: str, params: Sequence[Any]) -> str:
+        """Hands a signed transaction to the node by a method of its family's. Returns and raises as `send_raw`."""
+        body = _ENCODE({"jsonrpc": "2.0", "id": 0, "method": method, "params": params})
 
         async def send(node: Node, seconds: float) -> Answer:
             return _answer(_read(_DECODE_ONE, await self._post(node, body, seconds)), 0)

@@ -43,6 +43,7 @@ class Network:
     v1_name: str
     is_test: bool
     usdc: Asset
+    genesis_hash: str = ""  # by which Solana's clusters are told apart
 
 
 NETWORKS: Final[dict[str, Network]] = {
@@ -71,6 +72,7 @@ NETWORKS: Final[dict[str, Network]] = {
             "solana",
             is_test=False,
             usdc=Asset("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"),
+            genesis_hash="5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d",
         ),
         Network(
             "solana-devnet",
@@ -79,6 +81,7 @@ NETWORKS: Final[dict[str, Network]] = {
             "solana-devnet",
             is_test=True,
             usdc=Asset("4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"),
+            genesis_hash="EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG",
         ),
     )
 }

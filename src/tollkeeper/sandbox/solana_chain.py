@@ -62,7 +62,7 @@ class Simulated:
     compute_units: int
 
 
-class SolanaChain:
+class EmbeddedSolanaChain:
     """One chain. With `holds` set, what is sent waits until it is cleared; it may expire there."""
 
     def __init__(self, mint: str = NETWORK.usdc.address) -> None:

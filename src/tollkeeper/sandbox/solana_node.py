@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 
 from tollkeeper.sandbox.node_thread import run_in_thread
 from tollkeeper.sandbox.rpc_server import MAX_BODY_BYTES
-from tollkeeper.sandbox.solana_chain import LAMPORTS_PER_SOL, SolanaChain
+from tollkeeper.sandbox.solana_chain import LAMPORTS_PER_SOL, EmbeddedSolanaChain
 from tollkeeper.sandbox.solana_rpc import solana_rpc_app
 from tollkeeper.sandbox.wallets import derive_solana_wallets
 
@@ -39,7 +39,7 @@ class SolanaNode:
     ) -> None:
         """Build the chain, with everyone in the play on it; `slot_seconds` None lets slots pass by hand only."""
         self.wallets = wallets or derive_solana_wallets()
-        self.chain = SolanaChain()
+        self.chain = EmbeddedSolanaChain()
         self.rpc = solana_rpc_app(self.chain)
         self.url = ""
         self._port = port

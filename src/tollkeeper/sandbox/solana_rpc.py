@@ -10,17 +10,22 @@ import base64
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.sandbox.rpc_server import INVALID_PARAMS, JsonRpcApp, RpcError
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS, TransactionRefused, decoded
+from tollkeeper.sandbox.solana_chain import (
+    FINAL_SLOTS,
+    LAMPORTS_PER_SOL,
+    NETWORK,
+    RECENT_SLOTS,
+    TransactionRefused,
+    decoded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.sandbox.solana_chain import Executed, SolanaChain
+    from tollkeeper.sandbox.solana_chain import EmbeddedSolanaChain, Executed
 
     Json = Any
 
-# Of devnet, by which programs tell the clusters apart.
-GENESIS_HASH: Final = "EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG"
 _VERSION: Final = "2.0.0"
 _SIMULATION_FAILED: Final = -32002
 _SIGNATURE_FAILURE: Final = -32003
@@ -28,21 +33,21 @@ _AIRDROP_MAX: Final = 10 * LAMPORTS_PER_SOL
 _SLOTS_IN_EPOCH: Final = 432_000
 
 
-def solana_rpc_app(chain: SolanaChain) -> JsonRpcApp:
+def solana_rpc_app(chain: EmbeddedSolanaChain) -> JsonRpcApp:
     """The chain as an ASGI application, and as a table of methods."""
     return JsonRpcApp({**_of_cluster(chain), **_of_accounts(chain), **_of_transactions(chain), **_of_tests(chain)})
 
 
-def _at(chain: SolanaChain, value: Json) -> Json:
+def _at(chain: EmbeddedSolanaChain, value: Json) -> Json:
     return {"context": {"apiVersion": _VERSION, "slot": chain.slot}, "value": value}
 
 
-def _height(chain: SolanaChain, config: Json) -> int:
+def _height(chain: EmbeddedSolanaChain, config: Json) -> int:
     is_final = isinstance(config, dict) and config.get("commitment") == "finalized"
     return max(0, chain.slot - FINAL_SLOTS) if is_final else chain.slot
 
 
-def _of_cluster(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
+def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     def get_latest_blockhash(_config: Json = None) -> Json:
         return _at(chain, {"blockhash": chain.blockhash, "lastValidBlockHeight": chain.last_valid_slot})
 
@@ -60,7 +65,7 @@ def _of_cluster(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
     return {
         "getHealth": lambda: "ok",
         "getVersion": lambda: {"solana-core": _VERSION, "feature-set": 0},
-        "getGenesisHash": lambda: GENESIS_HASH,
+        "getGenesisHash": lambda: NETWORK.genesis_hash,
         "getSlot": lambda config=None: _height(chain, config),
         "getBlockHeight": lambda config=None: _height(chain, config),
         "getEpochInfo": get_epoch_info,
@@ -70,7 +75,7 @@ def _of_cluster(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
     }
 
 
-def _of_accounts(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
+def _of_accounts(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     def account(address: str) -> Json:
         found = chain.account(address)
         if found is None or not found.lamports:
@@ -115,7 +120,7 @@ def _of_accounts(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
     }
 
 
-def _of_transactions(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
+def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     def simulate_transaction(text: str, config: Json = None) -> Json:
         wanted = config or {}
         replaces = bool(wanted.get("replaceRecentBlockhash"))
@@ -160,7 +165,7 @@ def _of_transactions(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
     }
 
 
-def _of_tests(chain: SolanaChain) -> dict[str, Callable[..., Json]]:
+def _of_tests(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     """What no cluster has."""
 
     def advance(slots: int = RECENT_SLOTS + 1) -> int:
@@ -197,7 +202,7 @@ def _refusal(refused: TransactionRefused) -> RpcError:
     return RpcError(str(refused), code=_SIMULATION_FAILED, data=data)
 
 
-def _status(chain: SolanaChain, executed: Executed | None) -> Json:
+def _status(chain: EmbeddedSolanaChain, executed: Executed | None) -> Json:
     if executed is None:
         return None
     is_final = chain.is_final(executed.slot)

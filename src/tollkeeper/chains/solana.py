@@ -1,0 +1,317 @@
+"""One Solana network behind its nodes: facts of a payment, sending, waiting, expiry (specification 2.3, 4.4; A-15).
+
+`open` checks each node's genesis hash and the mint. A transaction is simulated without our signature, which it gets
+only when it passed. What was executed and failed is told from what was executed before its confirmation is looked at.
+Whether a payment is good is decided in `core.solana`, what a settlement becomes in the hub.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tollkeeper.chains.evm import Submission
+from tollkeeper.chains.receipts import NOTHING_SEEN, ReceiptWatcher, Sighting, Verdict
+from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
+from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.solana import FeePolicy, SolanaAsset, SolanaFacts
+from tollkeeper.core.solana_programs import TOKEN_PROGRAM, TokenAccount, read_token_account
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.chains.nodes import Node
+    from tollkeeper.core.networks import Network
+    from tollkeeper.core.solana import SolanaTransfer
+
+_LOG = structlog.get_logger("tollkeeper.chains.solana")
+BLOCKHASH_LIFETIME_BLOCKS: Final = 150
+LAMPORTS_PER_SIGNATURE: Final = 5_000
+_SIGNATURES: Final = 2
+_MICRO_LAMPORTS: Final = 10**6
+_STATUSES_MAX: Final = 256  # that one question may be about
+_MINT_SIZE_BYTES: Final = 82
+_CONFIRMED: Final = {"commitment": "confirmed"}
+_FINALIZED: Final = {"commitment": "finalized"}
+_BASE64: Final = {"encoding": "base64", **_CONFIRMED}
+_SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BASE64}
+_SENDING: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaConfig:
+    """How to reach and use one Solana network. An empty `asset` means the network's USDC.
+
+    `is_final_needed`: an outcome stands once it is finalized (about 13 s), not once it is confirmed (about 1 s).
+    The budget is what fees may cost in an hour, in lamports.
+    """
+
+    network: Network
+    rpc_urls: tuple[str, ...]
+    asset: str = ""
+    is_final_needed: bool = False
+    compute_limit_max: int = 400_000
+    compute_price_max_micro_lamports: int = 100_000
+    fee_budget_per_hour_lamports: int = 2_000_000_000
+    timeout_seconds: float = 10.0
+
+    @property
+    def fee_max_lamports(self) -> int:
+        """What one settlement costs at most."""
+        priority = self.compute_limit_max * self.compute_price_max_micro_lamports
+        return _SIGNATURES * LAMPORTS_PER_SIGNATURE + -(-priority // _MICRO_LAMPORTS)
+
+    def policy(self, fee_payers: Sequence[str]) -> FeePolicy:
+        """What a transaction may make these fee payers pay."""
+        return FeePolicy(frozenset(fee_payers), self.compute_limit_max, self.compute_price_max_micro_lamports)
+
+
+class SolanaChain:
+    """One network. `asset` is None until `open` succeeded; then `problem` says why not."""
+
+    def __init__(self, config: SolanaConfig, rpc: Rpc | None = None) -> None:
+        self.config = config
+        self.network = config.network
+        self.asset: SolanaAsset | None = None
+        self.problem = "the node was not asked yet"
+        self.is_refused = False  # the node answers, but this network must not be used with it
+        self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
+        self._mint = config.asset or config.network.usdc.address
+        self._watcher: ReceiptWatcher[str] = ReceiptWatcher(self)
+
+    async def open(self) -> None:
+        """Asks every node who it is, and enables the network or disables it and says why in `problem`.
+
+        To be done again from time to time. Raises: RpcUnavailable where nothing could be learned; the network stays as
+        it was.
+        """
+        probes = await self.rpc.probe(
+            [("getGenesisHash", []), ("getAccountInfo", [self._mint, _BASE64]), ("getSlot", [_CONFIRMED])]
+        )
+        problems: list[str] = []
+        silent: RpcUnavailable | None = None
+        for node, answers in probes:
+            try:
+                problem = self._judge(answers)
+            except RpcUnavailable as error:
+                silent = error
+                continue
+            self._mark(node, problem)
+            problems.append(problem)
+            node.height = None if isinstance(answers, RpcUnavailable) else _number_or_none(answers[2])
+        self.rpc.nodes.compare_heights()
+        if "" in problems:
+            self.asset = self.asset or SolanaAsset(self.network, self._mint)
+            self.problem, self.is_refused = "", False
+        elif silent is not None:
+            raise silent
+        else:
+            self._refuse(problems[0])
+
+    def _mark(self, node: Node, problem: str) -> None:
+        if problem and problem != node.barred:
+            _LOG.error("node_refused", network=self.network.name, node=node.position, reason=problem)
+        node.barred = problem
+
+    def _refuse(self, problem: str) -> None:
+        if not self.is_refused or problem != self.problem:
+            _LOG.error("network_disabled", network=self.network.name, reason=problem)
+        self.asset, self.problem, self.is_refused = None, problem, True
+
+    def _judge(self, answers: list[Answer] | RpcUnavailable) -> str:
+        """Why a node must not be asked; empty where it may. Raises: RpcUnavailable."""
+        if isinstance(answers, RpcUnavailable):
+            raise answers
+        genesis, mint = answers[0], _value(answers[1])
+        if not isinstance(genesis, str):
+            msg = "the node does not answer getGenesisHash"
+            raise RpcUnavailable(msg)
+        if genesis != self.network.genesis_hash:
+            return f"the node's genesis hash is {genesis}, not {self.network.genesis_hash}"
+        data = _account_data(mint)
+        if data is None:
+            return f"there is no account at the mint's address {self._mint}"
+        decimals = self.network.usdc.decimals
+        if mint["owner"] != TOKEN_PROGRAM or len(data) != _MINT_SIZE_BYTES or data[44:46] != bytes([decimals, 1]):
+            return f"the account at {self._mint} is no mint of SPL Token with {decimals} decimals"
+        return ""
+
+    async def state(self, transfer: SolanaTransfer) -> SolanaFacts:
+        """What the chain says about a payment, in one batch. Raises: RpcUnavailable."""
+        blockhash = _blockhash(transfer)
+        accounts, recent, simulation = await self.rpc.ask(
+            [
+                ("getMultipleAccounts", [[transfer.source, transfer.destination], _BASE64]),
+                ("isBlockhashValid", [blockhash, _CONFIRMED]),
+                _simulation(transfer),
+            ]
+        )
+        found = _value(accounts)
+        if not isinstance(found, list) or len(found) != 2:
+            msg = "the node does not show the accounts"
+            raise RpcUnavailable(msg)
+        is_recent = _value(recent)
+        if not isinstance(is_recent, bool):
+            msg = "the node does not judge the blockhash"
+            raise RpcUnavailable(msg)
+        return SolanaFacts(_token_account(found[0]), _token_account(found[1]), is_recent, _error(simulation))
+
+    async def simulate(self, transfer: SolanaTransfer) -> tuple[str | None, int]:
+        """The error that settling would meet now (None: it would pass), and the last block that could hold it.
+
+        The blockhash of a transaction that passes is recent now, and for 150 blocks at most. Raises: RpcUnavailable.
+        """
+        simulation, height = await self.rpc.ask([_simulation(transfer), ("getBlockHeight", [_CONFIRMED])])
+        return _error(simulation), _number(height) + BLOCKHASH_LIFETIME_BLOCKS
+
+    async def has_token_account(self, account: str) -> bool:
+        """Is there a usable account of the asset's at this address? Raises: RpcUnavailable."""
+        (info,) = await self.rpc.ask([("getAccountInfo", [account, _BASE64])])
+        found = _token_account(_value(info))
+        return found is not None and found.is_usable and found.mint == self._mint
+
+    async def balances(self, addresses: Sequence[str]) -> list[int]:
+        """Lamports of each. Raises: RpcUnavailable."""
+        answers = await self.rpc.ask([("getBalance", [address, _CONFIRMED]) for address in addresses])
+        return [_number(_value(answer)) for answer in answers]
+
+    async def submit(self, raw: bytes, signature: str) -> Submission:
+        """Hands a signed transaction to the node.
+
+        What sounds like a refusal is looked up by the signature; it is never a failure.
+        """
+        try:
+            named = await self.rpc.send("sendTransaction", [base64.b64encode(raw).decode(), _SENDING])
+            if named == signature:
+                return Submission.TAKEN
+            _LOG.error("node_named_another_hash", network=self.network.name, transaction=signature)
+        except RpcUnavailable as error:
+            _LOG.warning("send_unclear", network=self.network.name, transaction=signature, reason=str(error))
+            return Submission.UNCLEAR
+        except RpcError as error:
+            _LOG.warning("send_refused", network=self.network.name, transaction=signature, reason=error.message)
+        try:
+            (sighting,) = await self.look([signature])
+        except RpcUnavailable:
+            return Submission.UNCLEAR
+        return Submission.UNCLEAR if sighting.verdict is Verdict.ABSENT else Submission.TAKEN
+
+    async def wait(self, signature: str, deadline: float) -> Sighting:
+        """The first sighting that stands, or at `deadline` (event loop time) what was seen last."""
+        return await self._watcher.wait(signature, deadline)
+
+    async def look(self, wanted: Sequence[str]) -> list[Sighting]:
+        """What the chain shows now of many transactions, by their signatures. Raises: RpcUnavailable."""
+        pages = [wanted[start : start + _STATUSES_MAX] for start in range(0, len(wanted), _STATUSES_MAX)]
+        answers = await self.rpc.ask([_statuses(page) for page in pages])
+        statuses = [_list(answer, page) for answer, page in zip(answers, pages, strict=True)]
+        return [self._sighting(status) for page in statuses for status in page]
+
+    async def has_expired(self, signature: str, last_valid_height: int) -> bool:
+        """Is it proven that the transaction was not executed and never will be?
+
+        Every block that could hold it is finalized, and the node's whole history does not show it. Raises:
+        RpcUnavailable.
+        """
+        height, statuses = await self.rpc.ask([("getBlockHeight", [_FINALIZED]), _statuses([signature])])
+        (status,) = _list(statuses, [signature])
+        return status is None and _number(height) > last_valid_height
+
+    async def close(self) -> None:
+        """Ends the watcher and the connections."""
+        await self._watcher.close()
+        await self.rpc.close()
+
+    def _sighting(self, status: Any) -> Sighting:  # noqa: ANN401 - JSON
+        """The error first: what has failed is confirmed like everything else."""
+        if status is None:
+            return NOTHING_SEEN
+        try:
+            confirmed, slot, error = status["confirmationStatus"], status["slot"], status["err"]
+        except (KeyError, TypeError) as failure:
+            msg = "the node's status of a transaction cannot be read"
+            raise RpcUnavailable(msg) from failure
+        needed = {"finalized"} if self.config.is_final_needed else {"confirmed", "finalized"}
+        verdict = Verdict.TRANSFERRED if error is None else Verdict.REVERTED
+        return Sighting(verdict, confirmed in needed, _number(slot))
+
+
+def _blockhash(transfer: SolanaTransfer) -> str:
+    return encode_key(transfer.transaction.message.recent_blockhash)
+
+
+def _simulation(transfer: SolanaTransfer) -> Call:
+    return "simulateTransaction", [base64.b64encode(transfer.transaction.encode()).decode(), _SIMULATION]
+
+
+def _statuses(signatures: Sequence[str]) -> Call:
+    return "getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}]
+
+
+def _value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
+    """What an answer with a slot says. Raises: RpcUnavailable."""
+    if isinstance(answer, RpcError):
+        msg = f"the node refused a read: {answer.message}"
+        raise RpcUnavailable(msg) from answer
+    if not isinstance(answer, dict) or "value" not in answer:
+        msg = "the node's answer has no value"
+        raise RpcUnavailable(msg)
+    return answer["value"]
+
+
+def _list(answer: Answer, asked: Sequence[str]) -> list[Any]:
+    found = _value(answer)
+    if not isinstance(found, list) or len(found) != len(asked):
+        msg = "the node does not answer for every transaction"
+        raise RpcUnavailable(msg)
+    return found
+
+
+def _number_or_none(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _number(value: object) -> int:
+    number = _number_or_none(value)
+    if number is None:
+        msg = "the node answered with something that is no number"
+        raise RpcUnavailable(msg)
+    return number
+
+
+def _account_data(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
+    """The bytes of an account; None where there is none. Raises: RpcUnavailable."""
+    if account is None:
+        return None
+    try:
+        data, encoding = account["data"]
+        if encoding == "base64" and isinstance(account["owner"], str):
+            return base64.b64decode(data, validate=True)
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        pass
+    msg = "the node's account cannot be read"
+    raise RpcUnavailable(msg)
+
+
+def _token_account(account: Any) -> TokenAccount | None:  # noqa: ANN401 - JSON
+    data = _account_data(account)
+    if data is None or account["owner"] != TOKEN_PROGRAM:
+        return None
+    return read_token_account(data)
+
+
+def _error(simulation: Answer) -> str | None:
+    """The error of a simulation as a text; None where it passed. Raises: RpcUnavailable where it was not run."""
+    value = _value(simulation)
+    if not isinstance(value, dict) or "err" not in value:
+        msg = "the node did not simulate"
+        raise RpcUnavailable(msg)
+    error = value["err"]
+    if error is None or isinstance(error, str):
+        return error
+    return json.dumps(error, separators=(",", ":"))

@@ -1,0 +1,87 @@
+"""The hub's own accounts on Solana, which pay the fees, and what they sign (contract 5.1, 5.2; security A-26 to A-32).
+
+A key lives in one object that shows only its address and adds its signature only to a transaction that keeps every
+rule of `core.solana`, whoever asks. Which fee payer is advertised changes so seldom that it holds while its 402s are
+outstanding; a transaction may name any of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from tollkeeper.core import ed25519
+from tollkeeper.core.base58 import decode_key, encode, encode_key
+from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
+from tollkeeper.core.solana import read_transfer, transaction_checks
+from tollkeeper.core.verification import refusal
+from tollkeeper.hub.signer import PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.core.solana import FeePolicy, SolanaAsset
+    from tollkeeper.core.wire import SolanaPayload
+
+# Servers that copy `/supported` into their 402s may keep it for some minutes, and a 402 is good for one.
+ADVERTISED_SECONDS: Final = 60 * CHALLENGE_TIMEOUT_SECONDS
+
+
+class FeePayer:
+    """One account of the hub's. `address` is base58; the key cannot be read back, printed or pickled."""
+
+    __slots__ = ("_sign", "address")
+
+    def __init__(self, seed: bytes) -> None:
+        """Takes 32 bytes. Raises: ValueError, which does not show them, where they are not so many."""
+        if len(seed) != ed25519.SEED_SIZE_BYTES:
+            msg = "a Solana key follows from 32 bytes"
+            raise ValueError(msg)
+        self.address = encode_key(ed25519.public_key(seed))
+        self._sign: Callable[[bytes], bytes] = lambda message: ed25519.sign(seed, message)
+
+    def co_sign(self, payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> tuple[bytes, str]:
+        """The transaction with our signature, ready to be sent, and the signature by which the chain names it.
+
+        Raises: PolicyError for a transaction that breaks any rule, or whose fee another account pays.
+        """
+        for check in transaction_checks(payload, asset, policy):
+            if not check.ok:
+                msg = f"the fee payer does not sign this transaction: {check.name}"
+                raise PolicyError(msg) from refusal(check)
+        transaction = read_transfer(payload).transaction
+        if transaction.message.accounts[0] != decode_key(self.address):
+            msg = "another account pays for this transaction"
+            raise PolicyError(msg)
+        signature = self._sign(transaction.message.raw)
+        return transaction.with_signature(0, signature).encode(), encode(signature)
+
+    def __repr__(self) -> str:
+        return f"FeePayer({self.address})"
+
+    def __reduce__(self) -> NoReturn:
+        msg = "a fee payer cannot be copied out of its process"
+        raise TypeError(msg)
+
+
+class FeePayers:
+    """All fee payers of one network, at least one."""
+
+    def __init__(self, fee_payers: Sequence[FeePayer]) -> None:
+        """Raises: ValueError for none, or one key twice."""
+        self._by_address = {fee_payer.address: fee_payer for fee_payer in fee_payers}
+        if not fee_payers or len(self._by_address) != len(fee_payers):
+            msg = "a network needs at least one fee payer, and each key once"
+            raise ValueError(msg)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of them, in the order of the configuration."""
+        return tuple(self._by_address)
+
+    def advertised(self, now_seconds: int) -> str:
+        """Whom `/supported` names: the same one for an hour, each in turn."""
+        return self.addresses[now_seconds // ADVERTISED_SECONDS % len(self.addresses)]
+
+    def of(self, address: str) -> FeePayer:
+        """The fee payer with this address. Raises: KeyError for a stranger's."""
+        return self._by_address[address]

@@ -1,0 +1,306 @@
+"""A Solana network behind its node, on the embedded chain and behind nodes that lie (specification 2.3; A-15, F4)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
+from tests.core.solana_payments import account_of, compute_limit, compute_price, transfer
+from tollkeeper.chains.evm import Submission
+from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
+from tollkeeper.core.verification import Reason
+from tollkeeper.hub.fee_payers import FeePayer
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+
+DEVNET = NETWORKS["solana-devnet"]
+ASSET = SolanaAsset(DEVNET, DEVNET.usdc.address)
+
+
+def deadline(seconds: float = 20) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[SolanaNode]:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as running:
+        yield running
+
+
+@pytest.fixture
+async def chain(node: SolanaNode) -> AsyncIterator[SolanaChain]:
+    opened = SolanaChain(SolanaConfig(DEVNET, (node.url,)))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+def signed(chain: SolanaChain, draft: Any) -> tuple[bytes, str]:
+    fee_payer = FeePayer(WALLETS.fee_payers[0].seed)
+    return fee_payer.co_sign(draft.payload(), ASSET, chain.config.policy([fee_payer.address]))
+
+
+async def test_a_payment_passes_is_sent_and_stands(node: SolanaNode, chain: SolanaChain) -> None:
+    draft = paying(node, 7_000)
+    transfer_ = read_transfer(draft.payload())
+    facts = await chain.state(transfer_)
+    assert all(check.ok for check in chain_checks(transfer_, ASSET, facts))
+    error, last_height = await chain.simulate(transfer_)
+    assert error is None
+    assert last_height == node.chain.slot + RECENT_SLOTS
+    raw, signature = signed(chain, draft)
+    assert await chain.submit(raw, signature) is Submission.TAKEN
+    sighting = await chain.wait(signature, deadline())
+    assert (sighting.verdict, sighting.deep, sighting.block_number) == (Verdict.TRANSFERRED, True, node.chain.slot)
+    assert node.chain.token_balance(str(account_of(WALLETS.owner.address))) == 7_000
+    assert await chain.submit(raw, signature) is Submission.TAKEN  # again: the same transaction
+    error, _ = await chain.simulate(transfer_)
+    assert error == "AlreadyProcessed"
+    assert node.chain.token_balance(str(account_of(WALLETS.owner.address))) == 7_000
+
+
+async def test_a_failed_transaction_is_told_from_a_confirmed_one(node: SolanaNode, chain: SolanaChain) -> None:
+    """Both are confirmed: whoever looks at that alone takes a failure for a payment."""
+    raw, signature = signed(chain, paying(node, BUYER_MICRO + 1))
+    assert await chain.submit(raw, signature) is Submission.TAKEN
+    sighting = await chain.wait(signature, deadline())
+    assert (sighting.verdict, sighting.deep) == (Verdict.REVERTED, True)
+
+
+async def test_finality_is_waited_for_where_it_is_needed(node: SolanaNode) -> None:
+    chain = SolanaChain(SolanaConfig(DEVNET, (node.url,), is_final_needed=True))
+    await chain.open()
+    raw, signature = signed(chain, paying(node, 1))
+    await chain.submit(raw, signature)
+    sighting = await chain.wait(signature, deadline(0.05))
+    assert (sighting.verdict, sighting.deep) == (Verdict.TRANSFERRED, False)
+    node.chain.next_slot(FINAL_SLOTS)
+    assert (await chain.wait(signature, deadline())).deep
+    await chain.close()
+
+
+async def test_what_the_chain_would_refuse_is_named(node: SolanaNode, chain: SolanaChain) -> None:
+    async def reasons(draft: Any) -> list[Reason]:
+        moved = read_transfer(draft.payload())
+        return [check.reason for check in chain_checks(moved, ASSET, await chain.state(moved)) if not check.ok]
+
+    assert await reasons(paying(node, BUYER_MICRO + 1)) == [Reason.FUNDS, Reason.SVM_SIMULATION]
+    stranger = str(FEE_PAYER.pubkey())  # has no token account
+    assert await reasons(paying(node, 1, pay_to=stranger)) == [Reason.SVM_NO_RECIPIENT, Reason.SVM_SIMULATION]
+    assert not await chain.has_token_account(str(account_of(stranger)))
+    assert not await chain.has_token_account(DEVNET.usdc.address)
+    assert await chain.has_token_account(str(account_of(WALLETS.owner.address)))
+    empty = drafted(
+        node,
+        compute_limit(),
+        compute_price(),
+        transfer(1, payer=BUYER.pubkey(), pay_to=WALLETS.owner.address, source=account_of(stranger)),
+    )
+    assert (await reasons(empty))[0] is Reason.SVM_NO_SENDER
+    others = drafted(
+        node,
+        compute_limit(),
+        compute_price(),
+        transfer(1, payer=BUYER.pubkey(), pay_to=WALLETS.owner.address, source=account_of(SECOND_BUYER.pubkey())),
+    )
+    assert await reasons(others) == [Reason.SVM_SIMULATION]
+    old = paying(node, 1)
+    node.chain.next_slot(RECENT_SLOTS + 1)
+    assert await reasons(old) == [Reason.SVM_EXPIRED, Reason.SVM_SIMULATION]
+
+
+async def test_expiry_is_proven_by_finalized_height_and_never_by_absence(node: SolanaNode, chain: SolanaChain) -> None:
+    node.chain.holds = True
+    draft = paying(node, 5)
+    _, last_height = await chain.simulate(read_transfer(draft.payload()))
+    raw, signature = signed(chain, draft)
+    assert await chain.submit(raw, signature) is Submission.TAKEN
+    assert (await chain.wait(signature, deadline(0.05))).verdict is Verdict.ABSENT
+    node.chain.next_slot(RECENT_SLOTS + 1)  # expired, and a fork could still show it
+    assert not await chain.has_expired(signature, last_height)
+    node.chain.next_slot(FINAL_SLOTS)
+    assert await chain.has_expired(signature, last_height)
+    node.chain.release()
+    assert (await chain.look([signature]))[0].verdict is Verdict.ABSENT
+
+
+async def test_what_was_executed_has_not_expired(node: SolanaNode, chain: SolanaChain) -> None:
+    draft = paying(node, 5)
+    _, last_height = await chain.simulate(read_transfer(draft.payload()))
+    raw, signature = signed(chain, draft)
+    await chain.submit(raw, signature)
+    node.chain.next_slot(RECENT_SLOTS + FINAL_SLOTS + 1)
+    assert not await chain.has_expired(signature, last_height)
+
+
+async def test_a_refused_transaction_is_unclear_until_it_is_seen(node: SolanaNode, chain: SolanaChain) -> None:
+    raw, signature = signed(chain, paying(node, 5))
+    broken = raw[:1] + bytes(64) + raw[65:]  # without our signature
+    assert await chain.submit(broken, signature) is Submission.UNCLEAR
+    await chain.submit(raw, signature)
+    assert await chain.submit(broken, signature) is Submission.TAKEN
+
+
+async def test_many_transactions_are_looked_at_in_pages(node: SolanaNode, chain: SolanaChain) -> None:
+    raw, signature = signed(chain, paying(node, 5))
+    await chain.submit(raw, signature)
+    wanted = ["1" * 64] * 300 + [signature] + ["1" * 64] * 300
+    sightings = await chain.look(wanted)
+    assert [one.verdict is Verdict.TRANSFERRED for one in sightings] == [name == signature for name in wanted]
+
+
+async def test_balances_are_lamports(node: SolanaNode, chain: SolanaChain) -> None:
+    node.chain.airdrop(str(account_of("1" * 32)), 5_000_000)
+    names = [
+        WALLETS.fee_payers[0].address,
+        str(account_of("1" * 32)),
+        str(account_of(WALLETS.owner.address, mint="1" * 32)),
+    ]
+    assert await chain.balances(names) == [10**10, 5_000_000, 0]
+
+
+def test_one_settlement_costs_no_more_than_the_caps_say() -> None:
+    assert SolanaConfig(DEVNET, ()).fee_max_lamports == 50_000
+
+
+Answers = dict[str, Any]
+
+
+async def serve(answers: Answers, change: Callable[[Any], Any] = lambda body: body) -> tuple[web.AppRunner, str]:
+    """A node that answers each method with what it was told to."""
+
+    async def post(request: web.Request) -> web.Response:
+        asked = json.loads(await request.read())
+        calls = asked if isinstance(asked, list) else [asked]
+        replies = [
+            {
+                "jsonrpc": "2.0",
+                "id": call["id"],
+                **answers.get(call["method"], {"error": {"code": -1, "message": "no"}}),
+            }
+            for call in calls
+        ]
+        return web.json_response(change(replies if isinstance(asked, list) else replies[0]))
+
+    app = web.Application()
+    app.router.add_post("/", post)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    return runner, f"http://{host}:{port}"
+
+
+def valued(value: Any) -> Any:
+    return {"result": {"context": {"slot": 1}, "value": value}}
+
+
+MINT = {"data": ["AQ==", "base64"], "owner": "11111111111111111111111111111111"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ({"getGenesisHash": {"result": NETWORKS["solana-mainnet"].genesis_hash}}, "genesis hash"),
+        ({"getGenesisHash": {"result": DEVNET.genesis_hash}, "getAccountInfo": valued(None)}, "no account"),
+        ({"getGenesisHash": {"result": DEVNET.genesis_hash}, "getAccountInfo": valued(MINT)}, "no mint"),
+    ],
+)
+async def test_a_node_of_another_chain_or_token_disables_the_network(answers: Answers, problem: str) -> None:
+    runner, url = await serve({"getAccountInfo": valued(None), "getSlot": {"result": 7}, **answers})
+    chain = SolanaChain(SolanaConfig(DEVNET, (url,)))
+    for _ in range(2):
+        await chain.open()
+        assert chain.asset is None
+        assert chain.is_refused
+        assert problem in chain.problem
+    await chain.close()
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {},
+        {"getGenesisHash": {"result": 7}, "getAccountInfo": valued(None)},
+        {"getGenesisHash": {"result": DEVNET.genesis_hash}},
+        {"getGenesisHash": {"result": DEVNET.genesis_hash}, "getAccountInfo": {"result": 7}},
+        {"getGenesisHash": {"result": DEVNET.genesis_hash}, "getAccountInfo": valued({"data": 7})},
+    ],
+)
+async def test_a_node_that_says_nothing_leaves_the_network_as_it_was(answers: Answers) -> None:
+    runner, url = await serve(answers)
+    chain = SolanaChain(SolanaConfig(DEVNET, (url,)))
+    with pytest.raises(RpcUnavailable):
+        await chain.open()
+    assert chain.asset is None
+    assert not chain.is_refused
+    await chain.close()
+    await runner.cleanup()
+
+
+LIES: list[tuple[str, Any]] = [
+    ("getSignatureStatuses", valued([])),
+    ("getSignatureStatuses", valued([{"confirmationStatus": "finalized", "slot": 7}])),
+    ("getSignatureStatuses", valued([{"err": None, "slot": "7", "confirmationStatus": "finalized"}])),
+    ("getSignatureStatuses", valued(["finalized"])),
+    ("getSignatureStatuses", {"result": None}),
+    ("getSignatureStatuses", {"error": {"code": -32005, "message": "behind"}}),
+    ("getBlockHeight", {"result": "900"}),
+    ("getBlockHeight", {"result": True}),
+    ("getBlockHeight", {"result": -1}),
+    ("getBlockHeight", {"error": {"code": -32005, "message": "behind"}}),
+    ("simulateTransaction", valued({})),
+    ("simulateTransaction", valued(None)),
+    ("simulateTransaction", {"error": {"code": -32602, "message": "unsupported"}}),
+    ("isBlockhashValid", valued("true")),
+    ("getMultipleAccounts", valued([None])),
+    ("getMultipleAccounts", valued([{"data": ["!", "base64"], "owner": "x"}, None])),
+    ("getMultipleAccounts", valued([{"data": ["", "base58"], "owner": "x"}, None])),
+]
+
+
+@pytest.mark.parametrize(("method", "lie"), LIES)
+async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie: Any) -> None:
+    honest: Answers = {
+        "getSignatureStatuses": valued([None]),
+        "getBlockHeight": {"result": 10_000},
+        "simulateTransaction": valued({"err": None}),
+        "isBlockhashValid": valued(True),
+        "getMultipleAccounts": valued([None, None]),
+    }
+    runner, url = await serve({**honest, method: lie})
+    chain = SolanaChain(SolanaConfig(DEVNET, (url,)))
+    moved = read_transfer(paying(node, 1).payload())
+
+    async def ask_all() -> None:
+        await chain.look(["1" * 64])
+        await chain.has_expired("1" * 64, 5)
+        await chain.simulate(moved)
+        await chain.state(moved)
+
+    with pytest.raises(RpcUnavailable):
+        await ask_all()
+    await chain.close()
+    await runner.cleanup()
+
+
+async def test_a_transaction_that_nobody_can_be_asked_about_is_unclear(node: SolanaNode, chain: SolanaChain) -> None:
+    raw, signature = signed(chain, paying(node, 5))
+    runner, url = await serve({"sendTransaction": {"result": "1" * 64}})
+    lying = SolanaChain(SolanaConfig(DEVNET, (url,)))
+    assert await lying.submit(raw, signature) is Submission.UNCLEAR
+    await runner.cleanup()
+    assert await lying.submit(raw, signature) is Submission.UNCLEAR
+    assert (await lying.wait(signature, deadline(0.05))).verdict is Verdict.ABSENT
+    await lying.close()

@@ -1,0 +1,77 @@
+"""Our fee payers sign honest payments and nothing else, whoever asks them to (A-26 to A-32)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from solders.keypair import Keypair
+from solders.transaction import VersionedTransaction
+
+from tests.core.solana_payments import BLOCKHASH, DEVNET, PAY_TO, PAYER, Draft, compute_limit, compute_price, transfer
+from tests.hub.drains import Scene, drains
+from tollkeeper.core.base58 import encode
+from tollkeeper.core.solana import FeePolicy
+from tollkeeper.hub.fee_payers import ADVERTISED_SECONDS, FeePayer, FeePayers
+from tollkeeper.hub.signer import PolicyError
+
+SEEDS = [bytes([number]) * 32 for number in (0x61, 0x62, 0x63)]
+KEYS = [Keypair.from_seed(seed) for seed in SEEDS]
+POOL = FeePayers([FeePayer(seed) for seed in SEEDS])
+POLICY = FeePolicy(frozenset(POOL.addresses))
+DRAINS = drains(Scene(KEYS[0], PAYER, PAY_TO, encode(BLOCKHASH)))
+
+
+def test_there_are_enough_ways_to_rob_us() -> None:
+    assert len(DRAINS) >= 200
+
+
+@pytest.mark.parametrize("name", DRAINS)
+def test_no_signature_is_made_for(name: str) -> None:
+    for fee_payer in POOL.addresses:
+        with pytest.raises(PolicyError):
+            POOL.of(fee_payer).co_sign(DRAINS[name], DEVNET, POLICY)
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_an_honest_payment_is_signed_by_the_account_that_pays(*, is_legacy: bool) -> None:
+    for number, pair in enumerate(KEYS):
+        payload = Draft((compute_limit(), compute_price(), transfer()), pair.pubkey(), is_legacy=is_legacy).payload()
+        raw, signature = POOL.of(str(pair.pubkey())).co_sign(payload, DEVNET, POLICY)
+        signed = VersionedTransaction.from_bytes(raw)
+        assert all(signed.verify_with_results())
+        assert str(signed.signatures[0]) == signature
+        for other in SEEDS[:number] + SEEDS[number + 1 :]:
+            with pytest.raises(PolicyError, match="another account"):
+                FeePayer(other).co_sign(payload, DEVNET, POLICY)
+
+
+def test_a_fee_payer_never_shows_its_key() -> None:
+    fee_payer = FeePayer(SEEDS[0])
+    assert str(fee_payer) == repr(fee_payer) == f"FeePayer({KEYS[0].pubkey()})"
+    assert fee_payer.address == str(KEYS[0].pubkey())
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError):
+            copied(fee_payer)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64])
+def test_a_key_follows_from_32_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        FeePayer(bytes(size))
+
+
+def test_the_advertised_fee_payer_stays_for_an_hour_and_changes_then() -> None:
+    start = 40 * ADVERTISED_SECONDS
+    assert {POOL.advertised(start + second) for second in range(0, ADVERTISED_SECONDS, 7)} == {POOL.advertised(start)}
+    in_turn = [POOL.advertised(start + hour * ADVERTISED_SECONDS) for hour in range(len(SEEDS))]
+    assert set(in_turn) == set(POOL.addresses) == {str(pair.pubkey()) for pair in KEYS}
+    with pytest.raises(KeyError):
+        POOL.of(str(PAYER.pubkey()))
+
+
+def test_a_pool_has_each_key_once() -> None:
+    for seeds in ([], [SEEDS[0], SEEDS[0]]):
+        with pytest.raises(ValueError, match="each key once"):
+            FeePayers([FeePayer(seed) for seed in seeds])
