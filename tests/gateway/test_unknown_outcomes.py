@@ -158,40 +158,6 @@ async def test_payment_settled_for_another_server_buys_nothing_here(apart: Apart
     assert body["error"]["details"]["transaction"] == "0x" + "cd" * 32
 
 
-async def test_facilitator_that_cannot_confirm_serves_only_gates_that_trust_it(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
-) -> None:
-    supported = json.dumps(
-        {
-            "kinds": [
-                {
-                    "x402Version": 1,
-                    "scheme": "exact",
-                    "network": "base-sepolia",
-                    "extra": {"name": "USD Coin", "version": "2"},
-                }
-            ]
-        }
-    )
-    async with (
-        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
-        run_hostile_hub(hub_url) as hostile,
-        Buyer(derive_wallets().buyer) as buyer,
-    ):
-        hostile.supported = supported
-        async with composed(
-            embedded_chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hostile.url
-        ) as gateway_url:
-            body = {"price": "0.01", "targetUrl": target.url}
-            refused = await buyer.ask("POST", gateway_url + "/api/v1/paygates", body=body)
-            assert refused.json()["error"]["details"]["field"] == "assumeValid"
-            gate = (
-                await buyer.ask("POST", gateway_url + "/api/v1/paygates", body={**body, "assumeValid": True})
-            ).json()
-            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 200
-
-
 async def test_hub_that_is_down_is_a_503_that_charges_nothing(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:

@@ -78,6 +78,14 @@ class Fees:
     signer_balance: int
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The transaction that used an authorization up: by the transfer, or by its payer's cancellation."""
+
+    transaction_hash: str
+    is_cancellation: bool
+
+
 class Submission(Enum):
     """What a node said to a transaction."""
 
@@ -263,6 +271,11 @@ class EvmChain:
 
         Raises: RpcUnavailable.
         """
+        use = await self.use_of(payer, nonce)
+        return None if use is None else use.transaction_hash
+
+    async def use_of(self, payer: str, nonce: str) -> Use | None:
+        """How the authorization was used up, as `find_use` finds it. Raises: RpcUnavailable."""
         latest = quantity(await self._result("eth_blockNumber"))
         events = [evm.AUTHORIZATION_USED_TOPIC, evm.AUTHORIZATION_CANCELED_TOPIC]
         wanted = {
@@ -274,8 +287,16 @@ class EvmChain:
         (logs,) = await self.rpc.ask([("eth_getLogs", [wanted])])
         if not isinstance(logs, list) or not logs or not isinstance(logs[0], dict):
             return None
-        found = logs[0].get("transactionHash")
-        return found.lower() if isinstance(found, str) else None
+        found, topics = logs[0].get("transactionHash"), logs[0].get("topics")
+        if not isinstance(found, str) or not isinstance(topics, list) or not topics:
+            return None
+        return Use(found.lower(), is_cancellation=str(topics[0]).lower() == evm.AUTHORIZATION_CANCELED_TOPIC)
+
+    async def sender_of(self, transaction_hash: str) -> str | None:
+        """Whose transaction it is, in lower case; None where the node does not know it. Raises: RpcUnavailable."""
+        found = await self._result("eth_getTransactionByHash", transaction_hash)
+        sender = found.get("from") if isinstance(found, dict) else None
+        return sender.lower() if isinstance(sender, str) else None
 
     async def latest_block(self) -> Block:
         """The latest block. Raises: RpcUnavailable."""

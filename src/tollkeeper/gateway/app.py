@@ -24,6 +24,7 @@ from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway.access import Access
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
+from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.completer import Completer
 from tollkeeper.gateway.credits import credit_routes
 from tollkeeper.gateway.gates import Gates
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp
 
+    from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.storage.database import Database
@@ -49,6 +51,8 @@ _LOG = structlog.get_logger("tollkeeper.gateway")
 BODY_LIMIT_BYTES = 100 * 1024 * 1024
 REFRESH_SECONDS = 30.0
 RETRY_SECONDS = 0.5
+# A node that does not answer must not hold up a start.
+NODES_WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,13 @@ class Gateway:
         auth: Auth,
         hub: HubClient,
         random_bytes: Callable[[int], bytes],
+        chains: Mapping[str, EvmChain] | None = None,
     ) -> None:
+        """`chains`: nodes by network, for a facilitator that cannot confirm; the gateway opens and closes them."""
         self.config = config
         self.auth = auth
         self._hub = hub
+        self.proofs_on_chain = ChainProofs(chains or {})
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
         self._database = database
         self.paygates = PayGates(database, config.key_ring, random_bytes)
@@ -100,6 +107,7 @@ class Gateway:
             self.purchases,
             hub,
             self.supported,
+            self.proofs_on_chain,
             cap=config.exposure_cap,
             clock_ms=clock_ms,
             new_id=lambda: "pur_" + new_request_id(),
@@ -127,6 +135,7 @@ class Gateway:
             resolver=self.resolver,
             traffic=self.traffic,
             supported=self.supported,
+            proofs=self.proofs_on_chain,
             random_bytes=random_bytes,
             default_network=config.default_network,
             default_payment_address=config.default_payment_address,
@@ -138,7 +147,7 @@ class Gateway:
             hub_url=config.hub_url,
             profile=config.profile,
         )
-        self._completer = Completer(self.purchases, self.buying, hub, self.supported, clock_ms)
+        self._completer = Completer(self.purchases, self.buying, hub, self.supported, self.proofs_on_chain, clock_ms)
         self._tasks: list[asyncio.Task[None]] = []
 
     def supported(self) -> Supported:
@@ -154,8 +163,13 @@ class Gateway:
         interrupted = await self.purchases.interrupt_calls(clock_ms())
         if interrupted:
             _LOG.warning("calls_interrupted", count=interrupted)
+        opening = asyncio.create_task(self.proofs_on_chain.keep_open())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NODES_WAIT_SECONDS):
+                await self.proofs_on_chain.asked.wait()
         await self._refresh()
         self._tasks = [
+            opening,
             asyncio.create_task(self._keep_fresh()),
             asyncio.create_task(self._completer.run()),
             asyncio.create_task(self.traffic.run()),
@@ -163,7 +177,7 @@ class Gateway:
 
     async def _refresh(self) -> None:
         try:
-            supported = await self._hub.supported()
+            supported = self.proofs_on_chain.adopt(await self._hub.supported())
         except HubUnreachableError as error:
             _LOG.warning("hub_unreachable", error=str(error))
             return
@@ -173,7 +187,8 @@ class Gateway:
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(REFRESH_SECONDS if self._supported.assets else RETRY_SECONDS)
+            is_whole = self._supported.assets and self.proofs_on_chain.is_open
+            await asyncio.sleep(REFRESH_SECONDS if is_whole else RETRY_SECONDS)
             try:
                 await self._refresh()
             except Exception:  # noqa: BLE001 - logged; the next round tries again
@@ -200,6 +215,7 @@ class Gateway:
         await self.buying.aclose()
         self._forwarder.close()  # before what was counted is written: calls that are given up here count
         await self.traffic.flush()
+        await self.proofs_on_chain.aclose()
         await self._hub.close()
 
 

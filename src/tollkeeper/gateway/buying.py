@@ -20,13 +20,15 @@ from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, t
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason, require, time_checks
 from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
-from tollkeeper.gateway.hub_client import Settlement
+from tollkeeper.gateway.chain_proofs import Owed
+from tollkeeper.gateway.hub_client import Settlement, unavailable
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import Exposure, Paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, SettleRequest, Supported, Verdict
     from tollkeeper.storage.purchase_rows import Purchase, SpendRequest
@@ -90,11 +92,12 @@ class Presented:
 class Buying:
     """Buys with payments. One per process; `aclose` waits for what is under way."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its parts; the gateway alone calls it
         self,
         purchases: Purchases,
         hub: HubClient,
         supported: Callable[[], Supported],
+        proofs: ChainProofs,
         *,
         cap: Exposure,
         clock_ms: Callable[[], int],
@@ -106,6 +109,7 @@ class Buying:
         self._purchases = purchases
         self._hub = hub
         self._supported = supported
+        self._proofs = proofs
         self._cap = cap
         self._clock_ms = clock_ms
         self._new_id = new_id
@@ -192,12 +196,8 @@ class Buying:
         verdict = await self._hub.verify(presented.payment, requirements)
         if not verdict.is_valid:
             raise await self._invalid(verdict, presented.key)
-        supported = self._supported()
-        if not opened.gate.assume_valid and not supported.confirms:
-            raise ApiError(
-                Code.UNAVAILABLE,
-                "the payment hub cannot confirm on chain; set assumeValid, or a hub that advertises confirm",
-            )
+        if not opened.gate.assume_valid:
+            self._require_proof(opened.gate.network)
 
         made: dict[int, SettleRequest] = {}
 
@@ -210,8 +210,7 @@ class Buying:
             terms,
             purchase_id=self._new_id(),
             paid=Paid(authorization.value, authorization.valid_before, presented.header_hash),
-            # Nobody can follow a payment at a facilitator that is not ours, so a cap could never be lifted again.
-            trust=(self._cap if supported.is_ours else _WITHOUT_LIMIT) if opened.gate.assume_valid else None,
+            trust=self._trust(opened.gate.network) if opened.gate.assume_valid else None,
             request_of=request_of,
             now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
         )
@@ -221,7 +220,7 @@ class Buying:
             return _ASK_AGAIN
         self._attempts[slot].purchase = claim.purchase
         buyer.claimed = claim.purchase.id
-        return await self._settle(claim.purchase, made[claim.purchase.attempt], buyer)
+        return await self._settle(claim.purchase, made[claim.purchase.attempt], presented, buyer)
 
     def _request(
         self,
@@ -249,9 +248,45 @@ class Buying:
             purchase_data=purchase_data,
         )
 
-    async def _settle(self, purchase: Purchase, request: SettleRequest, buyer: Buyer | None) -> SpendResult:
-        answer = await self._hub.settle(request)
+    async def _settle(
+        self, purchase: Purchase, request: SettleRequest, presented: Presented, buyer: Buyer | None
+    ) -> SpendResult:
+        asking = self._hub.settle(request)
+        supported = self._supported()
+        if self.is_proven_here(purchase.network):
+            authorization = presented.payload.authorization
+            owed = Owed(presented.key, authorization.pay_to, authorization.value, authorization.valid_before)
+            answer = await self._proofs.settle(owed, asking, supported.signers, trusted=purchase.assume_valid)
+        else:
+            answer = await asking
         return await self.conclude(purchase, answer, buyer)
+
+    def is_proven_here(self, network: str) -> bool:
+        """Does the gateway itself look for payments on the chain, because its facilitator cannot be asked?"""
+        supported = self._supported()
+        return not supported.is_ours and not supported.confirms and self._proofs.covers(network)
+
+    def _is_followed(self, network: str) -> bool:
+        """Can somebody tell whether a trusted payment became final?"""
+        return self._supported().is_ours or self._proofs.covers(network)
+
+    def _trust(self, network: str) -> Exposure:
+        """The cap on trusted payments. Where none can be followed, a cap could never be lifted again."""
+        return self._cap if self._is_followed(network) else _WITHOUT_LIMIT
+
+    def _require_proof(self, network: str) -> None:
+        """Raises: UNAVAILABLE where nobody can tell now whether a payment is final."""
+        if self._supported().confirms:
+            return
+        if not self._proofs.covers(network):
+            raise ApiError(
+                Code.UNAVAILABLE,
+                "the payment hub cannot confirm on chain: set assumeValid, the URL of a node, or a hub that "
+                "advertises confirm",
+            )
+        if problem := self._proofs.problem(network):
+            _LOG.warning("node_unusable", network=network, reason=problem)
+            raise unavailable()
 
     async def conclude(self, purchase: Purchase, answer: SettleAnswer, buyer: Buyer | None) -> SpendResult:
         """Writes what a settle answer decided. Raises: the refusal, or SETTLEMENT_PENDING."""
@@ -264,13 +299,18 @@ class Buying:
             result = await self._purchases.grant(
                 purchase,
                 answer.transaction,
-                confirmed=not (purchase.assume_valid and self._supported().is_ours),
+                confirmed=not (purchase.assume_valid and self._is_followed(purchase.network)),
                 wish=wish,
                 now_ms=now_ms,
             )
             await self._announce()
             return result
         if answer.outcome is Settlement.PENDING:
+            raise self.pending(purchase, answer.transaction)
+        if answer.outcome is Settlement.UNPROVABLE:
+            _LOG.error("claim_parked", purchase_id=purchase.id, reason=answer.reason, transaction=answer.transaction)
+            await self._purchases.park(purchase, answer.reason, now_ms)
+            await self._announce()
             raise self.pending(purchase, answer.transaction)
         await self._purchases.fail(purchase, answer.reason, answer.transaction or None, now_ms)
         await self._announce()

@@ -2,7 +2,8 @@
 
 A claim is never forgotten and never guessed at: the very request that was first sent is sent again under its key, and
 our hub answers with that attempt's outcome or, once the request has expired, that it never was. At a facilitator that
-knows no keys a left-over claim is parked for the operator. Trusted purchases (`assumeValid`) are followed until final.
+knows no keys the claim is looked for on the chain, or, without a node, parked for the operator. Trusted purchases
+(`assumeValid`) are followed until final, in the same two ways.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.buying import is_request_expired
+from tollkeeper.gateway.chain_proofs import Owed, Seen, answer_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, SettleAnswer, Settlement, SettleRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from tollkeeper.gateway.buying import Buying
+    from tollkeeper.gateway.chain_proofs import ChainProofs, Finding
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
@@ -40,12 +44,14 @@ class Completer:
         buying: Buying,
         hub: HubClient,
         supported: Callable[[], Supported],
+        proofs: ChainProofs,
         clock_ms: Callable[[], int],
     ) -> None:
         self._purchases = purchases
         self._buying = buying
         self._hub = hub
         self._supported = supported
+        self._proofs = proofs
         self._clock_ms = clock_ms
         self._working: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -94,13 +100,20 @@ class Completer:
         async with self._room:
             try:
                 await work
-            except (ApiError, HubUnreachableError) as error:
+            except (ApiError, HubUnreachableError, RpcUnavailable) as error:
                 _LOG.info("claim_waits", error=str(error))
             except Exception:  # noqa: BLE001 - logged; the next pass tries this claim again
                 _LOG.exception("claim_failed")
 
     async def _finish(self, purchase: Purchase, request: bytes) -> None:
-        if not self._supported().is_ours or not request:
+        supported = self._supported()
+        if not supported.is_ours and self._proofs.covers(purchase.network):
+            # Without its answer nobody vouches for it: only a transaction of its signers counts.
+            finding = await self._proofs.find(await self._owed(purchase), "", supported.signers)
+            if finding.seen is not Seen.NOTHING:
+                await self._conclude(purchase, answer_of(finding))
+            return
+        if not supported.is_ours or not request:
             if not is_request_expired(purchase, self._clock_ms()):
                 return
             _LOG.error("claim_parked", purchase_id=purchase.id, payer=purchase.payer, nonce=purchase.nonce)
@@ -116,19 +129,42 @@ class Completer:
             answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
         else:
             return  # it may still be on its way to the hub; it expires soon
+        await self._conclude(purchase, answer)
+
+    async def _conclude(self, purchase: Purchase, answer: SettleAnswer) -> None:
         try:
             await self._buying.conclude(purchase, answer, None)
         except ApiError as decided:
             _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)
 
+    async def _owed(self, purchase: Purchase) -> Owed:
+        pay_to = await self._purchases.pay_to(purchase)
+        return Owed(_key(purchase), pay_to, purchase.value_micro, purchase.valid_before_seconds)
+
     async def _follow(self, purchase: Purchase) -> None:
+        supported = self._supported()
+        if not supported.is_ours:
+            if self._proofs.covers(purchase.network):
+                named = purchase.transaction_hash or ""
+                finding = await self._proofs.find(await self._owed(purchase), named, supported.signers)
+                await self._finish_trust(purchase, finding)
+            return
         status = await self._hub.payment_status(_key(purchase))
         if status is None or status[0] == "pending":
             return
         if status[0] == "success":
             await self._purchases.confirm(purchase, self._clock_ms())
             return
-        _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=status[1])
+        await self._distrust(purchase, status[1])
+
+    async def _finish_trust(self, purchase: Purchase, finding: Finding) -> None:
+        if finding.seen is Seen.PAID:
+            await self._purchases.confirm(purchase, self._clock_ms())
+        elif finding.transaction or finding.seen is Seen.EXPIRED:  # else: used up, but nobody saw where
+            await self._distrust(purchase, finding.transaction)
+
+    async def _distrust(self, purchase: Purchase, transaction: str) -> None:
+        _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=transaction)
         await self._purchases.void(purchase, "settlement_failed", self._clock_ms())
 
 

@@ -84,6 +84,7 @@ class Settlement(Enum):
     FAILED = auto()  # clearly not settled by this request
     PENDING = auto()  # nobody knows yet; the claim stands
     REFUSED = auto()  # the request was never taken up; nothing was sent
+    UNPROVABLE = auto()  # carried out on the chain, but not by whom it must be: for the operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.edge.addresses import Resolver
+    from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.gates import Gates
     from tollkeeper.gateway.hub_client import Supported
     from tollkeeper.gateway.ownership import Caller, Ownership
@@ -41,6 +42,7 @@ class Management:
     resolver: Resolver
     traffic: Traffic
     supported: Callable[[], Supported]
+    proofs: ChainProofs
     random_bytes: Callable[[int], bytes]
     default_network: str
     default_payment_address: str | None
@@ -53,7 +55,7 @@ class Management:
         defaults = CreateDefaults(self.default_network, fallback, self._forbidden())
         new = parse_create(body, defaults)
         self._check_network(new.fields["network"])
-        self._check_trust(assume_valid=new.fields["assume_valid"])
+        self._check_trust(new.fields["network"], assume_valid=new.fields["assume_valid"])
         await self.resolver.check_target(new.fields["target_url"])
         token = None
         if caller.wallet is None and not self._manages_freely:
@@ -86,12 +88,12 @@ class Management:
                 details={"field": "network", "supported": sorted(enabled)},
             )
 
-    def _check_trust(self, *, assume_valid: bool) -> None:
-        if not assume_valid and not self.supported().confirms:
+    def _check_trust(self, network: str, *, assume_valid: bool) -> None:
+        if not assume_valid and not self.supported().confirms and not self.proofs.covers(network):
             raise invalid(
                 "assumeValid",
-                "the configured facilitator cannot confirm on chain: set assumeValid to true, or use a hub that "
-                "advertises confirm",
+                "the configured facilitator cannot confirm on chain: set assumeValid to true, use a hub that "
+                f"advertises confirm, or configure the URL of a {network} node for this gateway",
             )
 
     async def page(self, bearer: str | None, limit: int, offset: int) -> dict[str, Any]:
@@ -115,7 +117,7 @@ class Management:
         forbidden, now_ms = self._forbidden(), clock_ms()
         wanted = updated(gate, body, now_ms, forbidden)  # refuses before anything is asked of the network
         self._check_network(wanted.network)
-        self._check_trust(assume_valid=wanted.assume_valid)
+        self._check_trust(wanted.network, assume_valid=wanted.assume_valid)
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
         secret = self._new_secret()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
-from tollkeeper.chains.evm import EvmConfig
+from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.gateway.app import Gateway, GatewayConfig
@@ -169,7 +169,10 @@ async def _open_gateway(
         exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
-    gateway = Gateway(config, database, auth, hub, os.urandom)
+    # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
+    apart = settings.networks.values() if settings.role is Role.GATEWAY else ()
+    chains = {one.network.name: EvmChain(_evm_config(one, settings)) for one in apart if one.rpc_urls}
+    gateway = Gateway(config, database, auth, hub, os.urandom, chains)
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
     return gateway

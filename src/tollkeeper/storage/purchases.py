@@ -282,6 +282,11 @@ class Purchases:
         except SealError:
             return b""
 
+    async def pay_to(self, purchase: Purchase) -> str:
+        """Who is paid by the purchase's terms. Raises: SealError."""
+        row = (await self._database.read(_Q.purchase_by_id(id=purchase.id)))[0]
+        return unseal(self._ring, row["pay_to"], place("purchases", purchase.id, "pay_to")).decode()
+
     async def unconfirmed(self, limit: int) -> list[Purchase]:
         """Trusted purchases whose settlement is not known to be final, oldest first."""
         return [purchase_from(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]

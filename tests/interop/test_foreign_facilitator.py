@@ -1,0 +1,107 @@
+"""The official Python facilitator, unmodified, as this gateway's `hub_url` (contract 4.4).
+
+It advertises no `confirm`, names no token and knows no keys; an official client pays all the same, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.references.running import official_facilitator
+from tests.books import assert_books_agree
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.fixtures_chain import run_anvil_with_fiat_token
+from tests.gateway.composed import composed
+from tests.gateway.recording_target import RecordingTarget, recording_target
+from tests.interop.official import sign
+from tollkeeper.core.wire import encode_header
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
+
+PAYEE = "0x" + "77" * 20
+
+
+@pytest.fixture(scope="module")
+def anvil() -> Iterator[ChainUnderTest]:
+    with run_anvil_with_fiat_token(derive_wallets()) as chain:
+        yield chain
+
+
+@pytest.fixture(scope="module")
+def facilitator(anvil: ChainUnderTest) -> Iterator[str]:
+    with official_facilitator(anvil.url, anvil.wallets.relayer.private_key_hex) as url:
+        yield url
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, anvil: ChainUnderTest, facilitator: str) -> AsyncIterator[str]:
+    async with composed(anvil.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=facilitator) as url:
+        yield url
+    assert_books_agree(tmp_path)
+
+
+@pytest.fixture
+async def recording() -> AsyncIterator[RecordingTarget]:
+    async with recording_target() as running:
+        yield running
+
+
+async def paid_gate(buyer: Buyer, gateway: str, target: str, **fields: object) -> dict[str, Any]:
+    body = {"price": "0.01", "targetUrl": target, "paymentAddress": PAYEE, **fields}
+    answer = await buyer.ask("POST", gateway + "/api/v1/paygates", body=body)
+    assert answer.status == 201, answer.body
+    gate: dict[str, Any] = answer.json()
+    return gate
+
+
+@pytest.mark.parametrize("trust", [{}, {"assumeValid": True}], ids=["confirmed on the chain", "trusted"])
+async def test_an_official_payment_is_settled_once_and_serves_what_it_bought(
+    gateway: str, anvil: ChainUnderTest, recording: RecordingTarget, trust: dict[str, bool]
+) -> None:
+    async with Buyer(derive_wallets().buyer) as buyer:
+        gate = await paid_gate(buyer, gateway, recording.url, credits=2, **trust)
+        challenge = (await buyer.ask("GET", gate["accessUrl"])).json()
+        assert (
+            challenge["accepts"][0]["extra"]["name"] == "USDC"
+        )  # the token's own, which the facilitator does not tell
+        (payload,) = await asyncio.to_thread(
+            sign, "x402-2.25.0", challenge["accepts"][0], [buyer.wallet.private_key_hex]
+        )
+        payment = encode_header(payload)
+        before = anvil.balance(PAYEE)
+        answers = [await buyer.call(gate["accessUrl"], payment) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 402]
+        assert answers[2].error_code == "CREDITS_EXHAUSTED"
+        assert anvil.balance(PAYEE) - before == 10_000
+        assert len(recording.requests) == 2
+
+
+async def test_of_many_payments_at_once_those_that_were_carried_out_are_served(
+    gateway: str, anvil: ChainUnderTest, recording: RecordingTarget
+) -> None:
+    """It signs with one account and loses count under load: what it then says is not the last word."""
+    async with Buyer(derive_wallets().buyer) as buyer:
+        gate = await paid_gate(buyer, gateway, recording.url)
+        challenge = (await buyer.ask("GET", gate["accessUrl"])).json()
+        before = anvil.balance(PAYEE)
+        open_payments = [buyer.sign(challenge) for _ in range(8)]
+        served = 0
+        async with asyncio.timeout(90):
+            for _ in range(3):
+                answers = await asyncio.gather(*(buyer.call(gate["accessUrl"], one) for one in open_payments))
+                served += sum(answer.status == 200 for answer in answers)
+                undecided = [answer.status == 503 for answer in answers]
+                assert {answer.status for answer in answers} <= {200, 402, 503}
+                assert not any("accepts" in answer.json() for answer in answers if answer.status == 503)
+                open_payments = [one for one, is_open in zip(open_payments, undecided, strict=True) if is_open]
+                if not open_payments:
+                    break
+        assert served > 0
+        assert anvil.balance(PAYEE) - before == 10_000 * served
+        assert len(recording.requests) == served
