@@ -102,6 +102,99 @@ async def test_a_fault_in_a_callback_is_logged_and_ends_the_exchange(pool: Targe
         assert (pool.open_count, pool.idle_count) == (0, 0)
 
 
+async def says_in_turn(pool: TargetPool, *responses: tuple[bytes, ...], method: str = "GET") -> list[Recorder]:
+    """What exchanges, one after the other, are told by a target that sends these parts; each on a kept connection."""
+    left = list(responses)
+
+    async def behave(connection: Connection) -> None:
+        while True:
+            await connection.head()
+            for part in left.pop(0):
+                await connection.send(part)
+                await asyncio.sleep(0.02)
+
+    recorders: list[Recorder] = []
+    async with target(behave) as there:
+        connection = await connect(pool, there)
+        for _ in responses:
+            if recorders:
+                kept = pool.take(connection.key)
+                connection = kept or await connect(pool, there)
+            recorder = Recorder()
+            recorders.append(recorder)
+            connection.begin(recorder, method)
+            connection.write(REQUEST)
+            connection.end_request()
+            await asyncio.wait_for(recorder.over.wait(), 2)
+    return recorders
+
+
+HEAD = OK + b"Content-Length: 5\r\nDate: Sat, 21 Nov 2026 10:00:00 GMT\r\n\r\n"
+
+
+async def test_a_head_that_was_read_before_brings_its_own_body(pool: TargetPool) -> None:
+    whole, again, apart = (HEAD + b"first",), (HEAD + b"again",), (HEAD + b"in", b"two")
+    recorders = await says_in_turn(
+        pool, whole, again, apart, (HEAD, b"later"), (HEAD[:20], HEAD[20:] + b"slow!"), again
+    )
+    assert [recorder.body for recorder in recorders] == [b"first", b"again", b"intwo", b"later", b"slow!", b"again"]
+    assert all((recorder.told[0], recorder.told[-1]) == ("head", "end") for recorder in recorders)
+    assert pool.open_count == 1
+
+
+async def test_what_follows_a_response_whose_head_was_read_before_spoils_the_connection(pool: TargetPool) -> None:
+    behind = HEAD + b"first" + HEAD + b"extra"
+    first, second, third = await says_in_turn(pool, (HEAD + b"first",), (behind,), (HEAD + b"third",))
+    assert (first.body, second.body, third.body) == (b"first", b"first", b"third")
+    assert pool.open_count == 1  # the second one's was dropped
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        OK + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        OK + b"Content-Length: +5\r\n\r\n",
+        OK + b"Content-Length: 5\r\n folded\r\n\r\n",
+    ],
+)
+async def test_a_head_that_is_refused_is_refused_again(pool: TargetPool, head: bytes) -> None:
+    good = (HEAD + b"first",)
+    recorders = await says_in_turn(pool, good, (head + b"first",), good, (head + b"first",))
+    assert [recorder.told[-1] for recorder in recorders] == ["end", "failure", "end", "failure"]
+
+
+async def test_a_head_that_closes_is_read_each_time(pool: TargetPool) -> None:
+    closing = OK + b"Content-Length: 5\r\nConnection: close\r\n\r\n"
+    recorders = await says_in_turn(pool, (closing + b"first",), (closing + b"again",))
+    assert [recorder.body for recorder in recorders] == [b"first", b"again"]
+    assert pool.idle_count == 0
+
+
+async def test_a_head_in_answer_to_head_is_no_head_of_a_body(pool: TargetPool) -> None:
+    await says_in_turn(pool, (HEAD + b"first",))
+    (recorder,) = await says_in_turn(pool, (HEAD,), method="HEAD")
+    assert (recorder.told, recorder.body) == (["head", "end"], b"")
+    (recorder,) = await says_in_turn(pool, (HEAD + b"third",))
+    assert recorder.body == b"third"
+
+
+@pytest.mark.parametrize("moment", ["head", "body", "end"])
+async def test_a_fault_over_a_head_that_was_read_before_ends_the_exchange(pool: TargetPool, moment: Moment) -> None:
+    async with target(serves(sized(b"hello"))) as there:
+        connection = await connect(pool, there)
+        await exchange(connection, Recorder())
+        assert pool.take(connection.key) is connection
+        with structlog.testing.capture_logs() as logs:
+            recorder = await exchange(connection, Recorder(moment))
+        await asyncio.sleep(0.01)
+        assert recorder.told[-2:] == [moment, "failure"]
+        assert recorder.failure is not None
+        assert recorder.failure.code is Code.INTERNAL_ERROR
+        assert [entry["event"] for entry in logs] == ["target_callback_failed"]
+        assert (pool.open_count, pool.idle_count) == (0, 0)
+
+
 async def test_a_fault_in_the_last_callback_is_logged_too(pool: TargetPool) -> None:
     async with target(answers(b"nonsense")) as there:
         with structlog.testing.capture_logs() as logs:

@@ -1,9 +1,10 @@
-"""Request heads that were read and judged before: the same bytes need no second reading (performance).
+"""Heads that were read and judged before: the same bytes need no second reading (performance).
 
-Reading a head is a function of its bytes, where a connection stands between two requests. A client that keeps its
-connection sends the same head again and again, so parsing, checking and encoding it are done once. Only whole requests
-without a body that arrived alone are remembered, in a bounded table; a fault elsewhere can therefore cost time, never
-correctness. Knows no connection.
+Reading a head is a function of its bytes, where a connection stands between two messages. A client that keeps its
+connection sends the same head again and again, and a target's heads differ by their date only, so parsing, checking and
+encoding are done once. Only what arrived whole and alone is remembered, in bounded tables: requests without a body,
+responses whose body has a length. What is not found there is read by the parser; a fault elsewhere can therefore cost
+time, never correctness. Knows no connection.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from tollkeeper.core.forwarding import Header
+from tollkeeper.core.framing import BodyEnd, ResponseFraming
 
 REMEMBERED_MAX: Final = 2048
 REMEMBERED_SIZE_BYTES: Final = 4096
+_END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 @dataclass(slots=True)
@@ -54,3 +59,47 @@ class RememberedHeads:
         if len(self._heads) >= REMEMBERED_MAX:
             del self._heads[next(iter(self._heads))]
         self._heads[data] = head
+
+
+class AnsweredHead(msgspec.Struct):
+    """A target's head that was judged, of a response to any method but HEAD after which its connection was kept.
+
+    `keep_alive_seconds` is what its `Keep-Alive` promises, `body_bytes` how long its body is.
+    """
+
+    status: int
+    headers: list[Header]
+    framing: ResponseFraming
+    keep_alive_seconds: int | None
+    body_bytes: int
+
+
+class RememberedAnswers:
+    """Targets' heads by their bytes, the oldest forgotten first. One for all connections to targets."""
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, AnsweredHead] = {}
+
+    def of(self, data: bytes) -> AnsweredHead | None:
+        """The head of these bytes where it is known and they are one whole response."""
+        size_bytes = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+        head = self._heads.get(data[:size_bytes])
+        return head if head is not None and len(data) == size_bytes + head.body_bytes else None
+
+    def remember(
+        self,
+        data: bytes,
+        status: int,
+        headers: list[Header],
+        framing: ResponseFraming,
+        keep_alive_seconds: int | None,
+    ) -> None:
+        """`data` is the whole response whose head this is; nothing followed it, and the parser stands behind it."""
+        body_bytes = framing.declared_bytes if framing.end is BodyEnd.LENGTH else 0
+        size_bytes = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+        is_whole = body_bytes is not None and len(data) == size_bytes + body_bytes
+        if body_bytes is None or not is_whole or size_bytes > REMEMBERED_SIZE_BYTES:
+            return
+        if len(self._heads) >= REMEMBERED_MAX:
+            del self._heads[next(iter(self._heads))]
+        self._heads[data[:size_bytes]] = AnsweredHead(status, headers, framing, keep_alive_seconds, body_bytes)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.edge.heads import RememberedAnswers
 from tollkeeper.edge.target import TargetConnection, TargetKey
 
 # Below the 5 seconds after which widespread servers (uvicorn, Node) close: a POST on a connection that the target is
@@ -49,6 +50,7 @@ class TargetPool:
         self._by_key: dict[TargetKey, deque[TargetConnection]] = {}
         self._expiry: dict[TargetConnection, float] = {}  # in the order of going idle
         self._open: set[TargetConnection] = set()
+        self._answers = RememberedAnswers()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -107,7 +109,7 @@ class TargetPool:
         if secure and self._tls is None:
             self._tls = target_tls_context()
         transport, connection = await loop.create_connection(
-            lambda: TargetConnection(key, self._keep, self._forget),
+            lambda: TargetConnection(key, self._keep, self._forget, self._answers),
             key.address,
             key.port,
             ssl=self._tls if secure else None,
@@ -126,13 +128,16 @@ class TargetPool:
         if self._closed or seconds <= 0:
             connection.abort()
             return
-        waiting = self._by_key.setdefault(connection.key, deque())
-        if len(waiting) >= self._idle_per_target:
+        waiting = self._by_key.get(connection.key)
+        if waiting is not None and len(waiting) >= self._idle_per_target:
             self._evict(waiting[0])
         elif len(self._expiry) >= self._idle_in_all:
             self._evict(next(iter(self._expiry)))
         loop = asyncio.get_running_loop()
-        self._by_key.setdefault(connection.key, waiting).append(connection)
+        waiting = self._by_key.get(connection.key)  # the evicted one may have been its last
+        if waiting is None:
+            waiting = self._by_key[connection.key] = deque()
+        waiting.append(connection)
         self._expiry[connection] = loop.time() + seconds
         if self._sweep is None:
             self._sweep = loop.call_later(1.0, self._expire)

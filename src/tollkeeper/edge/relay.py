@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import msgspec
 import structlog
 
 from tollkeeper.core.addresses import TargetUrl
@@ -39,8 +40,7 @@ class ForwardLimits:
     memory_size_bytes: int = RESPONSE_MEMORY_SIZE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(msgspec.Struct, frozen=True):
     """Status and headers as the target sent them, and how the body ends."""
 
     status: int
@@ -48,8 +48,7 @@ class ResponseHead:
     framing: ResponseFraming
 
 
-@dataclass(frozen=True, slots=True)
-class RelayRequest:
+class RelayRequest(msgspec.Struct, frozen=True):
     """A request as it goes on the wire, its head encoded.
 
     `declared_bytes` None sends the body of a source in chunks.
@@ -132,8 +131,9 @@ class Relay(Exchange):
 
     def start(self) -> None:
         """Send the request: on a kept connection at once, else as soon as one is open."""
-        self._connections.deadlines.set(self, self._loop.time() + self._limits.request_seconds, self._loop)
         connection = self._connections.kept(self._request.target)
+        if connection is None or not isinstance(self._request.body, bytes):  # else it is sent before this returns
+            self._connections.deadlines.set(self, self._loop.time() + self._limits.request_seconds, self._loop)
         if connection is None:
             self._open()
         else:
@@ -179,6 +179,7 @@ class Relay(Exchange):
     def _send(self, connection: TargetConnection) -> None:
         request = self._request
         if connection.is_closing():
+            self._connections.deadlines.set(self, self._loop.time() + self._limits.request_seconds, self._loop)
             self._try_again()
             return
         self._connection = connection

@@ -19,6 +19,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from tollkeeper.core.errors import Code
 from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
+from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
@@ -74,6 +75,7 @@ class TargetConnection(asyncio.Protocol):
     """A connection to a target; tells the pool by `on_idle` that it is free again, and by `on_lost` that it is gone."""
 
     __slots__ = (
+        "_answers",
         "_chatter",
         "_complete",
         "_exchange",
@@ -90,6 +92,7 @@ class TargetConnection(asyncio.Protocol):
         "_request_sent",
         "_reusable",
         "_served",
+        "_status",
         "_transport",
         "keep_alive_seconds",
         "key",
@@ -100,8 +103,10 @@ class TargetConnection(asyncio.Protocol):
         key: TargetKey,
         on_idle: Callable[[TargetConnection], None],
         on_lost: Callable[[TargetConnection], None],
+        answers: RememberedAnswers | None = None,
     ) -> None:
         self.key = key
+        self._answers = answers
         self.keep_alive_seconds: int | None = None  # what the target's Keep-Alive header promised
         self._on_idle = on_idle
         self._on_lost = on_lost
@@ -119,6 +124,7 @@ class TargetConnection(asyncio.Protocol):
         self._chatter = 0
         self._informational = 0
         self._framing: ResponseFraming | None = None
+        self._status = 0
         self._complete = False
         self._request_sent = False
         self._reusable = False
@@ -200,6 +206,7 @@ class TargetConnection(asyncio.Protocol):
             self._headers = []
             return
         self._framing = framing
+        self._status = status
         self._head_bytes = 0
         self._reusable = parser.should_keep_alive() and framing.end is not BodyEnd.CLOSE
         self.keep_alive_seconds = _keep_alive_seconds(self._headers)
@@ -239,7 +246,11 @@ class TargetConnection(asyncio.Protocol):
         if exchange is None or parser is None:
             self._transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
+        answers = None if self._heard or self._method == "HEAD" else self._answers
         self._heard = True
+        if answers is not None and (known := answers.of(data)) is not None:
+            self._take(exchange, known, data)
+            return
         self._chatter += len(data)
         try:
             parser.feed_data(data)
@@ -251,9 +262,25 @@ class TargetConnection(asyncio.Protocol):
             elif not self._complete:  # else it is what follows the response that cannot be read
                 self._fail(Code.UPSTREAM_INVALID, f"the target's response is not valid HTTP: {cause or error}")
         if self._complete:
+            if answers is not None and self._reusable and self._framing is not None and not self._informational:
+                answers.remember(data, self._status, self._headers, self._framing, self.keep_alive_seconds)
             self._finish()
         elif self._chatter > HEAD_SIZE_BYTES:
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
+
+    def _take(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
+        """A whole response whose head was read before; the parser, between two responses, need not see it."""
+        self._framing = known.framing
+        self._complete = self._reusable = True
+        self.keep_alive_seconds = known.keep_alive_seconds
+        try:
+            exchange.on_head(known.status, known.headers, known.framing)
+            if known.body_bytes and self._exchange is exchange:
+                exchange.on_body(data[-known.body_bytes :])
+        except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
+            self._reusable = False
+            self._broken(fault)
+        self._finish()
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`. The transport closes itself."""
@@ -291,11 +318,12 @@ class TargetConnection(asyncio.Protocol):
         transport = self._transport
         is_sent = self._request_sent and transport.get_write_buffer_size() == 0
         if self._reusable and is_sent and not transport.is_closing():
-            self.resume_reading()
-            self._guard(lambda: self._on_idle(self))
+            if self._reading_paused:
+                self.resume_reading()
+            self._guard(self._on_idle, self)
         else:
             transport.abort()
-        self._guard(exchange.on_end, exchange)
+        self._guard(exchange.on_end, failing=exchange)
 
     def _end_early(self) -> None:
         if self._heard:
@@ -308,12 +336,12 @@ class TargetConnection(asyncio.Protocol):
         self._transport.abort()
         if exchange is not None:
             failure = TargetFailure(code, message, untouched=self._served > 0 and not self._heard)
-            self._guard(lambda: exchange.on_failure(failure))
+            self._guard(exchange.on_failure, failure)
 
-    def _guard(self, call: Callable[[], None], failing: Exchange | None = None) -> None:
+    def _guard(self, call: Callable[..., None], *arguments: object, failing: Exchange | None = None) -> None:
         """Call out; a fault there is logged and fails the exchange, and the transport never sees it."""
         try:
-            call()
+            call(*arguments)
         except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
             if failing is not None and self._exchange is None:
                 self._exchange = failing

@@ -412,6 +412,7 @@ class PaidCall(Steps):
 
     def _end(self, status: int, *, failed: bool = False) -> None:
         self.enter(Stage.OVER)
+        self.buyer = self.relay = None  # they name this call, and a circle waits for the collector
         self.access.traffic.ended(self.opened.gate.id, self.call.request_id, status, failed=failed)
 
     # Leaving early: each step above may end here.

@@ -86,7 +86,7 @@ class _LoggedCalls:
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
         self._ended(call)
-        if structlog.is_configured() and not _LEVELS.isEnabledFor(logging.INFO):
+        if not _LEVELS.isEnabledFor(logging.INFO) and structlog.is_configured():
             return  # before the line is made: at this rate even a line that nobody writes costs
         _LOG.info(
             "request",
