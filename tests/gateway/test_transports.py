@@ -1,0 +1,82 @@
+"""The way to a facilitator at a URL: connections kept, answers bounded, nothing believed that did not come whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.edge.targets import Behaviour, Connection, Target, answers, serves, sized, target
+from tollkeeper.gateway.hub_client import HubUnreachableError
+from tollkeeper.gateway.transports import ANSWER_SIZE_BYTES, HttpTransport
+
+
+@contextlib.asynccontextmanager
+async def facilitator(behave: Behaviour) -> AsyncIterator[tuple[HttpTransport, Target]]:
+    async with target(behave) as there:
+        transport = HttpTransport(there.url + "/base/")
+        try:
+            yield transport, there
+        finally:
+            await transport.close()
+
+
+async def test_requests_share_a_connection_and_go_below_the_base_path() -> None:
+    async with facilitator(serves(sized(b"{}"))) as (transport, there):
+        for body in (b"one", b"two"):
+            assert await transport.request("POST", "/verify", {"x-a": "b"}, body, 5) == (200, b"{}")
+        assert (there.connections, there.bodies) == (1, [b"one", b"two"])
+        assert there.heads[0].startswith(b"POST /base/verify HTTP/1.1\r\n")
+        assert b"\r\nx-a: b\r\n" in there.heads[0]
+
+
+async def test_a_redirect_is_an_answer_and_not_followed() -> None:
+    redirect = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n"
+    async with facilitator(serves(redirect)) as (transport, there):
+        assert await transport.request("POST", "/settle", {}, b"{}", 5) == (307, b"")
+        assert len(there.heads) == 1
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        answers(wait=False),
+        answers(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", wait=False),
+        answers(b"nonsense\r\n\r\n"),
+        serves(sized(bytes(ANSWER_SIZE_BYTES + 1))),
+    ],
+    ids=["nothing", "half", "nonsense", "too much"],
+)
+async def test_what_is_no_whole_answer_is_none(behave: Behaviour) -> None:
+    async with facilitator(behave) as (transport, _):
+        with pytest.raises(HubUnreachableError):
+            await transport.request("POST", "/settle", {}, b"{}", 5)
+
+
+async def test_the_largest_answer_comes_through() -> None:
+    async with facilitator(serves(sized(bytes(ANSWER_SIZE_BYTES)))) as (transport, _):
+        assert len((await transport.request("GET", "/supported", {}, b"", 5))[1]) == ANSWER_SIZE_BYTES
+
+
+async def test_the_time_counts_from_the_request_to_the_whole_answer() -> None:
+    async def dribble(connection: Connection) -> None:
+        await connection.request()
+        await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n")
+        while True:
+            await connection.send(b".")
+            await asyncio.sleep(0.05)
+
+    async with facilitator(dribble) as (transport, there):
+        with pytest.raises(HubUnreachableError):
+            await transport.request("POST", "/settle", {}, b"{}", 0.3)
+        await asyncio.wait_for(there.lost.wait(), 5)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://user:word@127.0.0.1", "ftp://127.0.0.1"])
+async def test_a_facilitator_that_cannot_be_reached_is_unreachable(url: str) -> None:
+    transport = HttpTransport(url)
+    with pytest.raises(HubUnreachableError):
+        await transport.request("GET", "/supported", {}, b"", 5)
+    await transport.close()
