@@ -21,6 +21,7 @@ from tollkeeper.core.challenge import (
     transfer_challenge,
 )
 from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wire import Requirements, parse_requirements
@@ -63,6 +64,23 @@ def test_the_default_body_is_the_contract_s_superset() -> None:
         "resource": {"title": "A title", "description": "", "credits": 5, "onFailure": "consume"},
         "apiVersion": "v1",
         "timestamp": NOW,
+    }
+
+
+def test_what_is_unusual_about_the_credits_is_told_before_they_are_bought() -> None:
+    unusual = replace(
+        GATE,
+        on_failure=OnFailure.RESTORE,
+        credit_binding=CreditBinding.TOKEN,
+        credits_expire_after_seconds=3600,
+    )
+    assert body_of(unusual)["resource"] == {
+        "title": "A title",
+        "description": "",
+        "credits": 5,
+        "onFailure": "restore",
+        "creditBinding": "token",
+        "creditsExpireAfter": 3600,
     }
 
 

@@ -13,11 +13,13 @@ from tests.core.gates import GATE, NOW_MS
 from tests.core.payments import BASE_SEPOLIA, PAY_TO
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import ZERO_ADDRESS, checksum_address
-from tollkeeper.core.limits import CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
+from tollkeeper.core.limits import CREDITS_EXPIRE_AFTER_MAX_SECONDS, CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
 from tollkeeper.core.paygate_fields import (
     METHODS,
     RESERVED_SLUGS,
+    CreditBinding,
     HeaderAuthMode,
+    OnFailure,
     is_slug,
     parse_methods,
     parse_price,
@@ -102,14 +104,19 @@ BAD_FIELDS: list[tuple[str, Any, Code]] = [
     ("allowSubpaths", True, Code.INVALID_PARAMETER),
     ("allowSubpaths", 0, Code.INVALID_PARAMETER),
     ("stream", True, Code.INVALID_PARAMETER),
-    ("creditBinding", "token", Code.INVALID_PARAMETER),
-    ("creditBinding", "wallet", Code.INVALID_PARAMETER),
-    ("onFailure", "restore", Code.INVALID_PARAMETER),
+    ("creditBinding", "bearer", Code.INVALID_PARAMETER),
+    ("creditBinding", None, Code.INVALID_PARAMETER),
+    ("onFailure", "refund", Code.INVALID_PARAMETER),
+    ("onFailure", {}, Code.INVALID_PARAMETER),
     ("accepts", [{"network": "base"}], Code.INVALID_PARAMETER),
     ("accepts", {}, Code.INVALID_PARAMETER),
     ("targetHeaders", {"X-Key": "1"}, Code.INVALID_PARAMETER),
     ("targetHeaders", [], Code.INVALID_PARAMETER),
-    ("creditsExpireAfter", 60, Code.INVALID_PARAMETER),
+    ("creditsExpireAfter", 0, Code.INVALID_PARAMETER),
+    ("creditsExpireAfter", CREDITS_EXPIRE_AFTER_MAX_SECONDS + 1, Code.INVALID_PARAMETER),
+    ("creditsExpireAfter", True, Code.INVALID_PARAMETER),
+    ("creditsExpireAfter", "60", Code.INVALID_PARAMETER),
+    ("creditsExpireAfter", NumberText("1.5"), Code.INVALID_PARAMETER),
     ("file", "x", Code.INVALID_PARAMETER),
     ("id", 1, Code.INVALID_PARAMETER),
     ("ownerWallet", OTHER, Code.INVALID_PARAMETER),
@@ -147,6 +154,9 @@ def test_a_create_with_the_required_fields_takes_the_documented_defaults() -> No
         "is_enabled": True,
         "mime_type": "application/json",
         "header_auth_mode": HeaderAuthMode.NONE,
+        "credit_binding": CreditBinding.PAYMENT,
+        "on_failure": OnFailure.CONSUME,
+        "credits_expire_after_seconds": None,
         "network": "base-sepolia",
         "payment_address": PAY_TO,
     }
@@ -171,11 +181,11 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
         "resourceType": "url",
         "allowSubpaths": False,
         "stream": False,
-        "creditBinding": "payment",
-        "onFailure": "consume",
+        "creditBinding": "wallet",
+        "onFailure": "restore",
         "accepts": [],
         "targetHeaders": {},
-        "creditsExpireAfter": None,
+        "creditsExpireAfter": CREDITS_EXPIRE_AFTER_MAX_SECONDS,
     }
     new = parse_create(body, DEFAULTS)
     assert new.slug == "My-gate_1"
@@ -191,6 +201,9 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
         "is_enabled": False,
         "mime_type": "image/svg+xml",
         "header_auth_mode": HeaderAuthMode.HMAC,
+        "credit_binding": CreditBinding.WALLET,
+        "on_failure": OnFailure.RESTORE,
+        "credits_expire_after_seconds": CREDITS_EXPIRE_AFTER_MAX_SECONDS,
         "network": "base",
         "payment_address": OTHER,
     }
@@ -357,6 +370,10 @@ def test_an_update_changes_the_fields_it_names_and_the_version() -> None:
         ({"mimeType": "text/plain"}, {"mime_type": "text/plain"}),
         ({"network": "base"}, {"network": "base"}),
         ({"paymentAddress": OTHER}, {"payment_address": OTHER}),
+        ({"creditBinding": "token"}, {"credit_binding": CreditBinding.TOKEN}),
+        ({"onFailure": "restore"}, {"on_failure": OnFailure.RESTORE}),
+        ({"creditsExpireAfter": 60}, {"credits_expire_after_seconds": 60}),
+        ({"creditsExpireAfter": None}, {"credits_expire_after_seconds": None}),
         ({"headerAuthMode": "hmac"}, {"header_auth_mode": HeaderAuthMode.HMAC}),
     ],
 )

@@ -53,7 +53,7 @@ def test_every_state_is_in_the_table_and_void_is_the_end() -> None:
 
 
 def test_every_outcome_has_a_name() -> None:
-    assert {state.name for state in CallState} == {"DISPATCHED", "DONE", "INTERRUPTED"}
+    assert {state.name for state in CallState} == {"DISPATCHED", "DONE", "INTERRUPTED", "RESTORED"}
     assert {"SPENT", "EXHAUSTED", "WITHHELD", "FOREIGN", "IN_FLIGHT", "UNKNOWN"} <= {spend.name for spend in Spend}
     assert {"WON", "TAKEN", "ATTEMPTS_EXHAUSTED", "STALE"} <= {claim.name for claim in Claim}
 

@@ -31,12 +31,15 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     if not rows:
         return SpendResult(Spend.UNKNOWN)
     wish, purchase = spend.wish, purchase_from(rows[0])
-    if purchase.gate_id != wish.gate_id or purchase.state is not PurchaseState.LIVE or purchase.remaining == 0:
-        is_foreign = purchase.gate_id != wish.gate_id
+    is_foreign = purchase.gate_id != wish.gate_id
+    is_over = purchase.expires_ms is not None and purchase.expires_ms <= now_ms
+    if is_foreign or is_over or purchase.state is not PurchaseState.LIVE or purchase.remaining == 0:
         return SpendResult(Spend.FOREIGN if is_foreign else _WITHOUT_CREDIT[purchase.state], purchase)
+    standing = yield Statement("SELECT version, deleted_ms FROM paygates WHERE id = :id", {"id": wish.gate_id})
+    if standing[0]["deleted_ms"] is None and standing[0]["version"] != wish.gate_version:
+        return SpendResult(Spend.STALE, purchase)
     if wish.header is not None and (purchase.token_used or not hmac.compare_digest(wish.header, purchase.header_hash)):
         return SpendResult(Spend.WITHHELD, purchase)
-    standing = yield Statement("SELECT version, deleted_ms FROM paygates WHERE id = :id", {"id": wish.gate_id})
     if standing[0]["deleted_ms"] is not None:
         result = yield from _take(rows[0], wish, now_ms)
         yield Statement(
@@ -45,8 +48,6 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
             {"id": purchase.id, "now_ms": now_ms},
         )
         return result
-    if standing[0]["version"] != wish.gate_version:
-        return SpendResult(Spend.STALE, purchase)
     return (yield from _take(rows[0], wish, now_ms))
 
 

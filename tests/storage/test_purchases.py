@@ -54,7 +54,15 @@ class Shop:
         return SpendRequest(gate.id, gate.version, header, f"call-{self.calls}")
 
     async def claim(self, gate: PayGate, number: int = 1, *, assume_valid: bool = False) -> ClaimResult:
-        terms = Terms(gate.id, gate.version, gate.price_micro, gate.credits, gate.payment_address, gate.network)
+        terms = Terms(
+            gate.id,
+            gate.version,
+            gate.price_micro,
+            gate.credits,
+            gate.payment_address,
+            gate.network,
+            gate.credits_expire_after_seconds,
+        )
         return await self.purchases.claim(
             key(number),
             terms,
@@ -76,7 +84,7 @@ class Shop:
         rows = await self.database.read(
             Statement(
                 "SELECT p.id, p.remaining, p.granted, coalesce(sum(e.delta), 0) AS ledger,"
-                " (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id) AS calls"
+                " (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id AND c.state <> 'RESTORED') AS calls"
                 " FROM purchases p LEFT JOIN credit_entries e ON e.purchase_id = p.id GROUP BY p.id"
             )
         )
@@ -281,6 +289,71 @@ async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop
     await shop.purchases.void(trusted, "settlement_failed", NOW_MS)
     assert (await shop.gates.counters(gate.id)).revenue_micro == 0
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+
+
+async def test_a_credit_is_given_back_once_however_often_it_is_asked_for(shop: Shop) -> None:
+    gate = await shop.gate(5)
+    await shop.bought(gate)
+    wish = shop.wish(gate)
+    assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
+    given = await asyncio.gather(*(shop.purchases.restore(wish.call_id, 502, NOW_MS) for _ in range(20)))
+    assert sorted(given, key=str) == [5, *[None] * 19]
+    await shop.purchases.end_calls({wish.call_id: 502}, NOW_MS)
+    assert await shop.purchases.restore("no such call", 502, NOW_MS) is None
+    await shop.ledger_agrees()
+    entries = await shop.database.read(Statement("SELECT reason, delta FROM credit_entries ORDER BY reason"))
+    assert [tuple(entry.values()) for entry in entries] == [("grant", 5), ("restore", 1), ("spend", -1)]
+
+
+async def test_a_credit_is_not_given_back_of_a_call_that_ended_or_a_purchase_that_is_void(shop: Shop) -> None:
+    gate = await shop.gate(5)
+    purchase = await shop.bought(gate)
+    ended, voided, left = [shop.wish(gate) for _ in range(3)]
+    for wish in (ended, voided, left):
+        assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
+    await shop.purchases.end_calls({ended.call_id: 200}, NOW_MS)
+    assert await shop.purchases.restore(ended.call_id, 502, NOW_MS) is None
+    await shop.purchases.void(purchase, "settlement_failed", NOW_MS)
+    assert await shop.purchases.restore(voided.call_id, 502, NOW_MS) is None
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 2
+    assert await shop.purchases.restore(left.call_id, 502, NOW_MS) is None
+    await shop.ledger_agrees()
+
+
+async def test_credits_are_there_until_the_millisecond_in_which_they_expire(shop: Shop) -> None:
+    gate = await shop.gate(5, creditsExpireAfter=60)
+    await shop.bought(gate)
+    until_ms = NOW_MS + 60_000
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), until_ms - 1)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), until_ms)).outcome is Spend.EXHAUSTED
+    token = await shop.purchases.spend_token(f"pur_{gate.id}_1", shop.wish(gate, None), until_ms)
+    assert token.outcome is Spend.EXHAUSTED
+    payer = key(1).payer
+    assert (await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), until_ms)).outcome is Spend.UNKNOWN
+    assert (await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), until_ms - 1)).outcome is Spend.SPENT
+    await shop.ledger_agrees()
+
+
+async def test_a_wallet_spends_its_oldest_purchase_at_the_gate_first(shop: Shop) -> None:
+    gate, other = await shop.gate(2), await shop.gate(2)
+    payer = key(1).payer
+    assert (await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS)).outcome is Spend.UNKNOWN
+    settling = await shop.claim(gate, 9)
+    assert settling.purchase is not None
+    waiting = await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS)
+    assert (waiting.outcome, waiting.purchase) == (Spend.IN_FLIGHT, settling.purchase)
+    for number, where in ((2, other), (3, gate), (1, gate)):
+        claimed = (await shop.claim(where, number)).purchase
+        assert claimed is not None
+        await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS - number)
+    asking = (shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS) for _ in range(6))
+    answers = await asyncio.gather(*asking)
+    spent = [answer.purchase.id for answer in answers if answer.outcome is Spend.SPENT and answer.purchase]
+    assert spent == [f"pur_{gate.id}_3"] * 2 + [f"pur_{gate.id}_1"] * 2
+    assert [answer.outcome for answer in answers[4:]] == [Spend.IN_FLIGHT] * 2
+    nobody = await shop.purchases.spend_of_payer("0x" + "99" * 20, shop.wish(gate, None), NOW_MS)
+    assert nobody.outcome is Spend.UNKNOWN
+    await shop.ledger_agrees()
 
 
 def test_every_statement_that_moves_a_purchase_makes_a_lawful_transition() -> None:

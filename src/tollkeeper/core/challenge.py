@@ -7,16 +7,19 @@ bytes before it and the bytes after it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
+from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Requirements, requirements_body
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.verification import EvmAsset
 
@@ -85,17 +88,27 @@ def _around_timestamp(body: dict[str, Any]) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Sold:
-    """What a 402 says of the thing sold, beside its requirements."""
+    """What a 402 says of the thing sold, beside its requirements.
+
+    `also` is what a buyer must know and most gates have not: how credits are bound, and how long they last.
+    """
 
     title: str
     description: str
     credits: int
     mime_type: str
+    on_failure: str = "consume"
+    also: Mapping[str, Any] = field(default_factory=dict)
 
 
 def build_challenge(gate: PayGate, asset: EvmAsset, resource: str, api_version: str) -> Challenge:
     """The challenge of one gate version."""
-    sold = Sold(gate.title, gate.description, gate.credits, gate.mime_type)
+    also: dict[str, Any] = {}
+    if gate.credit_binding is not CreditBinding.PAYMENT:
+        also["creditBinding"] = gate.credit_binding.value
+    if gate.credits_expire_after_seconds is not None:
+        also["creditsExpireAfter"] = gate.credits_expire_after_seconds
+    sold = Sold(gate.title, gate.description, gate.credits, gate.mime_type, gate.on_failure.value, also)
     return challenge_for(requirements_of(gate, asset, resource), asset, sold, api_version)
 
 
@@ -136,7 +149,8 @@ def challenge_for(requirements: Requirements, asset: EvmAsset, sold: Sold, api_v
             "title": sold.title,
             "description": sold.description,
             "credits": sold.credits,
-            "onFailure": "consume",
+            "onFailure": sold.on_failure,
+            **sold.also,
         },
         "apiVersion": api_version,
         "timestamp": _MARK,

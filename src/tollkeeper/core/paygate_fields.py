@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import invalid
-from tollkeeper.core.limits import CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
+from tollkeeper.core.limits import CREDITS_EXPIRE_AFTER_MAX_SECONDS, CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.strict_json import NumberText
 from tollkeeper.core.usdc import parse_usdc
@@ -59,8 +59,6 @@ FIXED: Final[dict[str, Any]] = {
     "resourceType": "url",
     "allowSubpaths": False,
     "stream": False,
-    "creditBinding": "payment",
-    "onFailure": "consume",
     "accepts": [],
     "targetHeaders": {},
 }
@@ -150,6 +148,28 @@ class HeaderAuthMode(StrEnum):
     HMAC = "hmac"
 
 
+class CreditBinding(StrEnum):
+    """What a call must show to spend a credit that was bought before (contract 4.3)."""
+
+    PAYMENT = "payment"
+    TOKEN = "token"  # noqa: S105 - a word of the contract, no secret
+    WALLET = "wallet"
+
+
+class OnFailure(StrEnum):
+    """What becomes of the credit of a call whose target failed (specification 1.5, contract 4.5)."""
+
+    CONSUME = "consume"
+    RESTORE = "restore"
+
+
+def _expire_after(value: object) -> int | None:
+    if value is not None and (type(value) is not int or not 1 <= value <= CREDITS_EXPIRE_AFTER_MAX_SECONDS):
+        message = f"creditsExpireAfter must be null or an integer from 1 to {CREDITS_EXPIRE_AFTER_MAX_SECONDS} seconds"
+        raise invalid("creditsExpireAfter", message)
+    return value
+
+
 _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "targetUrl": ("target_url", _target_url),
     "price": ("price_micro", parse_price),
@@ -160,6 +180,9 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "assumeValid": ("assume_valid", lambda value: _boolean(value, "assumeValid")),
     "requireAuth": ("require_auth", lambda value: _boolean(value, "requireAuth")),
     "headerAuthMode": ("header_auth_mode", lambda value: _choice(value, "headerAuthMode", HeaderAuthMode)),
+    "creditBinding": ("credit_binding", lambda value: _choice(value, "creditBinding", CreditBinding)),
+    "onFailure": ("on_failure", lambda value: _choice(value, "onFailure", OnFailure)),
+    "creditsExpireAfter": ("credits_expire_after_seconds", _expire_after),
     "isEnabled": ("is_enabled", lambda value: _boolean(value, "isEnabled")),
     "mimeType": ("mime_type", _mime_type),
     "network": ("network", lambda value: normalise(value).name),
@@ -175,18 +198,19 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
     "is_enabled": True,
     "mime_type": "application/json",
     "header_auth_mode": HeaderAuthMode.NONE,
+    "credit_binding": CreditBinding.PAYMENT,
+    "on_failure": OnFailure.CONSUME,
+    "credits_expire_after_seconds": None,
 }
 
 
 def parse_fields(body: dict[str, Any], also_known: Iterable[str] = ()) -> dict[str, Any]:
     """The fields that are there, by their names in a PayGate. Raises: INVALID_PARAMETER and what each field raises."""
-    known = {*_PARSERS, *FIXED, "creditsExpireAfter", *also_known}
+    known = {*_PARSERS, *FIXED, *also_known}
     for name in body:
         if name not in known:
             raise invalid(name, f"{name} is not a field that can be set")
     for name, only in FIXED.items():
         if name in body and (body[name] != only or type(body[name]) is not type(only)):
             raise invalid(name, f"{name} takes only {json.dumps(only)} in this version")
-    if body.get("creditsExpireAfter") is not None:
-        raise invalid("creditsExpireAfter", "creditsExpireAfter is not available in this version")
     return {attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body}

@@ -13,7 +13,15 @@ from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.evm import ZERO_ADDRESS, checksum_address, parse_address
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.core.paygate_fields import CREATE_DEFAULTS, FIXED, HeaderAuthMode, parse_fields, parse_slug
+from tollkeeper.core.paygate_fields import (
+    CREATE_DEFAULTS,
+    FIXED,
+    CreditBinding,
+    HeaderAuthMode,
+    OnFailure,
+    parse_fields,
+    parse_slug,
+)
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
@@ -57,6 +65,9 @@ class PayGate:
     created_ms: int
     updated_ms: int
     header_auth_mode: HeaderAuthMode = HeaderAuthMode.NONE
+    credit_binding: CreditBinding = CreditBinding.PAYMENT
+    on_failure: OnFailure = OnFailure.CONSUME
+    credits_expire_after_seconds: int | None = None
     former: tuple[FormerPrice, ...] = ()
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
 
@@ -194,9 +205,11 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "mimeType": gate.mime_type,
         "isEnabled": gate.is_enabled,
         "headerAuthMode": gate.header_auth_mode.value,
+        "creditBinding": gate.credit_binding.value,
+        "onFailure": gate.on_failure.value,
+        "creditsExpireAfter": gate.credits_expire_after_seconds,
         **FIXED,
         "targetHeaders": [],
-        "creditsExpireAfter": None,
         "ownerWallet": None if gate.owner_wallet is None else checksum_address(gate.owner_wallet),
         "createdAt": iso(gate.created_ms),
         "updatedAt": iso(gate.updated_ms),

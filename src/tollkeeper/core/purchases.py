@@ -53,13 +53,14 @@ class CallState(StrEnum):
     DISPATCHED = "DISPATCHED"
     DONE = "DONE"
     INTERRUPTED = "INTERRUPTED"
+    RESTORED = "RESTORED"  # the target failed, and the gate gives the credit back
 
 
 class Spend(Enum):
     """What came of asking for one held credit."""
 
     SPENT = auto()
-    EXHAUSTED = auto()  # settled, and every credit is used or void
+    EXHAUSTED = auto()  # settled, and every credit is used, void or expired
     WITHHELD = auto()  # credits are left, but not for this proof
     FOREIGN = auto()  # claimed at another gate
     IN_FLIGHT = auto()  # claimed here; the outcome is not known yet
@@ -80,7 +81,10 @@ class Claim(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a payment buys at a gate, as it was at the claim. `price_micro` is the least that was asked."""
+    """What a payment buys at a gate, as it was at the claim. `price_micro` is the least that was asked.
+
+    The credits last `credits_expire_after_seconds` from the grant, None for ever.
+    """
 
     gate_id: int
     gate_version: int
@@ -88,6 +92,7 @@ class Terms:
     credits: int
     pay_to: str
     network: str
+    credits_expire_after_seconds: int | None = None
 
 
 def terms_for(gate: PayGate, payload: EvmPayload, now_ms: int) -> Terms:
@@ -106,7 +111,15 @@ def terms_for(gate: PayGate, payload: EvmPayload, now_ms: int) -> Terms:
             break
     if authorization.value < price_micro:
         raise refusal_of("value", str(price_micro), str(authorization.value))
-    return Terms(gate.id, gate.version, price_micro, granted, gate.payment_address, gate.network)
+    return Terms(
+        gate.id,
+        gate.version,
+        price_micro,
+        granted,
+        gate.payment_address,
+        gate.network,
+        gate.credits_expire_after_seconds,
+    )
 
 
 def attempts_exhausted() -> Exception:

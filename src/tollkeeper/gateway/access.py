@@ -14,67 +14,46 @@ commit and for the target. Whatever waits for more is a task, and `steps.Stage` 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 
 from tollkeeper.api import bearer_token, clock_ms, error_envelope, iso
 from tollkeeper.core.challenge import Profile, exhausted_body, profile_of
-from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import response_lines
 from tollkeeper.core.framing import BodyEnd
-from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
-from tollkeeper.core.paygate_fields import RESERVED_SLUGS, is_slug
-from tollkeeper.core.purchases import Spend, credit_token, purchase_of_token
+from tollkeeper.core.paygate_fields import RESERVED_SLUGS, OnFailure, is_slug
+from tollkeeper.core.purchases import Spend, credit_token
 from tollkeeper.edge.call import JSON_LINE
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.calls import CORS, OPEN_TO_PAGES
+from tollkeeper.gateway.crediting import CLIENT_GONE_STATUS, Crediting, Parts, purchase_of_spend
 from tollkeeper.gateway.gates import not_found
+from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
-from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
+from tollkeeper.gateway.steps import ExhaustedError, Stage
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from tollkeeper.auth import Auth
     from tollkeeper.edge.call import BodySource, InboundCall
-    from tollkeeper.edge.forwarding import Forwarder
     from tollkeeper.edge.relay import Relay, ResponseHead
     from tollkeeper.edge.spool import SpooledBody
-    from tollkeeper.gateway.buying import Buying, Presented
-    from tollkeeper.gateway.gates import Gates, OpenGate
-    from tollkeeper.gateway.proofs import Proofs
-    from tollkeeper.gateway.traffic import Traffic
+    from tollkeeper.gateway.buying import Presented
+    from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
-    from tollkeeper.storage.purchases import Purchases
 
-CLIENT_GONE_STATUS: Final = 499  # recorded for a paid call whose client went away; nobody is sent it
 _NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
 _402_LINES: Final = JSON_LINE + CORS
 _LOG = structlog.get_logger("tollkeeper.gateway.access")
 
 
-@dataclass(slots=True, kw_only=True)
-class Access:
+class Access(Parts):
     """Answers calls of PayGates (`edge.call.CallHandler`)."""
-
-    gates: Gates
-    purchases: Purchases
-    buying: Buying
-    forwarder: Forwarder
-    traffic: Traffic
-    auth: Auth
-    proofs: Proofs
-    token_keys: Sequence[bytes]
-    profile: Profile
-    body_limit_bytes: int
-    random_bytes: Callable[[int], bytes]
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    charging: set[asyncio.Future[SpendResult]] = field(default_factory=set)  # what may take a credit, never cancelled
 
     def takes(self, target: bytes) -> bool:
         """The first path segment, as it was sent, is a slug or it is not (security A-18)."""
@@ -96,19 +75,15 @@ class Access:
             await asyncio.wait(waiting)
 
 
-class PaidCall(Steps):
-    """One request at a PayGate. `opened` is the gate as it was last seen, `buyer` is there from the proof on."""
+class PaidCall(Crediting):
+    """One request at a PayGate. How it gets a credit that it does not simply hold is `crediting`."""
 
-    __slots__ = ("access", "asked", "buyer", "is_charged", "opened", "purchase", "receipts", "relay")
+    __slots__ = ("asked", "purchase", "receipts", "relay")
 
     def __init__(self, access: Access, call: InboundCall) -> None:
-        super().__init__(call, access.tasks)
-        self.access = access
+        super().__init__(call, access)
         self.asked = calls.asked_by(call)
-        self.opened: OpenGate
-        self.buyer: Buyer | None = None
         self.purchase: Purchase
-        self.is_charged = False
         self.receipts = b""
         self.relay: Relay | None = None
 
@@ -149,7 +124,7 @@ class PaidCall(Steps):
         calls.check_method(gate, call)
         calls.check_size(call, self.access.body_limit_bytes)
         calls.check_forwardable(call, self.asked, opened.target, opened.wire)
-        if gate.require_auth:
+        if gate.require_auth or (not opened.takes_header and b"authorization" in call.head.header):
             self.enter(Stage.LOGIN)
             self.in_task(self._log_in())
         else:
@@ -157,16 +132,20 @@ class PaidCall(Steps):
 
     async def _log_in(self) -> None:
         bearer = self.call.head.header.get(b"authorization", b"").decode("latin-1")
-        await self.access.auth.authenticate(bearer_token({"authorization": bearer}))
+        session = await self.access.auth.authenticate(bearer_token({"authorization": bearer}))
+        self.wallet = session.wallet
         self._ask_for_proof()
 
     # 3. Proof of payment; decode and signature. Computing only.
 
     def _ask_for_proof(self) -> None:
+        if self.opened.is_of_wallets:
+            self._ask_wallet()
+            return
         if not self.asked.has_proof:
             self._challenge()
             return
-        self.buyer = buyer = Buyer(_NO_WISH, on_left=self._left)
+        self.buyer = buyer = Buyer(_NO_WISH, on_left=self.left)
         if self.call.head.header.get(b"x-credit-token"):
             self.enter(Stage.BUYING)
             self.in_task(self._take_credit(buyer))
@@ -174,154 +153,72 @@ class PaidCall(Steps):
         presented = self.access.proofs.read([self.call.head.header[b"x-payment"]])
         self._spend(presented, buyer)
 
+    def _ask_wallet(self) -> None:
+        """Under `creditBinding: wallet` the payer's bearer is the proof, and the payment only buys (contract 4.3)."""
+        header = self.call.head.header
+        if b"x-payment" in header:
+            self.buyer = Buyer(_NO_WISH, on_left=self.left)
+            presented = self.access.proofs.read([header[b"x-payment"]])
+            calls.check_payer(self.wallet or presented.key.payer, presented.key.payer)
+            self._spend(presented, self.buyer)
+        elif self.wallet is not None:
+            self.enter(Stage.BUYING)
+            self.in_task(self._take_of_wallet(self.wallet))
+        elif self.asked.has_proof:
+            raise login_required()
+        else:
+            self._challenge()
+
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it.
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
         self.enter(Stage.SPENDING)
-        buyer.wish = self._wish(presented)
+        buyer.wish = self.wish(presented)
 
         def done(result: SpendResult | ApiError) -> None:
             self.guard(self._spent, result, presented, buyer)
 
         self.access.purchases.spend_soon(presented.key, buyer.wish, clock_ms(), done)
 
-    def _wish(self, presented: Presented | None) -> SpendRequest:
-        gate = self.opened.gate
-        return SpendRequest(
-            gate.id, gate.version, None if presented is None else presented.header_hash, self.call.request_id
-        )
-
     def _spent(self, result: SpendResult | ApiError, presented: Presented, buyer: Buyer) -> None:
         if self.stage is Stage.OVER:
             # Committed means charged, though the client left meanwhile.
             if not isinstance(result, ApiError) and result.outcome is Spend.SPENT:
-                self._end(CLIENT_GONE_STATUS)
+                self.end(CLIENT_GONE_STATUS)
         elif isinstance(result, ApiError):
             raise result
         elif result.outcome is Spend.SPENT:
-            self._forward(self.opened, _purchase_of(result))
+            self._forward(self.opened, purchase_of_spend(result))
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))
 
-    # 5. Everything that is not a held credit of this payment: wait, buy, or spend by the credit token. In a task.
+    # 5. Everything that is not a held credit of this payment: wait, buy, or spend by token or wallet. In a task.
 
     async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
-        opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
+        opened, purchase = await self.spend_or_buy(presented, buyer, self.deadline(), result)
         self._forward(opened, purchase)
 
     async def _take_credit(self, buyer: Buyer) -> None:
         """Spends by the credit token, or by the payment beside it where the token holds none."""
-        deadline = self._deadline()
+        deadline = self.deadline()
         header = self.call.head.header
         try:
-            opened, purchase = await self._spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
+            opened, purchase = await self.spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
         except (ApiError, ExhaustedError) as refused:
             is_pending = isinstance(refused, ApiError) and refused.status == 503
             if is_pending or b"x-payment" not in header:
                 raise
             presented = self.access.proofs.read([header[b"x-payment"]])
-            opened, purchase = await self._spend_or_buy(presented, buyer, deadline, None)
+            opened, purchase = await self.spend_or_buy(presented, buyer, deadline, None)
         self._forward(opened, purchase)
 
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
-
-    async def _spend_or_buy(
-        self, presented: Presented, buyer: Buyer, deadline: float, result: SpendResult | None
-    ) -> tuple[OpenGate, Purchase]:
-        """Spends a held credit of this payment or buys with it; `result` is what asking said already.
-
-        Returns the gate as it is by then. Raises: the refusal, ExhaustedError.
-        """
-        access = self.access
-        while True:
-            if result is None:
-                buyer.wish = self._wish(presented)
-                result = await self._charged(access.purchases.spend(presented.key, buyer.wish, clock_ms()))
-            if result.outcome is Spend.SPENT:
-                return self.opened, _purchase_of(result)
-            if result.outcome is Spend.STALE:
-                await self._reload(deadline)
-            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
-                bought = await self._buy(presented, buyer, deadline)
-                if bought is not None:
-                    self.is_charged = True
-                    return await access.gates.current(self.opened), _purchase_of(bought)
-                await self._reload(deadline)
-            else:
-                await self._settle_outcome(result, deadline)
-            result = None
-
-    async def _charged(self, taking: Coroutine[Any, Any, SpendResult]) -> SpendResult:
-        """Its result. It goes on where the client leaves meanwhile: what commits then is charged, and ended here."""
-        future = asyncio.ensure_future(taking)
-        self.access.charging.add(future)
-        future.add_done_callback(self.access.charging.discard)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(self._left)
-            raise
-
-    def _left(self, taken: asyncio.Future[SpendResult]) -> None:
-        """What was decided about a credit whose client had left by then."""
-        if not taken.cancelled() and taken.exception() is None and taken.result().outcome is Spend.SPENT:
-            self._end(CLIENT_GONE_STATUS)
-
-    async def _reload(self, deadline: float) -> None:
-        """The gate changed: as it is now. Raises: UNAVAILABLE where it does nothing else until `deadline`."""
-        if asyncio.get_running_loop().time() >= deadline:
-            message = "the PayGate changes all the time; nothing was charged, send the same payment again"
-            raise ApiError(Code.UNAVAILABLE, message)
-        self.opened = await self.access.gates.reload(self.opened.gate.slug)
-
-    async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
-        gate = self.opened.gate
-        if not gate.is_enabled:
-            raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
-        if presented.key.network != gate.network:
-            raise payment_error(
-                Code.INVALID_NETWORK,
-                "the payment is for another network",
-                details={"reason": "invalid_network", "expected": gate.network, "found": presented.key.network},
-            )
-        return await self.access.buying.buy(self.opened, presented, buyer, deadline)
-
-    async def _spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
-        access = self.access
-        purchase_id = purchase_of_token(access.token_keys, token)
-        while True:
-            if purchase_id is None:
-                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            result = await self._charged(access.purchases.spend_token(purchase_id, self._wish(None), clock_ms()))
-            if result.outcome is Spend.SPENT:
-                return self.opened, _purchase_of(result)
-            if result.outcome is Spend.STALE:
-                await self._reload(deadline)
-            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
-                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
-            else:
-                await self._settle_outcome(result, deadline)
-
-    async def _settle_outcome(self, result: SpendResult, deadline: float) -> None:
-        """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
-        purchase = result.purchase
-        assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
-        if result.outcome is Spend.IN_FLIGHT:
-            await self.access.buying.wait_decided(purchase, deadline)
-        elif result.outcome is Spend.EXHAUSTED:
-            raise ExhaustedError
-        elif result.outcome is Spend.WITHHELD:
-            raise ApiError(
-                Code.CREDIT_TOKEN_REQUIRED,
-                "credits are left, but they are held by other bytes or by the credit token",
-                details={"purchaseId": purchase.id},
-            )
-        elif result.outcome is Spend.PARKED:
-            raise self.access.buying.pending(purchase)
+    async def _take_of_wallet(self, wallet: str) -> None:
+        taken = await self.spend_of_wallet(wallet, self.deadline())
+        if taken is None:
+            self._challenge()
         else:
-            raise calls.spent_elsewhere(purchase)
+            self._forward(*taken)
 
     # 6. Forward. Waits for the target; the request's body flows as fast as the target takes it.
 
@@ -377,7 +274,7 @@ class PaidCall(Steps):
         if not isinstance(body, list):
             self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
             return
-        self._end(status)
+        self.end(status)
         if head.framing.end is BodyEnd.NONE:  # to HEAD the target's own word; 204 and 304 state none
             length_bytes = None if status in (204, 304) else head.framing.declared_bytes
             call.answer(status, lines, length_bytes=length_bytes, has_date=has_date)
@@ -392,7 +289,7 @@ class PaidCall(Steps):
                 await self.call.write(data)
         finally:
             body.close()
-        self._end(status)
+        self.end(status)
         self.call.end()
 
     def on_refusal(self, error: BaseException) -> None:
@@ -402,15 +299,35 @@ class PaidCall(Steps):
 
     def _answer_failure(self, error: BaseException) -> None:
         if not isinstance(error, ApiError):
-            self._end(500, failed=True)
+            self.end(500, failed=True)
             self.call.fail(error)
             return
         slug, request_id = self.opened.gate.slug, self.call.request_id
         _LOG.info("target_failed", code=error.code.value, slug=slug, request_id=request_id)
-        self._end(error.status, failed=error.status == 502)
+        if error.status == 502 and self.opened.gate.on_failure is OnFailure.RESTORE:
+            self.in_task(self._restore(error))
+            return
+        self.end(error.status, failed=error.status == 502)
         self.call.refuse(error, self.receipts + CORS)
 
-    def _end(self, status: int, *, failed: bool = False) -> None:
+    async def _restore(self, error: ApiError) -> None:
+        """Gives the credit back before the 502 says so; where the database cannot, the credit stays consumed."""
+        restoring = asyncio.ensure_future(self.access.purchases.restore(self.call.request_id, error.status, clock_ms()))
+        self.access.charging.add(restoring)
+        restoring.add_done_callback(self.access.charging.discard)
+        try:
+            remaining = await asyncio.shield(restoring)
+        except StorageError:
+            remaining = None
+        if remaining is not None:
+            self.receipts = calls.receipt_lines(msgspec.structs.replace(self.purchase, remaining=remaining))
+            if self.buyer is not None and self.buyer.claimed == self.purchase.id:
+                self.receipts += self._credit_token_line(self.purchase.id)
+        self.end(error.status, failed=True)
+        self.call.refuse(error, self.receipts + CORS)
+
+    def end(self, status: int, *, failed: bool = False) -> None:
+        """See `Crediting`."""
         self.enter(Stage.OVER)
         self.buyer = self.relay = None  # they name this call, and a circle waits for the collector
         self.access.traffic.ended(self.opened.gate.id, self.call.request_id, status, failed=failed)
@@ -479,11 +396,5 @@ class PaidCall(Steps):
         if self.relay is not None:
             self.relay.close()
         if self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER):
-            self._end(status, failed=status == 500)
+            self.end(status, failed=status == 500)
         self.stage = Stage.OVER
-
-
-def _purchase_of(result: SpendResult) -> Purchase:
-    assert result.outcome is Spend.SPENT  # noqa: S101 - every other outcome was answered
-    assert result.purchase is not None  # noqa: S101
-    return result.purchase

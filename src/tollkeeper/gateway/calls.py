@@ -99,6 +99,14 @@ def check_size(call: InboundCall, limit_bytes: int) -> None:
         raise too_large(limit_bytes)
 
 
+def check_payer(wallet: str | None, payer: str) -> None:
+    """The bearer of a payment is its payer. Raises: AUTH_REQUIRED without one, FORBIDDEN for another."""
+    if wallet is None:
+        raise ApiError(Code.AUTH_REQUIRED, "this PayGate sells to wallets that are logged in: send the payer's bearer")
+    if wallet != payer:
+        raise ApiError(Code.FORBIDDEN, "the bearer is not the wallet that signed the payment")
+
+
 def too_large(limit_bytes: int) -> ApiError:
     """The refusal of a body over the limit."""
     return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response, get
 
-from tollkeeper.api import bearer_token, ok
+from tollkeeper.api import bearer_token, clock_ms, iso, ok
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
 from tollkeeper.gateway.ownership import login_required
@@ -70,12 +70,13 @@ def credit_routes(
 
 
 def _balance(purchase: Purchase, slug: str) -> dict[str, Any]:
-    remaining = purchase.remaining if purchase.state is PurchaseState.LIVE else 0
+    is_over = purchase.expires_ms is not None and purchase.expires_ms <= clock_ms()
+    remaining = purchase.remaining if purchase.state is PurchaseState.LIVE and not is_over else 0
     return {
         "slug": slug,
         "purchaseId": purchase.id,
         "granted": purchase.granted,
         "used": purchase.granted - purchase.remaining,
         "remaining": remaining,
-        "expiresAt": None,
+        "expiresAt": None if purchase.expires_ms is None else iso(purchase.expires_ms),
     }

@@ -12,6 +12,7 @@ from tollkeeper.api import API_VERSION, clock_ms
 from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.gateway.calls import GateWire, gate_wire
 from tollkeeper.gateway.hub_client import unavailable
 
@@ -29,7 +30,8 @@ CACHED_GATES_MAX: Final = 100_000
 class OpenGate:
     """A gate ready to be called: its target taken apart, its challenge made.
 
-    `wire` is what of its answers and of the requests to its target is the same each time.
+    `wire` is what of its answers and of the requests to its target is the same each time. `takes_header`: whoever shows
+    the payment again may spend its credits; `is_of_wallets`: only its payer may (contract 4.3, `creditBinding`).
     """
 
     gate: PayGate
@@ -38,6 +40,8 @@ class OpenGate:
     challenge: Challenge
     resource: str
     wire: GateWire
+    takes_header: bool
+    is_of_wallets: bool
     is_deleted: bool = False
 
 
@@ -105,7 +109,16 @@ class Gates:
         resource = self.access_url(gate.slug)
         target = check_target_url(gate.target_url, allow_private=self._allow_private)
         challenge = build_challenge(gate, asset, resource, API_VERSION)
-        return OpenGate(gate, target, asset, challenge, resource, gate_wire(gate, target, self._public_url))
+        return OpenGate(
+            gate,
+            target,
+            asset,
+            challenge,
+            resource,
+            gate_wire(gate, target, self._public_url),
+            takes_header=gate.credit_binding is CreditBinding.PAYMENT,
+            is_of_wallets=gate.credit_binding is CreditBinding.WALLET,
+        )
 
     async def current(self, opened: OpenGate) -> OpenGate:
         """The gate as it is now, to forward by.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
-from tollkeeper.core.paygate_fields import HeaderAuthMode, random_slug
+from tollkeeper.core.paygate_fields import CreditBinding, HeaderAuthMode, OnFailure, random_slug
 from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, with_former_prices
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
 from tollkeeper.storage.paygate_secrets import PayGateSecrets
@@ -214,7 +214,7 @@ class PayGates:
         deleted = yield _Q.delete_paygate(id=gate_id, now_ms=now_ms)
         if not deleted:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
-        rows = yield _Q.outstanding_credits(gate_id=gate_id)
+        rows = yield _Q.outstanding_credits(gate_id=gate_id, now_ms=now_ms)
         yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms)
         outstanding: int = rows[0]["outstanding"]
         return outstanding
@@ -262,6 +262,9 @@ class PayGates:
             "mime_type": gate.mime_type,
             "is_enabled": int(gate.is_enabled),
             "header_auth_mode": gate.header_auth_mode.value,
+            "credit_binding": gate.credit_binding.value,
+            "on_failure": gate.on_failure.value,
+            "credits_expire_after_seconds": gate.credits_expire_after_seconds,
         }
 
     def _gate(self, row: Row) -> PayGate:
@@ -283,6 +286,9 @@ class PayGates:
             mime_type=row["mime_type"],
             is_enabled=bool(row["is_enabled"]),
             header_auth_mode=HeaderAuthMode(row["header_auth_mode"]),
+            credit_binding=CreditBinding(row["credit_binding"]),
+            on_failure=OnFailure(row["on_failure"]),
+            credits_expire_after_seconds=row["credits_expire_after_seconds"],
             owner_wallet=row["owner_wallet"],
             created_ms=row["created_ms"],
             updated_ms=row["updated_ms"],

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     """A purchase row as the gateway reads it. Amounts in micro-units, `value_micro` what was really paid.
 
-    `valid_before_seconds`: the authorization's end; None on rows of a version that did not keep it.
+    `valid_before_seconds`: the authorization's end; None on rows of a version that did not keep it. `expires_ms` is
+    when credits that are left are lost, None for never.
     """
 
     id: str
@@ -40,12 +41,16 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     value_micro: int
     valid_before_seconds: int | None
     header_hash: bytes
+    expires_ms: int | None
     claimed_ms: int
     attempt_ms: int
 
 
 class SpendRequest(msgspec.Struct, frozen=True):
-    """One call's wish for a credit at a gate version. `header` is the shown header's hash, None for a credit token."""
+    """One call's wish for a credit at a gate version. `header` is the shown header's hash.
+
+    It is empty where a header does not count at this gate, and None where another proof was shown and checked.
+    """
 
     gate_id: int
     gate_version: int
@@ -88,6 +93,7 @@ def purchase_from(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - colum
         value_micro=int(row["value_micro"]),
         valid_before_seconds=row["valid_before_seconds"],
         header_hash=row["header_hash"],
+        expires_ms=row["expires_ms"],
         claimed_ms=row["claimed_ms"],
         attempt_ms=row["attempt_ms"],
     )

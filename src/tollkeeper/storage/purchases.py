@@ -16,7 +16,7 @@ from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, SealError, place,
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import end_calls, spend_all, spend_first
+from tollkeeper.storage.spending import end_calls, restore_call, spend_all, spend_first, spend_of_payer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,8 +88,22 @@ class Purchases:
         self._ledger.spend(HeldSpend(key, None, wish), now_ms, callback)
 
     async def spend_token(self, purchase_id: str, wish: SpendRequest, now_ms: int) -> SpendResult:
-        """Spends one credit of the purchase whose credit token was shown; from then on the header does not count."""
+        """Spends one credit of a purchase by another proof than its header, which does not count from then on.
+
+        The proof is the credit token, or that the caller is the payer.
+        """
         return await self._spend(HeldSpend(None, purchase_id, wish), now_ms)
+
+    async def spend_of_payer(self, payer: str, wish: SpendRequest, now_ms: int) -> SpendResult:
+        """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
+        return await self._database.run(spend_of_payer(payer, wish, now_ms))
+
+    async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
+        """Gives the credit of a call back whose target failed with this status, once.
+
+        Returns how many are left then; None where the call is not open any more or its purchase is void.
+        """
+        return await self._database.run(restore_call(call_id, status, now_ms))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
         (result,) = await self._database.run(spend_all([spend], now_ms))
@@ -117,6 +131,7 @@ class Purchases:
             "price_micro": terms.price_micro,
             "credits": terms.credits,
             "header_hash": paid.header,
+            "credits_expire_after_seconds": terms.credits_expire_after_seconds,
             "now_ms": now_ms,
         }
         columns["value_micro"] = str(paid.value_micro)

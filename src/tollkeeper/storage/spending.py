@@ -17,6 +17,7 @@ import msgspec
 
 from tollkeeper.core.purchases import PurchaseState, Spend
 from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
 
@@ -74,13 +75,16 @@ class _Held:
         self.is_token_used = False
         self.is_voided = False
 
-    def ask(self, wish: SpendRequest) -> SpendResult:
+    def ask(self, wish: SpendRequest, now_ms: int) -> SpendResult:
         """The answer to this wish, after those before it."""
         purchase = self.purchase
         if purchase.gate_id != wish.gate_id:
             return SpendResult(Spend.FOREIGN, purchase)
-        if purchase.state is not PurchaseState.LIVE or purchase.remaining == 0:
+        is_over = purchase.expires_ms is not None and purchase.expires_ms <= now_ms
+        if purchase.state is not PurchaseState.LIVE or purchase.remaining == 0 or is_over:
             return SpendResult(_WITHOUT_CREDIT[purchase.state], purchase)
+        if self._gate_version != wish.gate_version and not self._gate_deleted:
+            return SpendResult(Spend.STALE, purchase)  # first of all: what a call must show is the gate's to say
         if wish.header is not None and (
             purchase.token_used or not hmac.compare_digest(wish.header, purchase.header_hash)
         ):
@@ -91,8 +95,6 @@ class _Held:
             self.is_voided = True
             self.purchase = _changed(self.purchase, state=PurchaseState.VOID, failure="gate_deleted")
             return result
-        if self._gate_version != wish.gate_version:
-            return SpendResult(Spend.STALE, purchase)
         return self.take(wish)
 
     def take(self, wish: SpendRequest) -> SpendResult:
@@ -156,7 +158,9 @@ def _spend_known(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendRes
 def _spend_unknown(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
     held_of = yield from _look_up(spends)
     helds = [held_of.get(spend.purchase_id if spend.key is None else spend.key) for spend in spends]
-    results = [_UNKNOWN if held is None else held.ask(spend.wish) for held, spend in zip(helds, spends, strict=True)]
+    results = [
+        _UNKNOWN if held is None else held.ask(spend.wish, now_ms) for held, spend in zip(helds, spends, strict=True)
+    ]
     changed = {held.purchase.id: held for held in held_of.values() if held.spent}
     short = yield from _take(changed, now_ms)
     if short:
@@ -177,7 +181,7 @@ def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     held_of = yield from _look_up([spend])
     (held,) = set(held_of.values())
     before = held.purchase
-    result = held.ask(spend.wish)
+    result = held.ask(spend.wish, now_ms)
     if held.spent and (yield from _take({before.id: held}, now_ms)):
         return SpendResult(Spend.EXHAUSTED, _changed(before, remaining=0))
     return result
@@ -191,6 +195,31 @@ def spend_first(row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
         return SpendResult(Spend.EXHAUSTED, purchase_from(row, remaining=0))
     yield from _record([(wish.call_id, held.purchase.id, wish.gate_id)], now_ms)
     return result
+
+
+def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
+    """Spend a credit of the oldest purchase that a wallet has at the gate; the caller is that wallet."""
+    while True:
+        rows = yield _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms)
+        if not rows:
+            return _UNKNOWN
+        (result,) = yield from spend_all([HeldSpend(None, rows[0]["id"], wish)], now_ms)
+        if result.outcome is not Spend.EXHAUSTED:  # else another transaction was faster: the next one
+            return result
+
+
+def restore_call(call_id: str, status: int, now_ms: int) -> Unit[int | None]:
+    """Give a credit back, with its entry in the ledger; see `Purchases.restore`."""
+    rows = yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)
+    if not rows:
+        return None
+    purchase_id = rows[0]["purchase_id"]
+    left = yield _Q.give_credit_back(id=purchase_id, now_ms=now_ms)
+    if not left:
+        raise StorageError("a purchase became void while its credit was given back")
+    yield _Q.insert_entry(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
+    remaining: int = left[0]["remaining"]
+    return remaining
 
 
 def end_calls(ended: Sequence[tuple[str, int]], now_ms: int) -> Unit[None]:

@@ -3,11 +3,12 @@
 -- name: insert_paygate
 INSERT INTO paygates (
     id, slug, version, owner_wallet, management_hash, target_url, price_micro, credits, methods, title, description,
-    assume_valid, require_auth, network, payment_address, mime_type, is_enabled, header_auth_mode, created_ms, updated_ms
+    assume_valid, require_auth, network, payment_address, mime_type, is_enabled, header_auth_mode,
+    credit_binding, on_failure, credits_expire_after_seconds, created_ms, updated_ms
 ) VALUES (
     :id, :slug, 1, :owner_wallet, :management_hash, :target_url, :price_micro, :credits, :methods, :title,
     :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :header_auth_mode,
-    :now_ms, :now_ms
+    :credit_binding, :on_failure, :credits_expire_after_seconds, :now_ms, :now_ms
 )
 ON CONFLICT (slug) DO NOTHING
 RETURNING id;
@@ -55,7 +56,8 @@ UPDATE paygates SET
     version = :version, target_url = :target_url, price_micro = :price_micro, credits = :credits, methods = :methods,
     title = :title, description = :description, assume_valid = :assume_valid, require_auth = :require_auth,
     network = :network, payment_address = :payment_address, mime_type = :mime_type, is_enabled = :is_enabled,
-    header_auth_mode = :header_auth_mode, updated_ms = :now_ms
+    header_auth_mode = :header_auth_mode, credit_binding = :credit_binding, on_failure = :on_failure,
+    credits_expire_after_seconds = :credits_expire_after_seconds, updated_ms = :now_ms
 WHERE id = :id AND version = :from_version AND deleted_ms IS NULL
 RETURNING id;
 
@@ -70,7 +72,8 @@ WHERE id = :id AND deleted_ms IS NULL
 RETURNING id;
 
 -- name: outstanding_credits
-SELECT coalesce(sum(remaining), 0) AS outstanding FROM purchases WHERE gate_id = :gate_id AND state = 'LIVE';
+SELECT coalesce(sum(remaining), 0) AS outstanding FROM purchases
+WHERE gate_id = :gate_id AND state = 'LIVE' AND (expires_ms IS NULL OR expires_ms > :now_ms);
 
 -- name: void_purchases_of_gate
 UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms
@@ -116,10 +119,12 @@ SELECT * FROM purchases WHERE id = :id;
 -- name: claim_payment
 INSERT INTO purchases (
     id, network, asset, payer, nonce, gate_id, gate_version, price_micro, credits, pay_to, value_micro,
-    valid_before_seconds, header_hash, assume_valid, state, attempt, claimed_ms, attempt_ms, updated_ms
+    valid_before_seconds, header_hash, assume_valid, credits_expire_after_seconds, state, attempt, claimed_ms,
+    attempt_ms, updated_ms
 ) VALUES (
     :id, :network, :asset, :payer, :nonce, :gate_id, :gate_version, :price_micro, :credits, :pay_to, :value_micro,
-    :valid_before_seconds, :header_hash, :assume_valid, 'CLAIMED', 1, :now_ms, :now_ms, :now_ms
+    :valid_before_seconds, :header_hash, :assume_valid, :credits_expire_after_seconds, 'CLAIMED', 1, :now_ms, :now_ms,
+    :now_ms
 )
 ON CONFLICT (network, asset, payer, nonce) DO NOTHING
 RETURNING id;
@@ -128,7 +133,9 @@ RETURNING id;
 UPDATE purchases SET
     state = 'CLAIMED', attempt = attempt + 1, gate_version = :gate_version, price_micro = :price_micro,
     credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
-    value_micro = :value_micro, valid_before_seconds = :valid_before_seconds, transaction_hash = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
+    value_micro = :value_micro, valid_before_seconds = :valid_before_seconds,
+    credits_expire_after_seconds = :credits_expire_after_seconds, transaction_hash = NULL, attempt_ms = :now_ms,
+    updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND attempt = :attempt AND attempt < :attempts_max
 RETURNING attempt;
 
@@ -138,7 +145,8 @@ UPDATE purchases SET request = :request WHERE id = :id;
 -- name: grant_credits
 UPDATE purchases SET
     state = 'LIVE', granted = credits, remaining = credits, transaction_hash = :transaction_hash,
-    confirmed = :confirmed, request = NULL, granted_ms = :now_ms, updated_ms = :now_ms
+    confirmed = :confirmed, request = NULL, granted_ms = :now_ms,
+    expires_ms = :now_ms + credits_expire_after_seconds * 1000, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
 RETURNING granted, gate_id, value_micro;
 
@@ -188,6 +196,24 @@ UPDATE paygate_counters SET revenue_micro = revenue_micro - :revenue_micro WHERE
 -- name: purchases_of_payer
 SELECT p.*, g.slug AS slug FROM purchases p JOIN paygates g ON g.id = p.gate_id
 WHERE p.payer = :payer AND p.state IN ('LIVE', 'CLAIMED') ORDER BY p.claimed_ms LIMIT :limit;
+
+-- name: oldest_of_payer
+-- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, else one still settling.
+SELECT id, state FROM purchases
+WHERE payer = :payer AND gate_id = :gate_id AND (
+    state = 'CLAIMED' OR (state = 'LIVE' AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms))
+)
+ORDER BY state = 'CLAIMED', granted_ms, id LIMIT 1;
+
+-- name: restore_call
+UPDATE calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
+WHERE id = :id AND state = 'DISPATCHED'
+    AND EXISTS (SELECT 1 FROM purchases p WHERE p.id = calls.purchase_id AND p.state = 'LIVE')
+RETURNING purchase_id;
+
+-- name: give_credit_back
+UPDATE purchases SET remaining = remaining + 1, updated_ms = :now_ms WHERE id = :id AND state = 'LIVE'
+RETURNING remaining;
 
 -- name: slug_of_gate
 SELECT slug FROM paygates WHERE id = :id;

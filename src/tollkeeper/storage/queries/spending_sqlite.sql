@@ -28,6 +28,7 @@ FROM (
     FROM json_each(:spent)
 ) AS w
 WHERE purchases.id = w.id AND +purchases.state = 'LIVE' AND purchases.remaining >= w.spent
+    AND (purchases.expires_ms IS NULL OR purchases.expires_ms > :now_ms)
 RETURNING purchases.id;
 
 -- name: standing_of_gates

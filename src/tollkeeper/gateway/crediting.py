@@ -1,0 +1,235 @@
+"""How a call gets a credit that it does not simply hold: it waits, buys, or spends by its token or as the payer.
+
+Contract 4.3: what a payment that is presented again is answered, and what each `creditBinding` asks for. In tasks; the
+request's own story is `access`, what buying is `buying`, and where a credit is taken `storage.spending`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.api import clock_ms
+from tollkeeper.core.challenge import Profile
+from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
+from tollkeeper.core.purchases import Spend, purchase_of_token
+from tollkeeper.gateway import calls
+from tollkeeper.gateway.buying import Buyer
+from tollkeeper.gateway.steps import ExhaustedError, Steps
+from tollkeeper.storage.purchase_rows import SpendRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from tollkeeper.auth import Auth
+    from tollkeeper.edge.call import InboundCall
+    from tollkeeper.edge.forwarding import Forwarder
+    from tollkeeper.gateway.buying import Buying, Presented
+    from tollkeeper.gateway.gates import Gates, OpenGate
+    from tollkeeper.gateway.proofs import Proofs
+    from tollkeeper.gateway.traffic import Traffic
+    from tollkeeper.storage.purchase_rows import Purchase, SpendResult
+    from tollkeeper.storage.purchases import Purchases
+
+CLIENT_GONE_STATUS: Final = 499  # recorded for a paid call whose client went away; nobody is sent it
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What all requests share."""
+
+    gates: Gates
+    purchases: Purchases
+    buying: Buying
+    forwarder: Forwarder
+    traffic: Traffic
+    auth: Auth
+    proofs: Proofs
+    token_keys: Sequence[bytes]
+    profile: Profile
+    body_limit_bytes: int
+    random_bytes: Callable[[int], bytes]
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    charging: set[asyncio.Future[Any]] = field(default_factory=set)  # what may take a credit, never cancelled
+
+
+class Crediting(Steps):
+    """One request that wants a credit.
+
+    `opened` is the gate as it was last seen, `wallet` its bearer's where one was asked for; `buyer` is there from the
+    proof on.
+    """
+
+    __slots__ = ("access", "buyer", "is_charged", "opened", "wallet")
+
+    def __init__(self, call: InboundCall, access: Parts) -> None:
+        super().__init__(call, access.tasks)
+        self.access = access
+        self.opened: OpenGate
+        self.buyer: Buyer | None = None
+        self.is_charged = False
+        self.wallet: str | None = None
+
+    @abstractmethod
+    def end(self, status: int, *, failed: bool = False) -> None:
+        """Counts the end of a paid call."""
+
+    def wish(self, presented: Presented | None) -> SpendRequest:
+        """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked."""
+        opened, shown = self.opened, None
+        if presented is not None:
+            shown = presented.header_hash if opened.takes_header else b""
+        return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id)
+
+    def deadline(self) -> float:
+        """Until when this call may wait for somebody's decision, in the loop's time."""
+        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
+
+    async def spend_or_buy(
+        self, presented: Presented, buyer: Buyer, deadline: float, result: SpendResult | None
+    ) -> tuple[OpenGate, Purchase]:
+        """Spends a held credit of this payment or buys with it; `result` is what asking said already.
+
+        Returns the gate as it is by then. Raises: the refusal, ExhaustedError.
+        """
+        access = self.access
+        while True:
+            if result is None:
+                buyer.wish = self.wish(presented)
+                result = await self._charged(access.purchases.spend(presented.key, buyer.wish, clock_ms()))
+            if result.outcome is Spend.SPENT:
+                return self.opened, purchase_of_spend(result)
+            if result.outcome is Spend.STALE:
+                await self._reload(deadline)
+            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
+                bought = await self._buy(presented, buyer, deadline)
+                if bought is not None:
+                    self.is_charged = True
+                    return await access.gates.current(self.opened), purchase_of_spend(bought)
+                await self._reload(deadline)
+            elif self._is_payer_without_proof(presented, result):
+                if not self.opened.is_of_wallets:
+                    result = await self._charged(self._spend_as_payer(result))
+                    continue
+                if (taken := await self._spend_known(presented.key.payer, deadline)) is not None:
+                    return taken
+            else:
+                await self._settle_outcome(result, deadline)
+            result = None
+
+    def _is_payer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
+        """The payment shown does not count at this gate: is the payer's bearer there, for whom credits may be left?"""
+        opened = self.opened
+        if opened.takes_header or self.wallet != presented.key.payer:
+            return False
+        return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
+
+    def _spend_as_payer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
+        purchase = withheld.purchase
+        assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
+        return self.access.purchases.spend_token(purchase.id, self.wish(None), clock_ms())
+
+    async def _spend_known(self, payer: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """A credit of the payer, whose payment was spent here before; None where the gate asks for more by now."""
+        taken = await self.spend_of_wallet(payer, deadline)
+        if taken is None and self.opened.is_of_wallets:
+            raise ExhaustedError
+        return taken
+
+    async def spend_of_wallet(self, wallet: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """Spends of the oldest purchase that the wallet has here; None where it has none, or the gate asks for more."""
+        while self.opened.is_of_wallets:
+            taking = self.access.purchases.spend_of_payer(wallet, self.wish(None), clock_ms())
+            result = await self._charged(taking)
+            if result.outcome is Spend.SPENT:
+                return self.opened, purchase_of_spend(result)
+            if result.outcome is Spend.UNKNOWN:
+                return None
+            if result.outcome is Spend.STALE:
+                await self._reload(deadline)
+            else:
+                await self._settle_outcome(result, deadline)
+        return None
+
+    async def _charged(self, taking: Coroutine[Any, Any, SpendResult]) -> SpendResult:
+        """Its result. It goes on where the client leaves meanwhile: what commits then is charged, and ended here."""
+        future = asyncio.ensure_future(taking)
+        self.access.charging.add(future)
+        future.add_done_callback(self.access.charging.discard)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self.left)
+            raise
+
+    def left(self, taken: asyncio.Future[SpendResult]) -> None:
+        """What was decided about a credit whose client had left by then."""
+        if not taken.cancelled() and taken.exception() is None and taken.result().outcome is Spend.SPENT:
+            self.end(CLIENT_GONE_STATUS)
+
+    async def _reload(self, deadline: float) -> None:
+        """The gate changed: as it is now. Raises: UNAVAILABLE where it does nothing else until `deadline`."""
+        if asyncio.get_running_loop().time() >= deadline:
+            message = "the PayGate changes all the time; nothing was charged, send the same payment again"
+            raise ApiError(Code.UNAVAILABLE, message)
+        self.opened = await self.access.gates.reload(self.opened.gate.slug)
+
+    async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
+        gate = self.opened.gate
+        if not gate.is_enabled:
+            raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
+        if self.opened.is_of_wallets:
+            calls.check_payer(self.wallet, presented.key.payer)
+        if presented.key.network != gate.network:
+            raise payment_error(
+                Code.INVALID_NETWORK,
+                "the payment is for another network",
+                details={"reason": "invalid_network", "expected": gate.network, "found": presented.key.network},
+            )
+        return await self.access.buying.buy(self.opened, presented, buyer, deadline)
+
+    async def spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
+        """Spends a credit that the token holds. Raises: CREDIT_TOKEN_REQUIRED, ExhaustedError."""
+        access = self.access
+        purchase_id = purchase_of_token(access.token_keys, token)
+        while True:
+            if purchase_id is None or self.opened.is_of_wallets:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
+            result = await self._charged(access.purchases.spend_token(purchase_id, self.wish(None), clock_ms()))
+            if result.outcome is Spend.SPENT:
+                return self.opened, purchase_of_spend(result)
+            if result.outcome is Spend.STALE:
+                await self._reload(deadline)
+            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
+            else:
+                await self._settle_outcome(result, deadline)
+
+    async def _settle_outcome(self, result: SpendResult, deadline: float) -> None:
+        """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
+        purchase = result.purchase
+        assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
+        if result.outcome is Spend.IN_FLIGHT:
+            await self.access.buying.wait_decided(purchase, deadline)
+        elif result.outcome is Spend.EXHAUSTED:
+            raise ExhaustedError
+        elif result.outcome is Spend.WITHHELD:
+            raise ApiError(
+                Code.CREDIT_TOKEN_REQUIRED,
+                "credits are left, but they are held by other bytes or by the credit token",
+                details={"purchaseId": purchase.id},
+            )
+        elif result.outcome is Spend.PARKED:
+            raise self.access.buying.pending(purchase)
+        else:
+            raise calls.spent_elsewhere(purchase)
+
+
+def purchase_of_spend(result: SpendResult) -> Purchase:
+    """The purchase that a credit was taken of."""
+    assert result.outcome is Spend.SPENT  # noqa: S101 - every other outcome was answered
+    assert result.purchase is not None  # noqa: S101
+    return result.purchase

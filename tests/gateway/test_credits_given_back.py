@@ -1,0 +1,156 @@
+"""`onFailure: restore`: a target's failure gives the credit back, once; and credits that expire (contract 4.3, 4.5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.gateway.market import Market
+from tests.gateway.recording_target import Received, Writer, answer_ok
+from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
+
+
+async def close(_request: Received, writer: Writer) -> None:
+    writer.close()
+
+
+async def invalid(_request: Received, writer: Writer) -> None:
+    writer.write(b"HTTP/9.9 what\r\n\r\n")
+    writer.close()
+
+
+async def too_large(_request: Received, writer: Writer) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (PROXY_RESPONSE_SIZE_BYTES + 1))
+    await asyncio.sleep(0)
+    writer.close()
+
+
+async def broken(_request: Received, writer: Writer) -> None:
+    writer.write(b"HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n")
+
+
+FAILURES = {"UPSTREAM_UNREACHABLE": close, "UPSTREAM_INVALID": invalid, "UPSTREAM_TOO_LARGE": too_large}
+
+
+async def balance(market: Market, payment: str) -> dict[str, Any]:
+    (found,) = (await market.ask("GET", "/api/v1/credits", headers={"X-Payment": payment})).json()["data"]
+    held: dict[str, Any] = found
+    return held
+
+
+@pytest.mark.parametrize("code", FAILURES)
+async def test_a_failed_target_gives_the_credit_back_once(market: Market, code: str) -> None:
+    gate = await market.gate(credits=2, onFailure="restore", method="GET,POST")
+    assert (await market.challenge(gate))["resource"]["onFailure"] == "restore"
+    payment = await market.payment(gate)
+    market.target.answer = FAILURES[code]
+    for number in range(3):
+        answer = await market.pay(gate, payment, "POST")
+        assert (answer.status, answer.error_code) == (502, code)
+        assert answer.headers["x-credits-remaining"] == "2"
+        assert answer.receipt is not None
+        assert ("x-credit-token" in answer.headers) == (number == 0)
+    market.target.answer = answer_ok
+    assert (await balance(market, payment))["remaining"] == 2
+    for left in ("1", "0"):
+        answer = await market.pay(gate, payment)
+        assert (answer.status, answer.headers["x-credits-remaining"]) == (200, left)
+    assert (await market.pay(gate, payment)).error_code == "CREDITS_EXHAUSTED"
+    assert len(market.target.requests) == 5
+    counters = await market.counters(gate, lambda found: found["calls"] == 5)
+    assert (counters["failures"], counters["purchases"]) == (3, 1)
+
+
+async def test_a_targets_own_error_is_an_answer_and_uses_the_credit(market: Market) -> None:
+    gate = await market.gate(credits=2, onFailure="restore")
+    payment = await market.payment(gate)
+    market.target.answer = broken
+    answer = await market.pay(gate, payment)
+    assert (answer.status, answer.headers["x-credits-remaining"]) == (500, "1")
+
+
+async def test_without_restore_a_failed_target_uses_the_credit(market: Market) -> None:
+    gate = await market.gate(credits=2)
+    payment = await market.payment(gate)
+    market.target.answer = close
+    answer = await market.pay(gate, payment)
+    assert (answer.status, answer.headers["x-credits-remaining"]) == (502, "1")
+    assert (await balance(market, payment))["used"] == 1
+
+
+async def test_failures_at_once_give_back_exactly_what_they_took(market: Market) -> None:
+    gate = await market.gate(credits=20, onFailure="restore")
+    payment = await market.payment(gate)
+    fails = iter([True, False] * 100)
+
+    async def sometimes(request: Received, writer: Writer) -> None:
+        await (close if next(fails) else answer_ok)(request, writer)
+
+    market.target.answer = sometimes
+    answers = await asyncio.gather(*(market.pay(gate, payment, "GET") for _ in range(30)))
+    served = [answer.status for answer in answers].count(200)
+    assert {answer.status for answer in answers} <= {200, 402, 502}
+    assert await balance(market, payment) == {
+        "slug": gate["slug"],
+        "purchaseId": answers[0].headers["x-purchase-id"],
+        "granted": 20,
+        "used": served,
+        "remaining": 20 - served,
+        "expiresAt": None,
+    }
+
+
+async def test_a_client_that_left_before_the_target_failed_gets_nothing_back(market: Market) -> None:
+    gate = await market.gate(credits=3, onFailure="restore")
+    payment, _ = await market.buy(gate)
+    arrived, left = asyncio.Event(), asyncio.Event()
+
+    async def late(_request: Received, writer: Writer) -> None:
+        arrived.set()
+        await left.wait()
+        writer.close()
+
+    market.target.answer = late
+    call = asyncio.create_task(market.pay(gate, payment))
+    await asyncio.wait_for(arrived.wait(), 20)
+    call.cancel()
+    await market.counters(gate, lambda found: found["calls"] == 2)
+    left.set()
+    assert (await balance(market, payment))["remaining"] == 1
+
+
+# Expiry
+
+
+async def test_credits_expire_after_the_seconds_that_were_shown(market: Market) -> None:
+    gate = await market.gate(credits=5, creditsExpireAfter=2)
+    assert (await market.challenge(gate))["resource"]["creditsExpireAfter"] == 2
+    payment, answer = await market.buy(gate)
+    held = await balance(market, payment)
+    assert held["expiresAt"] is not None
+    token = answer.headers["x-credit-token"]
+    await market.ask("PUT", f"/api/v1/paygates/{gate['id']}", body={"creditsExpireAfter": None})
+    later = await market.buy(gate)
+    for _ in range(100):
+        if (await balance(market, payment))["remaining"] == 0:
+            break
+        await asyncio.sleep(0.1)
+    for headers in ({"X-Payment": payment}, {"X-Credit-Token": token}):
+        over = await market.ask("GET", gate["accessUrl"], headers=headers)
+        assert (over.status, over.error_code) == (402, "CREDITS_EXHAUSTED")
+        assert over.json()["accepts"]
+    assert (await balance(market, payment))["expiresAt"] == held["expiresAt"]
+    # A change touches new purchases only.
+    assert (await balance(market, later[0]))["expiresAt"] is None
+    assert (await market.pay(gate, later[0])).status == 200
+    deleted = await market.ask("DELETE", f"/api/v1/paygates/{gate['id']}")
+    assert deleted.json()["outstandingCredits"] == 3  # what has expired is no liability
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "60", True, [60], 10**12])
+async def test_another_expiry_is_refused(market: Market, value: object) -> None:
+    body = {"targetUrl": market.target.url, "price": "0.01", "creditsExpireAfter": value}
+    answer = await market.ask("POST", "/api/v1/paygates", body=body)
+    assert (answer.status, answer.error_code) == (400, "INVALID_PARAMETER")
