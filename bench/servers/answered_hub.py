@@ -16,7 +16,8 @@ from bench.payments import NETWORK, sandbox_asset
 from bench.servers.our_hub import serve_application
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
-from tollkeeper.chains.evm import Block, EvmChain, EvmConfig
+from tollkeeper.chains.blocks import Block
+from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.verification import ChainFacts
 from tollkeeper.hub.accounts import Account
@@ -59,11 +60,11 @@ async def serve_hub(directory: str, stop: asyncio.Event) -> None:
     signer = Signer(derive_wallets().relayer.private_key)
     config = EvmConfig(network=NETWORK, rpc_urls=())
     auth = Auth(database, (("bench", bytes(32)),), PUBLIC_URL, clock_ms, os.urandom, chain_id=84532)
-    hub = Hub(database, auth, [HubNetwork(config, signer)], public_url=PUBLIC_URL)
+    hub = Hub(database, auth, [HubNetwork(config, (signer,))], public_url=PUBLIC_URL)
     chain = AnsweredChain(config)
     await chain.open()
     account = hub.accounts[NETWORK.name]
-    hub.accounts[NETWORK.name] = Account(chain, account.signer, account.policy, account.gas)
+    hub.accounts[NETWORK.name] = Account(chain, account.signers, account.gas)
     try:  # not started: nothing is settled here, so nothing needs to be completed
         await serve_application(AccessLog(create_app(hub, manages_hub=False)), stop)
     finally:

@@ -34,6 +34,7 @@ LAWFUL = {
     ("MINED", "FAILED"),
     ("CONFIRMED", "BROADCAST"),
     ("FAILED", "CLAIMED"),
+    ("FAILED", "BROADCAST"),
 }
 
 ROW = HistoryRow(

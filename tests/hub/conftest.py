@@ -8,6 +8,7 @@ import pytest_asyncio
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.hub_under_test import HubUnderTest, run_hub
+from tollkeeper.core.settling import Depths
 
 
 @pytest_asyncio.fixture
@@ -48,7 +49,7 @@ async def hub_on_anvil(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> Asyn
 @pytest_asyncio.fixture
 async def deep_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
     """Success needs three confirmations."""
-    async with run_hub(tmp_path, embedded_chain, config={"depth_blocks": 3}) as running:
+    async with run_hub(tmp_path, embedded_chain, config={"depths": Depths(3)}) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ async def main(database_path: str, node_url: str) -> None:
     """Serves until it is killed."""
     database = open_database(database_path)
     key = derive_wallets().relayer.private_key
-    hub = new_hub(database, key, hub_config(node_url), completer_interval_seconds=0.1)
+    hub = new_hub(database, (key,), hub_config(node_url), completer_interval_seconds=0.1)
     await hub.start()
     async with serving(create_app(hub, manages_hub=False)) as url:
         sys.stdout.write(url + "\n")

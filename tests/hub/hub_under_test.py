@@ -197,33 +197,39 @@ def hub_config(rpc_url: str, **changes: Any) -> EvmConfig:
 
 def new_hub(
     database: Database,
-    signer_key: bytes,
+    signer_keys: tuple[bytes, ...],
     config: EvmConfig,
     *,
     trusted_keys: Mapping[str, bytes] | None = None,
     now_ms: Callable[[], int] = clock_ms,
     completer_interval_seconds: float = 3600,
+    shared_life_seconds: float | None = None,
 ) -> Hub:
     """A hub; its completer sleeps unless told otherwise, so that a test says when it works."""
     auth = Auth(database, [("key-1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
     return Hub(
         database,
         auth,
-        [HubNetwork(config, Signer(signer_key))],
+        [HubNetwork(config, tuple(map(Signer, signer_keys)))],
         public_url=PUBLIC_URL,
         trusted_keys=trusted_keys,
         now_ms=now_ms,
         completer_interval_seconds=completer_interval_seconds,
+        shared_life_seconds=shared_life_seconds,
     )
 
 
 @asynccontextmanager
 async def run_hub(directory: Path, chain: ChainUnderTest, **options: Any) -> AsyncIterator[HubUnderTest]:
-    """A hub of the chain's relayer on a free port; `rpc_url` puts something between hub and node."""
+    """A hub of the chain's relayer (or of `signer_keys`) on a free port.
+
+    `rpc_url` puts something between hub and node.
+    """
+    keys = options.pop("signer_keys", (chain.wallets.relayer.private_key,))
     config = hub_config(options.pop("rpc_url", chain.url), **options.pop("config", {}))
     wrap: Callable[[Database], Database] = options.pop("wrap_database", lambda opened: opened)
     database = wrap(open_database(str(directory / "hub.db")))
-    hub = new_hub(database, chain.wallets.relayer.private_key, config, **options)
+    hub = new_hub(database, keys, config, **options)
     try:
         await hub.start()
         async with serving(create_app(hub, manages_hub=False)) as url, _client() as http:

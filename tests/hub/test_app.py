@@ -59,7 +59,7 @@ async def test_a_mount_may_leave_its_prefix_on_the_path_or_cut_it_off(
 
 async def test_the_lifespan_starts_and_closes_the_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     database = open_database(str(tmp_path / "hub.db"))
-    hub = new_hub(database, embedded_chain.wallets.relayer.private_key, hub_config(embedded_chain.url))
+    hub = new_hub(database, (embedded_chain.wallets.relayer.private_key,), hub_config(embedded_chain.url))
     app: Any = create_app(hub)
     told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
     answered: asyncio.Queue[dict[str, str]] = asyncio.Queue()
@@ -76,5 +76,5 @@ async def test_the_lifespan_starts_and_closes_the_hub(tmp_path: Path, embedded_c
 async def test_a_network_of_another_family_is_a_fault_of_the_settings(tmp_path: Path) -> None:
     database = open_database(str(tmp_path / "hub.db"))
     with pytest.raises(ValueError, match="solana-devnet is not an EVM network"):
-        new_hub(database, bytes(range(1, 33)), hub_config("http://x", network=NETWORKS["solana-devnet"]))
+        new_hub(database, (bytes(range(1, 33)),), hub_config("http://x", network=NETWORKS["solana-devnet"]))
     await database.close()

@@ -54,6 +54,7 @@ async def failing_hub(directory: Path, chain: ChainUnderTest) -> AsyncIterator[t
         return wrapped[0]
 
     async with run_hub(directory, chain, wrap_database=wrap) as hub:
+        await hub.complete()  # the pass of the start is over, too: it writes nothing more
         yield hub, wrapped[0]
 
 

@@ -15,10 +15,12 @@ from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment
 from tests.hub.test_completer import change
 from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.hub.nonces import read_transaction
+from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
-from tollkeeper.storage.hub import find_payment, raws_of_settlement, replace_transaction
+from tollkeeper.storage.leases import LeaseLost
+from tollkeeper.storage.settlements import find_payment
+from tollkeeper.storage.transactions import replace_transaction, transactions_of
 
 
 async def stored(hub: HubUnderTest) -> list[Any]:
@@ -38,7 +40,7 @@ async def stick(hub: HubUnderTest, chain: ChainUnderTest, count: int) -> list[Te
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * int(block["baseFeePerGas"], 16)))
     chain.rpc.call("anvil_mine", "0x1")
-    hub.hub.completer.nonces.stuck_seconds = 0
+    hub.hub.completer.lanes.stuck_seconds = 0
     return payments
 
 
@@ -90,14 +92,14 @@ async def test_fees_of_a_replacement_stay_under_the_cap(
 ) -> None:
     await stick(hub_on_anvil, anvil_fiat_token, 1)
     (row,) = await stored(hub_on_anvil)
-    old = read_transaction(bytes(row["raw"]))
+    old = read_signed(bytes(row["raw"])).transaction
     chain = hub_on_anvil.hub.accounts[NETWORK].chain
     base_fee = (await chain.latest_block()).base_fee_wei
     cap = base_fee + base_fee // 4
     object.__setattr__(chain.config, "max_fee_per_gas_wei", cap)
     for _ in range(3):
         await hub_on_anvil.complete()
-    replaced = [read_transaction(bytes(row["raw"])) for row in await stored(hub_on_anvil)][1:]
+    replaced = [read_signed(bytes(row["raw"])).transaction for row in await stored(hub_on_anvil)][1:]
     assert replaced
     assert all(one.max_fee_per_gas <= cap for one in replaced)
     assert all(one.nonce == old.nonce and one.data == old.data for one in replaced)
@@ -108,7 +110,7 @@ async def test_what_is_young_or_pays_enough_is_not_replaced(hub: HubUnderTest, e
     embedded_chain.rpc.call("evm_setAutomine", False)
     assert (await hub.settle(new_payment(embedded_chain), prefer="wait=0")).status == 503
     for stuck_seconds in (45, 0):
-        hub.hub.completer.nonces.stuck_seconds = stuck_seconds
+        hub.hub.completer.lanes.stuck_seconds = stuck_seconds
         for _ in range(3):
             await hub.complete()
         assert len(await stored(hub)) == 1
@@ -173,7 +175,12 @@ async def test_what_was_mined_is_not_replaced_whatever_a_node_says(
     transaction = (await hub.settle(payment)).body["transaction"]
     row = await find_payment(hub.database, NETWORK, payment.authorization.payer, payment.authorization.nonce)
     assert row is not None
-    (raw,) = await raws_of_settlement(hub.database, row)
-    assert not await hub.database.run(replace_transaction(raw, replace(raw, hash="0x" + "ab" * 32)))
+    (raw,) = await transactions_of(hub.database, row)
+    lease = await hub.hub.membership.lease("lane")
+    assert lease is not None
+    other = replace(raw, hash="0x" + "ab" * 32)
+    assert not await hub.database.run(replace_transaction(lease, raw, other, frees_nonce=False))
+    with pytest.raises(LeaseLost):
+        await hub.database.run(replace_transaction(replace(lease, token=0), raw, other, frees_nonce=False))
     assert len(await stored(hub)) == 1
     assert (await hub.get(payment.status_path)).body["transaction"] == transaction

@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, Proof, State
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import Database, open_database
+from tollkeeper.storage.claims import Claim, Claimed, NewSettlement, Wish, claim_and_sign, hand_out
 from tollkeeper.storage.database import Statement, Unit
-from tollkeeper.storage.hub import (
-    Claim,
-    IdempotencyKey,
-    KeyTaken,
+from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
+from tollkeeper.storage.leases import LeaseLost, join, leave, renew, take_lease
+from tollkeeper.storage.settlements import (
     Move,
-    NewSettlement,
+    Page,
     Settlement,
-    claim_and_sign,
-    find_key,
+    count_set_aside,
     find_settlement,
-    hand_out,
+    list_blocks,
+    list_in_block,
     list_unfinished,
     move,
+    move_all,
+    name_transaction,
+    reopen,
+    set_aside,
+    take_over,
+)
+from tollkeeper.storage.transactions import (
+    GasBudget,
+    RawTransaction,
     open_lane,
-    raw_from_nonce,
-    raws_of_settlement,
-    reclaim_and_sign,
-    record_answer,
+    settlements_of,
+    store_filler,
+    stored_from,
+    transactions_of,
 )
 
 SIGNER = "0x" + "aa" * 20
@@ -49,15 +61,17 @@ NEW = NewSettlement(
     confirm=True,
     purchase_data=None,
     signer=SIGNER,
+    holder="p-1",
     now_ms=1_000,
 )
+OTHERS = [replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}")) for index in range(60)]
 
 
-def sign(nonce: int) -> tuple[bytes, str]:
+def sign(nonce: int, _won: object) -> tuple[bytes, str]:
     return b"raw-%d" % nonce, f"0x{nonce:064x}"
 
 
-def refuse(_nonce: int) -> tuple[bytes, str]:
+def refuse(_nonce: int, _won: object) -> tuple[bytes, str]:
     msg = "the policy forbids it"
     raise ValueError(msg)
 
@@ -70,14 +84,46 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def claimed(database: Database, *, key: IdempotencyKey | None = None) -> Settlement:
-    return (await database.run(claim_and_sign(NEW, key, sign))).settlement
+async def claim(database: Database, *wishes: Wish, budget: GasBudget | None = None) -> list[Claim]:
+    return await database.run(claim_and_sign(wishes, sign, budget))
+
+
+async def claimed(database: Database, new: NewSettlement = NEW, *, key: IdempotencyKey | None = None) -> Settlement:
+    (won,) = await claim(database, Wish(new, key=key))
+    assert won.outcome is Claimed.WON
+    assert won.settlement is not None
+    return won.settlement
+
+
+async def claimed_again(database: Database, row: Settlement, key: IdempotencyKey | None = None) -> Claim:
+    (again,) = await claim(database, Wish(replace(NEW, id="s-2"), row, key))
+    return again
 
 
 async def failed(database: Database, proof: Proof = Proof.REVERTED) -> Settlement:
     moved = await database.run(move(await claimed(database), Move(State.FAILED, 2_000, proof=proof, error="because")))
     assert moved is not None
-    return moved[0]
+    return moved.settlement
+
+
+async def page_of(
+    database: Database,
+    holder: str = "p-1",
+    *,
+    before_ms: int = 10_000,
+    now_ms: int = 10_000,
+    limit: int = 10,
+    after: tuple[int, str] | None = None,
+) -> Page:
+    return await list_unfinished(database, holder, before_ms=before_ms, now_ms=now_ms, limit=limit, after=after)
+
+
+async def record(database: Database, key: str) -> None:
+    await database.run(record_answer(IdempotencyKey(key, "other"), {"success": False}, 1))
+
+
+def one_statement(sql: str) -> Unit[None]:
+    yield Statement(sql)
 
 
 async def count(database: Database, table: str) -> int:
@@ -87,36 +133,93 @@ async def count(database: Database, table: str) -> int:
 
 
 async def test_one_of_many_claims_wins_and_the_others_see_it(database: Database) -> None:
-    news = [replace(NEW, id=f"s-{index}") for index in range(50)]
-    claims = await asyncio.gather(*(database.run(claim_and_sign(new, None, sign)) for new in news))
-    winners = [claim for claim in claims if claim.won]
-    assert len(winners) == 1
-    assert {claim.settlement.id for claim in claims} == {winners[0].settlement.id}
+    wishes = [Wish(replace(NEW, id=f"s-{index}")) for index in range(50)]
+    claims = [claims[0] for claims in await asyncio.gather(*(claim(database, wish) for wish in wishes))]
+    (winner,) = (one for one in claims if one.outcome is Claimed.WON)
+    assert winner.settlement is not None
+    assert {one.settlement.id for one in claims if one.settlement is not None} == {winner.settlement.id}
     assert await count(database, "raw_transactions") == 1
-    assert winners[0].settlement.value == 2**256 - 1
+    assert winner.settlement.value == 2**256 - 1
 
 
 async def test_nonces_are_dense_and_a_refused_signature_leaves_no_gap(database: Database) -> None:
-    def unit(index: int) -> Unit[Claim]:
-        new = replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}"))
-        return claim_and_sign(new, None, refuse if index % 3 == 0 else sign)
+    def unit(index: int) -> Unit[list[Claim]]:
+        return claim_and_sign([Wish(OTHERS[index])], refuse if index % 3 == 0 else sign)
 
     outcomes = await asyncio.gather(*(database.run(unit(index)) for index in range(60)), return_exceptions=True)
     assert sum(isinstance(outcome, ValueError) for outcome in outcomes) == 20
-    stored = await raw_from_nonce(database, "base-sepolia", SIGNER, 0, 100)
-    assert [raw.signer_nonce for raw in stored] == list(range(7, 47))
+    stored = await stored_from(database, "base-sepolia", SIGNER, (0, 0, ""), 100)
+    assert [one.transaction.signer_nonce for one in stored] == list(range(7, 47))
+    assert {one.holder for one in stored} == {"p-1"}
     assert await count(database, "settlements") == 40
 
 
-async def test_a_key_bound_to_another_request_undoes_the_claim(database: Database) -> None:
-    await database.run(record_answer(IdempotencyKey("k", "other"), {"success": False}, 1))
-    with pytest.raises(KeyTaken):
-        await claimed(database, key=IdempotencyKey("k", "mine"))
+async def test_several_settlements_share_one_transaction_and_each_is_moved_by_itself(database: Database) -> None:
+    await record(database, "taken")
+    first = await claimed(database, OTHERS[0])
+    wishes = [Wish(OTHERS[0]), Wish(OTHERS[1]), Wish(OTHERS[2], key=IdempotencyKey("taken", "mine")), Wish(OTHERS[3])]
+    claims = await claim(database, *wishes)
+    assert [one.outcome for one in claims] == [Claimed.LOST, Claimed.WON, Claimed.KEY_TAKEN, Claimed.WON]
+    won = [one.settlement for one in claims if one.outcome is Claimed.WON and one.settlement is not None]
+    assert {row.transaction_hash for row in won} == {f"0x{8:064x}"}
+    assert first.transaction_hash == f"0x{7:064x}"
+    for row in won:
+        assert [raw.signer_nonce for raw in await transactions_of(database, row)] == [8]
+    assert [row.id for row in await settlements_of(database, ("base-sepolia", SIGNER, 8))] == ["s-1", "s-3"]
+    done, failure = Move(State.CONFIRMED, 2_000), Move(State.FAILED, 2_000, proof=Proof.REVERTED)
+    moved = await database.run(move_all([(won[0], done), (won[1], failure), (won[0], failure)]))
+    assert [one and one.settlement.state for one in moved] == [State.CONFIRMED, State.FAILED, None]
+
+
+async def test_what_a_transaction_is_not_signed_for_takes_no_nonce(database: Database) -> None:
+    await claimed(database)
+    assert [one.outcome for one in await claim(database, Wish(NEW))] == [Claimed.LOST]
+    assert (await claimed(database, OTHERS[0])).transaction_hash == f"0x{8:064x}"
+
+
+async def test_a_key_bound_to_another_request_leaves_nothing_of_the_claim(database: Database) -> None:
+    await record(database, "k")
+    (taken,) = await claim(database, Wish(NEW, key=IdempotencyKey("k", "mine")))
+    assert (taken.outcome, taken.settlement) == (Claimed.KEY_TAKEN, None)
     assert await find_settlement(database, KEY) is None
     assert await count(database, "raw_transactions") == 0
     known = await find_key(database, "k")
     assert known is not None
     assert known.fingerprint == "other"
+
+
+async def test_a_claim_that_was_lost_leaves_its_key_free(database: Database) -> None:
+    await claimed(database)
+    assert [one.outcome for one in await claim(database, Wish(NEW, key=IdempotencyKey("k", "mine")))] == [Claimed.LOST]
+    assert await find_key(database, "k") is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 600_000)), max_size=100))
+def test_no_hour_goes_over_the_budget_and_strangers_leave_the_share(requests: list[tuple[bool, int]]) -> None:
+    now_ms = 1_700_000_000_000
+    granted: list[tuple[bool, int]] = []
+
+    async def settle_all(directory: str) -> None:
+        nonlocal now_ms
+        database = open_database(f"{directory}/hub.db")
+        await database.run(open_lane("base-sepolia", SIGNER, 0))
+        for index, (is_trusted, pause_ms) in enumerate(requests):
+            now_ms += pause_ms
+            new = replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}"))
+            wish = Wish(new, is_trusted=is_trusted, gas=1)
+            (one,) = await claim(database, wish, budget=GasBudget("base-sepolia", 10, 5, now_ms))
+            recent = [known for known in granted if known[1] // 60_000 > now_ms // 60_000 - 60]
+            if one.outcome is Claimed.OVER_BUDGET:
+                assert len(recent) == 10 or (not is_trusted and sum(not known[0] for known in recent) == 5)
+                continue
+            assert len(recent) < 10
+            assert is_trusted or sum(not known[0] for known in recent) < 5
+            granted.append((is_trusted, now_ms))
+        await database.close()
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(settle_all(directory))
 
 
 async def test_of_two_who_saw_the_same_row_one_moves_it(database: Database) -> None:
@@ -136,8 +239,8 @@ async def test_a_transition_outside_the_table_is_a_fault(database: Database) -> 
 async def test_a_success_is_handed_out_once(database: Database) -> None:
     moved = await database.run(move(await claimed(database), Move(State.CONFIRMED, 2_000)))
     assert moved is not None
-    row, handed = moved
-    assert not handed
+    row = moved.settlement
+    assert not moved.handed_out
     keys = [IdempotencyKey(f"k-{index}", "f") for index in range(20)]
     given = await asyncio.gather(*(database.run(hand_out(row, key, 3_000)) for key in keys))
     assert sum(given) == 1
@@ -152,9 +255,10 @@ async def test_what_is_not_accepted_yet_is_not_handed_out(database: Database) ->
 @pytest.mark.parametrize("proof", list(Proof))
 async def test_only_a_payment_that_may_still_succeed_is_claimed_again(database: Database, proof: Proof) -> None:
     row = await failed(database, proof)
-    again = await database.run(reclaim_and_sign(row, replace(NEW, id="s-2"), None, sign))
+    again = await claimed_again(database, row)
     retryable = proof in {Proof.NEVER_SENT, Proof.REVERTED}
-    assert (again.won, row.may_be_claimed_again) == (retryable, retryable)
+    assert (again.outcome is Claimed.WON, row.may_be_claimed_again) == (retryable, retryable)
+    assert again.settlement is not None
     assert again.settlement.id == row.id
     assert again.settlement.attempt == (2 if retryable else 1)
 
@@ -162,22 +266,23 @@ async def test_only_a_payment_that_may_still_succeed_is_claimed_again(database: 
 async def test_of_many_presentations_one_starts_the_next_attempt_and_there_are_three(database: Database) -> None:
     row = await failed(database)
     for attempt in range(2, PAYMENT_ATTEMPTS_MAX + 1):
-        claims = await asyncio.gather(*(database.run(reclaim_and_sign(row, NEW, None, sign)) for _ in range(10)))
-        (winner,) = (claim for claim in claims if claim.won)
+        claims = await asyncio.gather(*(claimed_again(database, row) for _ in range(10)))
+        (winner,) = (one for one in claims if one.outcome is Claimed.WON)
+        assert winner.settlement is not None
         assert winner.settlement.attempt == attempt
-        assert await raws_of_settlement(database, winner.settlement) == [winner.raw]
+        assert await transactions_of(database, winner.settlement) == [winner.raw]
         moved = await database.run(move(winner.settlement, Move(State.FAILED, 2_000, proof=Proof.REVERTED)))
         assert moved is not None
-        row = moved[0]
+        row = moved.settlement
     assert not row.may_be_claimed_again
-    assert not (await database.run(reclaim_and_sign(row, NEW, None, sign))).won
+    assert (await claimed_again(database, row)).outcome is Claimed.LOST
 
 
 async def test_an_attempt_s_keys_keep_its_failure_when_the_next_begins(database: Database) -> None:
     row = await claimed(database, key=IdempotencyKey("k-1", "f"))
     moved = await database.run(move(row, Move(State.FAILED, 2_000, proof=Proof.REVERTED, error="because")))
     assert moved is not None
-    await database.run(reclaim_and_sign(moved[0], NEW, IdempotencyKey("k-2", "f"), sign))
+    await claimed_again(database, moved.settlement, IdempotencyKey("k-2", "f"))
     first, second = await find_key(database, "k-1"), await find_key(database, "k-2")
     assert first is not None
     assert second is not None
@@ -195,20 +300,89 @@ async def test_a_lane_opens_at_the_larger_of_chain_and_store(
 
 async def test_unfinished_rows_come_in_pages_that_end(database: Database) -> None:
     for index in range(7):
-        new = replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}"), now_ms=1_000 + index // 3)
-        await database.run(claim_and_sign(new, None, sign))
+        await claimed(database, replace(OTHERS[index], now_ms=1_000 + index // 3))
     seen: list[str] = []
-    after: Settlement | None = None
-    while page := await list_unfinished(database, 10_000, 2, after):
-        seen += [row.id for row in page]
-        after = page[-1]
+    page = await page_of(database, limit=2)
+    while page.after is not None:
+        seen += [row.id for row in page.settlements]
+        page = await page_of(database, limit=2, after=page.after)
     assert seen == [f"s-{index}" for index in range(7)]
-    assert await list_unfinished(database, 999, 2) == []
+    assert (await page_of(database, before_ms=999)).after is None
+    assert (await page_of(database, "p-2")).after is None
+
+
+async def test_a_row_that_nobody_can_read_is_named_and_set_aside_ever_longer(database: Database) -> None:
+    await claimed(database, OTHERS[0])
+    await claimed(database, OTHERS[1])
+    await database.run(one_statement("UPDATE settlements SET kind = 'gift' WHERE id = 's-0'"))
+    page = await page_of(database)
+    assert (page.unreadable, [row.id for row in page.settlements]) == (["s-0"], ["s-1"])
+    asked = [await database.run(set_aside("s-0", "p-1", 10_000, 20)) for _ in range(6)]
+    assert asked == [(1, 2), (2, 4), (3, 8), (4, 16), (5, 20), (6, 20)]
+    assert (await page_of(database)).unreadable == []
+    assert (await page_of(database, now_ms=30_000)).unreadable == ["s-0"]
+    assert await count_set_aside(database, 5) == {"base-sepolia": 1}
+    assert await database.run(set_aside("s-1", "p-2", 10_000, 20)) == (0, 0)
+
+
+async def test_who_was_taken_over_writes_nothing_more(database: Database) -> None:
+    for process in ("p-1", "p-2"):
+        await database.run(join(process, 5_000, 1_000, is_alone=False))
+    row = await claimed(database)
+    assert await database.run(take_over("p-2", 4_000)) == 0  # its process lives
+    assert await database.run(renew("p-2", 9_000, 4_000))
+    assert await database.run(take_over("p-2", 5_000)) == 1
+    for late in (Move(State.CONFIRMED, 6_000), Move(State.FAILED, 6_000, proof=Proof.REVERTED)):
+        assert await database.run(move(row, late)) is None
+    assert await database.run(name_transaction(row, "0x" + "ab" * 32, 6_000)) is None
+    taken = await find_settlement(database, KEY)
+    assert taken is not None
+    assert (taken.holder, taken.state, taken.version) == ("p-2", row.state, row.version)
+    assert await database.run(move(taken, Move(State.CONFIRMED, 6_000))) is not None
+    assert not await database.run(renew("p-1", 9_000, 6_000))  # it was too late
+
+
+async def test_a_lease_has_one_holder_and_fences_off_the_one_before(database: Database) -> None:
+    for process in ("p-1", "p-2"):
+        await database.run(join(process, 5_000, 1_000, is_alone=False))
+    first = await database.run(take_lease("lane", "p-1", 1_000))
+    assert first is not None
+    assert await database.run(take_lease("lane", "p-1", 2_000)) == first
+    assert await database.run(take_lease("lane", "p-2", 2_000)) is None
+    assert await database.run(renew("p-2", 9_000, 2_000))
+    second = await database.run(take_lease("lane", "p-2", 5_000))
+    assert second is not None
+    assert second.token > first.token
+    filler = RawTransaction(b"raw", "0x" + "ab" * 32, "base-sepolia", SIGNER, 3, 6_000)
+    with pytest.raises(LeaseLost):
+        await database.run(store_filler(first, filler))
+    assert await count(database, "raw_transactions") == 0
+    await database.run(store_filler(second, filler))
+    await database.run(leave("p-2"))
+    assert await database.run(take_lease("lane", "p-3", 5_000)) is not None
+
+
+async def test_an_outcome_whose_block_is_gone_is_open_again_and_its_keys_with_it(database: Database) -> None:
+    row = await claimed(database, key=IdempotencyKey("k", "f"))
+    failure = Move(State.FAILED, 2_000, block_number=9, block_hash="0x09", proof=Proof.REVERTED, error="because")
+    assert await database.run(move(row, failure)) is not None
+    assert await list_blocks(database, "base-sepolia", 9) == [(9, "0x09")]
+    assert await list_blocks(database, "base-sepolia", 10) == []
+    (found,) = await list_in_block(database, "base-sepolia", 9, "0x09", 10)
+    opened = await database.run(reopen(found, "p-2", 3_000, "gone"))
+    assert opened is not None
+    assert (opened.state, opened.holder, opened.proof, opened.block_hash) == (State.BROADCAST, "p-2", None, None)
+    assert await database.run(reopen(found, "p-3", 3_000, "gone")) is None
+    key = await find_key(database, "k")
+    assert key is not None
+    assert key.answer is None
+    with pytest.raises(ValueError, match="cannot go from BROADCAST to BROADCAST"):
+        await database.run(reopen(opened, "p-2", 3_000, "gone"))
 
 
 async def test_the_events_replay_to_the_row(database: Database) -> None:
     row = await failed(database)
-    await database.run(reclaim_and_sign(row, NEW, None, sign))
+    await claimed_again(database, row)
     current = await find_settlement(database, KEY)
     events = await database.read(Statement("SELECT * FROM settlement_events ORDER BY version"))
     state = None

@@ -12,7 +12,10 @@ from tests.specification.settling import paused_mining
 from tests.specification.world import World
 
 # The hub's settlements say publicly who paid whom; every other table is the gateway's (contract 3.1).
-_HUB_TABLES = {"settlements", "settlement_events", "raw_transactions", "idempotency", "signer_lanes"}
+_HUB_TABLES = {
+    *("settlements", "settlement_events", "settlement_slots", "raw_transactions", "idempotency"),
+    *("signer_lanes", "gas_spent", "leases", "hub_processes"),
+}
 
 
 async def assert_refused(world: World, code: str, **fields: object) -> None:

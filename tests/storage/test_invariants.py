@@ -15,10 +15,12 @@ from tests.storage.test_purchases import NOW_MS, TRUST, Shop, key
 from tollkeeper.api import clock_ms
 from tollkeeper.core.transactions import Kind, Proof, State
 from tollkeeper.storage import StorageError, open_database
-from tollkeeper.storage.hub import Move, NewSettlement, Settlement, claim_and_sign, move, open_lane
+from tollkeeper.storage.claims import NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.invariants import broken_invariants
 from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.settlements import Move, Settlement, move
 from tollkeeper.storage.snapshot import open_snapshot
+from tollkeeper.storage.transactions import open_lane
 
 SIGNER = "0x" + "aa" * 20
 PAYMENT = json.dumps({"payload": {"authorization": {"validBefore": str(NOW_MS // 1000 + 60)}}})
@@ -37,6 +39,7 @@ def new_settlement(number: int) -> NewSettlement:
         confirm=True,
         purchase_data='{"purchaseId":"p"}',
         signer=SIGNER,
+        holder="p-1",
         now_ms=NOW_MS,
     )
 
@@ -50,9 +53,12 @@ class Books:
         self.shop = Shop(self.database)
 
     async def settle(self, number: int) -> Settlement:
-        signed = await self.database.run(
-            claim_and_sign(new_settlement(number), None, lambda nonce: (b"raw", f"0x{nonce:064x}"))
-        )
+        return await self.claim(new_settlement(number))
+
+    async def claim(self, new: NewSettlement) -> Settlement:
+        wishes = [Wish(new)]
+        (signed,) = await self.database.run(claim_and_sign(wishes, lambda nonce, _won: (b"raw", f"0x{nonce:064x}")))
+        assert signed.settlement is not None
         return signed.settlement
 
     async def fill(self) -> None:
@@ -73,11 +79,7 @@ class Books:
         await self.database.run(move(await self.settle(4), failed))
         await self.shop.claim(gate, 5)
         await self.shop.gates.delete(gone.id, NOW_MS)
-        await self.database.run(
-            claim_and_sign(
-                replace(new_settlement(6), payment=far_off()), None, lambda nonce: (b"raw", f"0x{nonce:064x}")
-            )
-        )
+        await self.claim(replace(new_settlement(6), payment=far_off()))
         await self.database.close()
 
     def break_with(self, *statements: str) -> None:
@@ -140,7 +142,7 @@ BROKEN: list[tuple[str, str]] = [
     ("i8_failed_has_a_proof", "UPDATE settlements SET proof = NULL WHERE id = 's-4'"),
     ("i8_failed_has_a_proof", "UPDATE settlements SET proof = 'expired', error = 'e' WHERE id = 's-1'"),
     ("i8_failed_has_a_proof", "UPDATE settlements SET proof = 'never_sent' WHERE id = 's-4'"),
-    ("i9_one_payment_per_signers_nonce", "UPDATE raw_transactions SET signer_nonce = 5"),
+    ("i9_every_slot_has_its_transaction", "UPDATE raw_transactions SET signer_nonce = 5"),
     ("i9_nonces_below_the_lanes_next", "UPDATE signer_lanes SET next_nonce = 6"),
     ("i9_nonces_below_the_lanes_next", "DELETE FROM signer_lanes"),
     ("i9_signed_is_what_was_signed", "UPDATE settlements SET transaction_hash = '' WHERE id = 's-3'"),

@@ -8,15 +8,18 @@ good is decided in `core.verification`, what a settlement becomes in the hub.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from tollkeeper.chains.receipts import Expected, ReceiptReader, ReceiptWatcher, Sighting, quantity
+from tollkeeper.chains.authorizations import AuthorizationReader
+from tollkeeper.chains.blocks import Block, data_of, read_block, word_of
+from tollkeeper.chains.receipts import Expected, ReceiptReader, ReceiptWatcher, Sighting, hash_of_block, quantity
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.core import evm
+from tollkeeper.core.settling import Depths
 from tollkeeper.core.verification import ChainFacts, EvmAsset
 
 if TYPE_CHECKING:
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.chains.evm")
 _FEES_LIFETIME_SECONDS: Final = 2.0
 _DEFAULT_TIP_WEI: Final = 1_000_000
-# A cancelled or used authorization is looked for in about the last five hours of Base.
-_LOG_RANGE_BLOCKS: Final = 9_000
 _ERROR_SELECTOR: Final = bytes.fromhex("08c379a0")
 # How nodes name an execution that ended without a revert (go-ethereum's and anvil's words). A contract wallet can bring
 # any of them about, so none may look like a node that does not answer.
@@ -50,7 +51,8 @@ class EvmConfig:
     asset: str = ""
     token_name: str = ""
     token_version: str = ""
-    depth_blocks: int = 1
+    depths: Depths = field(default_factory=Depths)
+    watch_blocks: int = 128
     gas_limit: int = 150_000
     gas_budget_per_hour: int = 6_000_000_000
     max_fee_per_gas_wei: int = 50_000_000_000
@@ -59,31 +61,27 @@ class EvmConfig:
     batch_items_max: int = 20
     timeout_seconds: float = 10.0
 
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The latest block as a node names it."""
-
-    number: int
-    timestamp_seconds: int
-    base_fee_wei: int
+    @property
+    def settlement_fee_cap_wei(self) -> int:
+        """What a settlement may pay per gas: an eighth above it is left to free a nonce that this did not pay for."""
+        return self.max_fee_per_gas_wei - self.max_fee_per_gas_wei // 9
 
 
 @dataclass(frozen=True, slots=True)
 class Fees:
-    """EIP-1559 fees in wei per gas, and what the signer's account held when they were read, in wei."""
+    """EIP-1559 fees in wei per gas."""
 
     max_fee_per_gas: int
     max_priority_fee_per_gas: int
-    signer_balance: int
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """The transaction that used an authorization up: by the transfer, or by its payer's cancellation."""
+class _Market:
+    """The node's tip and accounts' balances, good until then (event loop time)."""
 
-    transaction_hash: str
-    is_cancellation: bool
+    tip_wei: int
+    balances: dict[str, int]
+    until: float
 
 
 class Submission(Enum):
@@ -103,11 +101,11 @@ class EvmChain:
         self.problem = "the node was not asked yet"
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
-        self._reader = ReceiptReader(self.rpc.ask, config.depth_blocks)
+        self._reader = ReceiptReader(self.rpc.ask)
         self._watcher = ReceiptWatcher(self._reader)
         self._address = config.asset.lower() or config.network.usdc.address
-        self._fees: Fees | None = None
-        self._fees_until = 0.0
+        self.authorizations = AuthorizationReader(self.rpc.ask, self._address)
+        self._market: _Market | None = None
 
     async def open(self) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
@@ -169,11 +167,11 @@ class EvmChain:
             raise RpcUnavailable(msg)
         if quantity(chain_id) != self.network.chain_id:
             return f"the node's chain id is {quantity(chain_id)}, not {self.network.chain_id}"
-        if not _data(code):
+        if not data_of(code):
             return f"there is no contract at the asset's address {self._address}"
-        if _revert(separator) is not None or not _data(separator):
+        if _revert(separator) is not None or not data_of(separator):
             return "the asset has no DOMAIN_SEPARATOR(), so it takes no authorizations"
-        _word(separator)
+        word_of(separator)
         for said in (name, version):
             _revert(said)  # a node that did not run the call says nothing of the token
         asset = EvmAsset(
@@ -182,7 +180,7 @@ class EvmChain:
             self.config.token_name or _text(name),
             self.config.token_version or _text(version),
         )
-        if asset.separator != _data(separator):
+        if asset.separator != data_of(separator):
             return (
                 f"the EIP-712 domain {asset.name!r} version {asset.version!r} does not reproduce the asset's "
                 "DOMAIN_SEPARATOR()"
@@ -211,7 +209,7 @@ class EvmChain:
         Raises: RpcUnavailable.
         """
         code, word = await self.rpc.ask(self._wallet_calls(payload, asset))
-        return _accepts(word) if _data(code) else None
+        return _accepts(word) if data_of(code) else None
 
     async def state(
         self, payload: EvmPayload, asset: EvmAsset, sender: str, *, is_signed_by_key: bool
@@ -234,17 +232,17 @@ class EvmChain:
                 *(() if is_signed_by_key else (ask_wallet,)),
             ]
         )
-        has_code = bool(_data(payer_code))
+        has_code = bool(data_of(payer_code))
         if has_code and not word:
             word = await self.rpc.ask([ask_wallet])
         facts = ChainFacts(
-            asset_has_code=bool(_data(code)),
+            asset_has_code=bool(data_of(code)),
             wallet_accepts=_accepts(word[0]) if has_code else None,
-            nonce_used=_word(used) != 0,
-            balance=_word(balance),
+            nonce_used=word_of(used) != 0,
+            balance=word_of(balance),
             revert=_revert(simulation),
         )
-        return facts, _block(block)
+        return facts, read_block(block)
 
     async def simulate(self, payload: EvmPayload, sender: str) -> tuple[str | None, Block]:
         """The revert reason that settling would meet now (None: it would pass), and the latest block.
@@ -254,76 +252,44 @@ class EvmChain:
         simulation, block = await self.rpc.ask(
             [self._simulation(payload, sender), ("eth_getBlockByNumber", ["latest", False])]
         )
-        return _revert(simulation), _block(block)
-
-    async def authorization_used(self, payer: str, nonce: str) -> tuple[bool, Block]:
-        """Was this authorization used or cancelled, as of the latest block? Raises: RpcUnavailable."""
-        used, block = await self.rpc.ask(
-            [
-                self._read_call(evm.authorization_state_calldata(payer, nonce)),
-                ("eth_getBlockByNumber", ["latest", False]),
-            ]
-        )
-        return _word(used) != 0, _block(block)
-
-    async def find_use(self, payer: str, nonce: str) -> str | None:
-        """The hash of the transaction that used or cancelled the authorization; None where it is not found.
-
-        Raises: RpcUnavailable.
-        """
-        use = await self.use_of(payer, nonce)
-        return None if use is None else use.transaction_hash
-
-    async def use_of(self, payer: str, nonce: str) -> Use | None:
-        """How the authorization was used up, as `find_use` finds it. Raises: RpcUnavailable."""
-        latest = quantity(await self._result("eth_blockNumber"))
-        events = [evm.AUTHORIZATION_USED_TOPIC, evm.AUTHORIZATION_CANCELED_TOPIC]
-        wanted = {
-            "address": self._address,
-            "topics": [events, "0x" + "0" * 24 + payer[2:], nonce],
-            "fromBlock": hex(max(0, latest - _LOG_RANGE_BLOCKS)),
-            "toBlock": "latest",
-        }
-        (logs,) = await self.rpc.ask([("eth_getLogs", [wanted])])
-        if not isinstance(logs, list) or not logs or not isinstance(logs[0], dict):
-            return None
-        found, topics = logs[0].get("transactionHash"), logs[0].get("topics")
-        if not isinstance(found, str) or not isinstance(topics, list) or not topics:
-            return None
-        return Use(found.lower(), is_cancellation=str(topics[0]).lower() == evm.AUTHORIZATION_CANCELED_TOPIC)
-
-    async def sender_of(self, transaction_hash: str) -> str | None:
-        """Whose transaction it is, in lower case; None where the node does not know it. Raises: RpcUnavailable."""
-        found = await self._result("eth_getTransactionByHash", transaction_hash)
-        sender = found.get("from") if isinstance(found, dict) else None
-        return sender.lower() if isinstance(sender, str) else None
+        return _revert(simulation), read_block(block)
 
     async def latest_block(self) -> Block:
         """The latest block. Raises: RpcUnavailable."""
         (block,) = await self.rpc.ask([("eth_getBlockByNumber", ["latest", False])])
-        return _block(block)
+        return read_block(block)
 
-    async def fees(self, signer: str, base_fee_wei: int) -> Fees:
+    async def fees(self, base_fee_wei: int) -> Fees:
         """Fees for a transaction now: twice the base fee and the node's tip, under the configured cap.
 
-        Tip and the signer's balance are remembered for about a block. Raises: RpcUnavailable, also where the cap is
-        below what the next block asks.
+        Raises: RpcUnavailable, also where the cap is below what the next block asks.
         """
-        now = asyncio.get_running_loop().time()
-        known = self._fees
-        if known is None or now >= self._fees_until:
-            tip, balance = await self.rpc.ask(
-                [("eth_maxPriorityFeePerGas", []), ("eth_getBalance", [signer, "latest"])]
-            )
-            tip_wei = _DEFAULT_TIP_WEI if isinstance(tip, RpcError) else quantity(tip)
-            known = Fees(0, tip_wei, quantity(balance))
-            self._fees, self._fees_until = known, now + _FEES_LIFETIME_SECONDS
-        cap = self.config.max_fee_per_gas_wei
-        tip_wei = min(known.max_priority_fee_per_gas, cap)
+        cap = self.config.settlement_fee_cap_wei
+        tip_wei = min((await self._market_now(())).tip_wei, cap)
         if base_fee_wei + tip_wei > cap:
             msg = f"gas costs more than the configured {cap} wei"
             raise RpcUnavailable(msg)
-        return Fees(min(2 * base_fee_wei + tip_wei, cap), tip_wei, known.signer_balance)
+        return Fees(min(2 * base_fee_wei + tip_wei, cap), tip_wei)
+
+    async def balances(self, addresses: tuple[str, ...]) -> list[int]:
+        """What these accounts hold, in wei, in their order; remembered for about a block. Raises: RpcUnavailable."""
+        market = await self._market_now(addresses)
+        return [market.balances[address] for address in addresses]
+
+    async def _market_now(self, addresses: tuple[str, ...]) -> _Market:
+        """Tip and balances, read in one batch about once a block."""
+        now = asyncio.get_running_loop().time()
+        known = self._market
+        if known is not None and now < known.until and all(address in known.balances for address in addresses):
+            return known
+        asked = tuple(dict.fromkeys((*addresses, *(known.balances if known is not None else ()))))
+        tip, *held = await self.rpc.ask(
+            [("eth_maxPriorityFeePerGas", []), *(("eth_getBalance", [address, "latest"]) for address in asked)]
+        )
+        tip_wei = _DEFAULT_TIP_WEI if isinstance(tip, RpcError) else quantity(tip)
+        balances = dict(zip(asked, map(quantity, held), strict=True))
+        self._market = _Market(tip_wei, balances, now + _FEES_LIFETIME_SECONDS)
+        return self._market
 
     async def pending_nonce(self, signer: str) -> int:
         """The first nonce that the node has not seen from this account. Raises: RpcUnavailable."""
@@ -354,6 +320,34 @@ class EvmChain:
             return Submission.UNCLEAR
         return Submission.TAKEN if isinstance(known, dict) else Submission.UNCLEAR
 
+    async def known_to_node(self, hashes: Sequence[str]) -> set[str]:
+        """Which of these transactions the node has, mined or waiting. Raises: RpcUnavailable."""
+        answers = await self.rpc.ask([("eth_getTransactionByHash", [one]) for one in hashes])
+        return {one for one, answer in zip(hashes, answers, strict=True) if isinstance(answer, dict)}
+
+    async def submit_all(self, raws: Sequence[tuple[bytes, str]]) -> set[str]:
+        """Hands signed transactions (bytes, hash) to the node in their order, joined; those that it has afterwards.
+
+        Raises: RpcUnavailable where nothing is known of any.
+        """
+        answers = await self.rpc.ask([("eth_sendRawTransaction", ["0x" + raw.hex()]) for raw, _ in raws])
+        taken: set[str] = set()
+        unclear: list[str] = []
+        for (_, one), answer in zip(raws, answers, strict=True):
+            if isinstance(answer, str) and answer.lower() == one:
+                taken.add(one)
+            else:
+                reason = answer.message if isinstance(answer, RpcError) else "the node named another hash"
+                _LOG.warning("send_refused", network=self.network.name, transaction=one, reason=reason)
+                unclear.append(one)
+        return taken | (await self.known_to_node(unclear) if unclear else set())
+
+    async def block_hashes(self, numbers: Sequence[int]) -> dict[int, str]:
+        """The canonical hashes of those of these blocks that the node has. Raises: RpcUnavailable."""
+        blocks = await self.rpc.ask([("eth_getBlockByNumber", [hex(number), False]) for number in numbers])
+        hashes = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
+        return {number: one for number, one in hashes.items() if one is not None}
+
     async def wait(self, expected: Expected, deadline: float) -> Sighting:
         """The first sighting at the configured depth, or at `deadline` (event loop time) what was seen last."""
         return await self._watcher.wait(expected, deadline)
@@ -375,17 +369,6 @@ class EvmChain:
             raise RpcUnavailable(msg) from error
 
 
-def _data(answer: Answer) -> bytes:
-    """Bytes in hex. Raises: RpcUnavailable for anything else."""
-    if isinstance(answer, str) and answer.startswith("0x"):
-        try:
-            return bytes.fromhex(answer[2:])
-        except ValueError:
-            pass
-    msg = f"the node refused a read: {answer.message}" if isinstance(answer, RpcError) else "the node sent no bytes"
-    raise RpcUnavailable(msg)
-
-
 def _height(answers: list[Answer] | RpcUnavailable) -> int | None:
     """The latest block in a probe's answers; None where the node does not name it."""
     latest = None if isinstance(answers, RpcUnavailable) else answers[-1]
@@ -395,42 +378,22 @@ def _height(answers: list[Answer] | RpcUnavailable) -> int | None:
         return None
 
 
-def _word(answer: Answer) -> int:
-    data = _data(answer)
-    if len(data) != 32:
-        msg = "the asset answered with something that is no number"
-        raise RpcUnavailable(msg)
-    return int.from_bytes(data, "big")
-
-
 def _text(answer: Answer) -> str:
     try:
-        return "" if isinstance(answer, RpcError) else evm.decode_string(_data(answer))
+        return "" if isinstance(answer, RpcError) else evm.decode_string(data_of(answer))
     except ValueError:
         return ""
 
 
-def _block(answer: Answer) -> Block:
-    if not isinstance(answer, dict):
-        msg = "the node does not show its latest block"
-        raise RpcUnavailable(msg)
-    base_fee = answer.get("baseFeePerGas")
-    return Block(
-        quantity(answer.get("number")),
-        quantity(answer.get("timestamp")),
-        0 if base_fee is None else quantity(base_fee),
-    )
-
-
 def _accepts(answer: Answer) -> bool:
     """A wallet's yes to a signature. Raises: RpcUnavailable where the node did not run the call."""
-    return _revert(answer) is None and evm.is_wallet_acceptance(_data(answer))
+    return _revert(answer) is None and evm.is_wallet_acceptance(data_of(answer))
 
 
 def _revert(answer: Answer) -> str | None:
     """The reason of a reverted eth_call; None where it passed. Raises: RpcUnavailable where the node did not run it."""
     if not isinstance(answer, RpcError):
-        _data(answer)
+        data_of(answer)
         return None
     data = answer.data if isinstance(answer.data, str) else ""
     if answer.code != 3 and "revert" not in answer.message.lower() and not data.startswith("0x"):

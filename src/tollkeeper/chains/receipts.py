@@ -35,7 +35,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A transaction of ours and the transfer in it. Addresses, nonce and hash are lower-case hex, value base units."""
+    """A transaction of ours and the transfer in it. Addresses, nonce and hash are lower-case hex, value base units.
+
+    `depth_blocks`: confirmations that make a sighting of it deep; 1 is the block itself.
+    """
 
     transaction_hash: str
     asset: str
@@ -43,6 +46,7 @@ class Expected:
     pay_to: str
     value: int
     nonce: str
+    depth_blocks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Sighting:
     verdict: Verdict
     deep: bool = False
     block_number: int | None = None
+    block_hash: str | None = None
 
 
 NOTHING_SEEN: Final = Sighting(Verdict.ABSENT)
@@ -91,10 +96,8 @@ def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
 class ReceiptReader:
     """Reads sightings of many transactions in two round trips."""
 
-    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], depth_blocks: int) -> None:
-        """`depth_blocks`: confirmations that make a sighting deep; 1 is the block itself."""
+    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]]) -> None:
         self._ask = ask
-        self._depth_blocks = depth_blocks
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
         """What the chain shows now, in the order asked. Raises: RpcUnavailable."""
@@ -115,11 +118,12 @@ class ReceiptReader:
             msg = "the node does not name its latest block"
             raise RpcUnavailable(msg)
         latest = quantity(head)
-        canonical = {number: _hash_of(block) for number, block in zip(numbers, blocks, strict=True)}
+        canonical = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
         sightings = [NOTHING_SEEN] * len(wanted)
         for index, (verdict, number, block_hash) in found.items():
             if canonical[number] == block_hash:
-                sightings[index] = Sighting(verdict, latest - number + 1 >= self._depth_blocks, number)
+                is_deep = latest - number + 1 >= wanted[index].depth_blocks
+                sightings[index] = Sighting(verdict, is_deep, number, block_hash)
         return sightings
 
 
@@ -131,7 +135,8 @@ def _block_of(receipt: dict[str, Any]) -> tuple[int, str]:
     return quantity(receipt.get("blockNumber")), block_hash.lower()
 
 
-def _hash_of(block: object) -> str | None:
+def hash_of_block(block: object) -> str | None:
+    """The hash that a block object names; None where there is no such block."""
     block_hash = block.get("hash") if isinstance(block, dict) else None
     return block_hash.lower() if isinstance(block_hash, str) else None
 

@@ -39,7 +39,8 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
     State.BROADCAST: frozenset({State.MINED, State.CONFIRMED, State.FAILED}),
     State.MINED: frozenset({State.CONFIRMED, State.BROADCAST, State.FAILED}),
     State.CONFIRMED: frozenset({State.BROADCAST}),  # a reorganisation of the chain
-    State.FAILED: frozenset({State.CLAIMED}),  # the same, still valid payment was presented again
+    # The same, still valid payment was presented again; or a reorganisation took the proof away.
+    State.FAILED: frozenset({State.CLAIMED, State.BROADCAST}),
 }
 
 

@@ -176,12 +176,12 @@ class ChainProofs:
         chain = self._chains[owed.key.network]
         if chain.asset is None or chain.asset.address != owed.key.asset:
             raise RpcUnavailable(chain.problem or "the node's asset is not the facilitator's")
-        used, block = await chain.authorization_used(owed.key.payer, owed.key.nonce)
+        standing = await chain.authorizations.standing(owed.key.payer, owed.key.nonce, (), depth_blocks=1)
         end = owed.valid_before
-        is_over = end is not None and block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS
-        if not used:
+        is_over = end is not None and standing.block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS
+        if not standing.is_used:
             return Finding(Seen.EXPIRED) if is_over else _NOTHING
-        use = await chain.use_of(owed.key.payer, owed.key.nonce)
+        use = await chain.authorizations.find_use(owed.key.payer, owed.key.nonce)
         if use is None:  # used, and where is not to be seen: perhaps too long ago
             return Finding(Seen.FOREIGN) if is_over else _NOTHING
         transaction = use.transaction_hash
@@ -193,7 +193,7 @@ class ChainProofs:
             return Finding(Seen.CANCELLED, transaction)
         if sighting.verdict is not Verdict.TRANSFERRED:
             return Finding(Seen.FOREIGN, transaction)
-        is_theirs = (await chain.sender_of(transaction)) in signers if signers else bool(named)
+        is_theirs = (await chain.authorizations.sender_of(transaction)) in signers if signers else bool(named)
         return Finding(Seen.PAID if is_theirs else Seen.FOREIGN, transaction)
 
 

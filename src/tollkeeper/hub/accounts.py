@@ -1,4 +1,4 @@
-"""The networks that this hub settles on and the account that pays for each (contract 5.2, 5.3).
+"""The networks that this hub settles on and the accounts that pay for each (contract 5.2, 5.3).
 
 What a network is called, whether its node has answered and which asset is taken there. What a settlement is, is not
 decided here.
@@ -21,19 +21,23 @@ if TYPE_CHECKING:
     from tollkeeper.core.verification import Check, EvmAsset
     from tollkeeper.core.wire import EvmPayload
     from tollkeeper.hub.gas import Gas
-    from tollkeeper.hub.signer import Signer, SignerPolicy
+    from tollkeeper.hub.signer_pool import SignerPool
 
 RETRY_AFTER_SECONDS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The signer that settles on one network, with what it may sign and spend there."""
+    """One network with the signers that settle on it, and what that may cost in an hour."""
 
     chain: EvmChain
-    signer: Signer
-    policy: SignerPolicy
+    signers: SignerPool
     gas: Gas
+
+    @property
+    def caller(self) -> str:
+        """From whom a settlement is simulated: the token does not ask who carries an authorization out."""
+        return self.signers.addresses[0]
 
 
 def enabled_assets(accounts: Mapping[str, Account]) -> dict[str, EvmAsset]:

@@ -24,14 +24,17 @@ from tollkeeper.core.signatures import Algorithm, VerifyingKey
 from tollkeeper.hub.accounts import Account
 from tollkeeper.hub.completer import Completer, open_account
 from tollkeeper.hub.facilitator import Facilitator
-from tollkeeper.hub.gas import WINDOW_MS, Gas
+from tollkeeper.hub.gas import Gas
 from tollkeeper.hub.gateway_signature import local_path
 from tollkeeper.hub.history import history_routes, status_routes
+from tollkeeper.hub.membership import Membership
+from tollkeeper.hub.metrics import HubMetrics
+from tollkeeper.hub.purse import Purse
 from tollkeeper.hub.settlement import Settlements
 from tollkeeper.hub.signer import Signer, SignerPolicy
+from tollkeeper.hub.signer_pool import Relayer, SignerPool
 from tollkeeper.hub.transfer import Transfers
 from tollkeeper.storage.database import Statement
-from tollkeeper.storage.hub import signed_per_minute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +53,10 @@ _UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/")
 
 @dataclass(frozen=True, slots=True)
 class HubNetwork:
-    """One EVM network and the account that settles on it."""
+    """One EVM network and the accounts that settle on it, at least one."""
 
     config: EvmConfig
-    signer: Signer
+    signers: tuple[Signer, ...]
 
 
 class Hub:
@@ -69,12 +72,19 @@ class Hub:
         trusted_keys: Mapping[str, bytes] | None = None,
         now_ms: Callable[[], int] = clock_ms,
         completer_interval_seconds: float = 2.0,
+        shared_life_seconds: float | None = None,
     ) -> None:
-        """`public_url`: where the hub is reached. `trusted_keys`: gateways' Ed25519 public keys by key id."""
+        """`public_url`: where the hub is reached. `trusted_keys`: gateways' Ed25519 public keys by key id.
+
+        `shared_life_seconds`: other hub processes use the database too, and one that is silent for so long is dead;
+        None where it is this one's alone.
+        """
         self.database = database
         self.auth = auth
         self.public_url = public_url.rstrip("/")
-        self.settlements = Settlements(database, now_ms, self.status_url)
+        self.metrics = HubMetrics()
+        self.membership = Membership(database, now_ms, shared_life_seconds)
+        self.settlements = Settlements(database, now_ms, self.status_url, self.membership, self.metrics)
         self._now_ms = now_ms
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
         self.trusted_keys = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
@@ -85,12 +95,19 @@ class Hub:
         self.transfers = Transfers(
             self.accounts, self.settlements, self.trusted_keys, urlsplit(self.public_url).path, now_ms
         )
-        self.completer = Completer(database, self.settlements, self.accounts, now_ms, completer_interval_seconds)
+        self.completer = Completer(
+            database,
+            self.settlements,
+            self.accounts,
+            now_ms,
+            self.membership,
+            self.metrics,
+            completer_interval_seconds,
+        )
 
     async def start(self) -> None:
         """Opens the networks whose node answers and begins to finish what a former run left. Raises: StorageError."""
-        for name, account in self.accounts.items():
-            account.gas.remember(await signed_per_minute(self.database, name, self._now_ms() - WINDOW_MS))
+        await self.membership.start()
         await asyncio.gather(*(self._open(account) for account in self.accounts.values()))
         self.completer.start()
 
@@ -99,18 +116,22 @@ class Hub:
         await self.completer.close()
         for account in self.accounts.values():
             await account.chain.close()
+        await self.membership.close()
 
     async def problems(self) -> list[str]:
         """Everything that keeps the hub from its work now."""
         return [*await self.unreadiness(), *self.shortages()]
 
     def shortages(self) -> list[str]:
-        """Signers that had no gas money when it was looked at last."""
-        return [
-            f"{name}: the signer {account.signer.address} has no gas money"
+        """What an operator should know, though the hub works: signers without money, settlements set aside."""
+        told = [
+            f"{name}: the signer {relayer.signer.address} has no gas money"
             for name, account in self.accounts.items()
-            if account.gas.is_empty
+            for relayer in account.signers.relayers
+            if relayer.purse.is_empty
         ]
+        aside = self.completer.set_aside.items()
+        return told + [f"{name}: {count} settlements cannot be worked on" for name, count in aside]
 
     async def unreadiness(self) -> list[str]:
         """Why the hub is not ready; empty when it is (contract 2).
@@ -127,7 +148,7 @@ class Hub:
                 found.append(f"{name}: {account.chain.problem}")
                 continue
             try:
-                await account.chain.mined_nonce(account.signer.address)
+                await account.chain.mined_nonce(account.caller)
             except RpcUnavailable as error:
                 found.append(f"{name}: {error}")
         return found
@@ -142,16 +163,24 @@ class Hub:
         if chain_id is None:
             msg = f"{name} is not an EVM network"
             raise ValueError(msg)
-        policy = SignerPolicy(
-            chain_id=chain_id,
-            assets=frozenset({config.asset.lower() or config.network.usdc.address}),
-            gas_max=config.gas_limit,
-            max_fee_per_gas_max=config.max_fee_per_gas_wei,
-            own=network.signer.address,
-            carriers=allowed_carriers(config.batcher) if config.batch_queue_depth else (),
-        )
-        gas = Gas(name, config.gas_budget_per_hour, config.gas_limit, self.trusted_keys, self._now_ms)
-        return Account(EvmChain(config), network.signer, policy, gas)
+        carriers = allowed_carriers(config.batcher) if config.batch_queue_depth else ()
+        relayers = [
+            Relayer(
+                signer,
+                SignerPolicy(
+                    chain_id=chain_id,
+                    assets=frozenset({config.asset.lower() or config.network.usdc.address}),
+                    gas_max=config.gas_limit,
+                    max_fee_per_gas_max=config.max_fee_per_gas_wei,
+                    own=signer.address,
+                    carriers=carriers,
+                ),
+                Purse(name, signer.address, config.gas_limit, self.metrics),
+            )
+            for signer in network.signers
+        ]
+        gas = Gas(name, config.gas_budget_per_hour, self.trusted_keys, self._now_ms)
+        return Account(EvmChain(config), SignerPool(relayers), gas)
 
     async def _open(self, account: Account) -> None:
         try:

@@ -1,62 +1,83 @@
-"""Finishes what no request is carrying forward: after a crash, a lost answer, a slow chain (security F1-F5, F9).
+"""Finishes what no request is carrying forward: after a crash, a lost answer, a slow chain (security F1-F9, F20, F23).
 
-At start and then every interval it takes the unfinished rows that nobody has touched lately: sends the stored bytes
-again, looks for receipts in one batch per network, and records what is proven. It also opens the networks whose node
-did not answer yet, asks all nodes from time to time whether they are what they should be, and keeps each signer's
-nonces moving: a stored transaction that the chain still lacks is sent again, whatever became of its row, because
-everything signed later waits behind it. Several completers do no harm, because each transition is taken once.
+At start and then every interval: takes over what belongs to processes that are gone; looks whether blocks that outcomes
+rest on are still there; keeps each signer's nonces moving; reads the receipts of everything unfinished in batches and
+records what is proven, a page in one commit. A row that cannot be worked on is set aside, ever longer, and the operator
+told; the others go on. It also opens the networks whose node did not answer yet, and asks all nodes from time to time
+whether they are what they should be.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Sighting, Verdict
+from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.settling import EXPIRY_MARGIN_SECONDS
 from tollkeeper.core.transactions import State
-from tollkeeper.hub.nonces import NonceKeeper
-from tollkeeper.hub.pipeline import expected_transfer
+from tollkeeper.hub.lanes import LaneKeeper, LaneView
+from tollkeeper.hub.recovery import Finding, expected_transfer, valid_before
+from tollkeeper.hub.reorganisations import ReorganisationWatch
 from tollkeeper.storage import StorageError
-from tollkeeper.storage.hub import Settlement, list_unfinished, name_transaction, raws_of_settlement
+from tollkeeper.storage.settlements import (
+    Settlement,
+    count_set_aside,
+    has_orphans,
+    list_unfinished,
+    set_aside,
+    take_over,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from tollkeeper.chains.receipts import Sighting
     from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.membership import Membership
+    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement import Settlements
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE_ROWS: Final = 500
+_ASKED_AT_ONCE: Final = 32
 CHECK_INTERVAL_SECONDS: Final = 15.0
+# A row that failed so often in a row is an alert of its own.
+FAILURES_ALERT: Final = 5
+_SET_ASIDE_MAX_SECONDS: Final = 3600
 
 
 class Completer:
     """The background task. `start` it once, `close` it before the database."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the parts that it sets to work
         self,
         database: Database,
         settlements: Settlements,
         accounts: Mapping[str, Account],
         clock_ms: Callable[[], int],
+        membership: Membership,
+        metrics: HubMetrics,
         interval_seconds: float,
     ) -> None:
         self._database = database
         self._settlements = settlements
         self._accounts = accounts
         self._clock_ms = clock_ms
+        self._membership = membership
+        self._metrics = metrics
         self._interval_seconds = interval_seconds
         self._task: asyncio.Task[None] | None = None
-        self.nonces = NonceKeeper(database, clock_ms)
+        self.lanes = LaneKeeper(database, clock_ms, membership, metrics, settlements.is_active)
+        self._watch = ReorganisationWatch(database, clock_ms, membership, metrics)
         self.check_interval_seconds = CHECK_INTERVAL_SECONDS
         self._last_check = -CHECK_INTERVAL_SECONDS
+        self.set_aside: dict[str, int] = {}  # by network, as counted last
 
     def start(self) -> None:
         """Begins, with a first pass at once."""
@@ -82,20 +103,53 @@ class Completer:
 
     async def complete(self, before_ms: int) -> None:
         """One pass over everything unfinished and untouched since `before_ms`. Raises: StorageError."""
-        await self._check_networks()
-        after: Settlement | None = None
-        while page := await list_unfinished(self._database, before_ms, _PAGE_ROWS, after):
-            after = page[-1]
-            for name, account in self._accounts.items():
-                mine = [row for row in page if row.key.network == name and not self._settlements.is_active(row.id)]
-                if account.chain.asset is not None:
-                    await _on_network(account, self._complete_rows(account, mine))
+        is_due = await self._check_networks()
+        if await has_orphans(self._database, self._membership.id, self._clock_ms()):
+            taken = await self._database.run(take_over(self._membership.id, self._clock_ms()))
+            _LOG.info("settlements_taken_over", settlements=taken)
+        views: dict[str, LaneView] = {}
         for account in self._accounts.values():
             if account.chain.asset is not None:
-                await _on_network(account, self.nonces.move(account))
+                await _on_network(account, self._see_network(account, views, thoroughly=is_due))
+        after: tuple[int, str] | None = None
+        while True:
+            page = await list_unfinished(
+                self._database,
+                self._membership.id,
+                before_ms=before_ms,
+                now_ms=self._clock_ms(),
+                limit=_PAGE_ROWS,
+                after=after,
+            )
+            if page.after is None:
+                break
+            after = page.after
+            for settlement_id in page.unreadable:
+                await self._set_aside(settlement_id)
+            for name, view in views.items():
+                account = self._accounts[name]
+                mine = [row for row in page.settlements if row.key.network == name]
+                mine = [row for row in mine if not self._settlements.is_active(row.id)]
+                if mine:
+                    await _on_network(account, self._complete_rows(account, mine, view))
+        await self._count_set_aside()
 
-    async def _check_networks(self) -> None:
-        """Opens networks whose node did not answer at the start; from time to time asks every node who it is again."""
+    async def _see_network(self, account: Account, views: dict[str, LaneView], *, thoroughly: bool) -> None:
+        """Watches blocks and keeps lanes; a network whose node does not answer gets no view."""
+        head = await account.chain.latest_block()
+        await self._watch.look(account, head.number, thoroughly=thoroughly)
+        view = LaneView(chain_seconds=head.timestamp_seconds)
+        for relayer in account.signers.relayers:
+            seen = await self.lanes.move(account, relayer)
+            view.waiting |= seen.waiting
+            view.taken |= seen.taken
+        views[account.chain.network.name] = view
+
+    async def _check_networks(self) -> bool:
+        """Opens networks whose node did not answer at the start; from time to time asks every node who it is again.
+
+        Returns whether it was time for that.
+        """
         now = asyncio.get_running_loop().time()
         is_due = now >= self._last_check + self.check_interval_seconds
         if is_due:
@@ -105,50 +159,78 @@ class Completer:
             if is_due or (chain.asset is None and not chain.is_refused):
                 with suppress(RpcUnavailable):
                     await open_account(account, self._settlements)
-                    await _see_balance(account)
+                    await _see_balances(account)
+        return is_due
 
-    async def _complete_rows(self, account: Account, rows: list[Settlement]) -> None:
-        chain = account.chain
-        signed = []
-        for row in rows:
-            if row.state is State.CLAIMED:  # never signed: nobody is charged for a call given up long ago
-                await self._settlements.pipeline.give_up(row)
+    async def _complete_rows(self, account: Account, rows: list[Settlement], view: LaneView) -> None:
+        pipeline, chain = self._settlements.pipeline, account.chain
+        findings = [pipeline.given_up(row) for row in rows if row.state is State.CLAIMED]
+        signed = [row for row in rows if row.state is not State.CLAIMED]
+        if signed:
+            sightings = await chain.look([expected_transfer(row, chain.config.depths) for row in signed])
+            limit = asyncio.Semaphore(_ASKED_AT_ONCE)
+            judged = await asyncio.gather(
+                *(self._judge(account, row, one, view, limit) for row, one in zip(signed, sightings, strict=True))
+            )
+            findings += [finding for finding in judged if finding is not None]
+        await self._apply(findings)
+
+    async def _judge(
+        self, account: Account, row: Settlement, sighting: Sighting, view: LaneView, limit: asyncio.Semaphore
+    ) -> Finding | None:
+        """What became of one row; None where nothing did, or it had to be set aside."""
+        pipeline = self._settlements.pipeline
+        try:
+            if sighting.verdict is Verdict.ABSENT and self._needs_a_closer_look(row, view):
+                async with limit:
+                    finding = await pipeline.recovery.find_out(account, row)
             else:
-                signed.append(row)
-        if not signed:
-            return
-        sightings = await chain.look([expected_transfer(row) for row in signed])
-        for row, sighting in zip(signed, sightings, strict=True):
-            try:
-                await self._complete_row(account, row, sighting)
-            except (RpcUnavailable, StorageError):
-                raise
-            except Exception:  # noqa: BLE001 - a poison row: the others go on
-                _LOG.exception("settlement_parked", settlement=row.id)
+                submission = Submission.TAKEN if row.transaction_hash in view.taken else Submission.UNCLEAR
+                finding = await pipeline.judge(account, row, submission, sighting)
+        except RpcUnavailable as error:
+            _LOG.warning("settlement_waits", settlement=row.id, reason=str(error))
+        except StorageError:
+            raise
+        except Exception:  # noqa: BLE001 - a poison row: the others go on
+            _LOG.exception("settlement_not_understood", settlement=row.id)
+            await self._set_aside(row.id)
+        else:
+            return finding if finding.move is not None else None
+        return None
 
-    async def _complete_row(self, account: Account, row: Settlement, sighting: Sighting) -> None:
-        chain, pipeline = account.chain, self._settlements.pipeline
-        submission = Submission.UNCLEAR
-        if sighting.verdict is Verdict.ABSENT:
-            raws = await raws_of_settlement(self._database, row)
-            if len(raws) > 1:
-                row, sighting = await self._sight_others(account, row, sighting)
-            if raws and sighting.verdict is Verdict.ABSENT:
-                submission = await chain.submit(raws[0].raw, raws[0].hash)
-        advance = await pipeline.record(chain, row, submission, sighting)
-        if sighting.verdict is Verdict.ABSENT and advance.settlement.state in {State.SIGNED, State.BROADCAST}:
-            await pipeline.expire(chain, advance.settlement)
+    def _needs_a_closer_look(self, row: Settlement, view: LaneView) -> bool:
+        """Is its transaction no longer waiting, or its authorization over? Raises: as `valid_before`."""
+        if row.transaction_hash not in view.waiting:
+            return True
+        return valid_before(row) + EXPIRY_MARGIN_SECONDS <= view.chain_seconds
 
-    async def _sight_others(self, account: Account, row: Settlement, absent: Sighting) -> tuple[Settlement, Sighting]:
-        """What the chain shows of a row's other transactions: one that was replaced may have been mined after all."""
-        for raw in await raws_of_settlement(self._database, row):
-            if raw.hash == row.transaction_hash:
-                continue
-            (sighting,) = await account.chain.look([replace(expected_transfer(row), transaction_hash=raw.hash)])
-            if sighting.verdict is not Verdict.ABSENT:
-                named = await self._database.run(name_transaction(row, raw.hash, self._clock_ms()))
-                return (row, absent) if named is None else (named, sighting)
-        return row, absent
+    async def _apply(self, findings: list[Finding]) -> None:
+        """Records a page in one commit; where that cannot be, row by row, so that the one at fault is found."""
+        pipeline = self._settlements.pipeline
+        try:
+            await pipeline.apply(findings)
+        except StorageError:
+            raise
+        except Exception:  # noqa: BLE001 - one of them
+            for finding in findings:
+                try:
+                    await pipeline.apply([finding])
+                except StorageError:
+                    raise
+                except Exception:  # noqa: BLE001 - this one
+                    _LOG.exception("settlement_not_understood", settlement=finding.settlement.id)
+                    await self._set_aside(finding.settlement.id)
+
+    async def _set_aside(self, settlement_id: str) -> None:
+        """Leaves a row alone for twice as long as the last time, and says so."""
+        unit = set_aside(settlement_id, self._membership.id, self._clock_ms(), _SET_ASIDE_MAX_SECONDS)
+        failures, seconds = await self._database.run(unit)
+        _LOG.error("settlement_set_aside", settlement=settlement_id, failures=failures, seconds=seconds)
+
+    async def _count_set_aside(self) -> None:
+        self.set_aside = await count_set_aside(self._database, FAILURES_ALERT)
+        for name in self._accounts:
+            self._metrics.set_aside.labels(name).set(self.set_aside.get(name, 0))
 
 
 async def _on_network(account: Account, work: Awaitable[None]) -> None:
@@ -159,21 +241,22 @@ async def _on_network(account: Account, work: Awaitable[None]) -> None:
         _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
 
 
-async def _see_balance(account: Account) -> None:
-    """Looks at the signer's money also while nobody settles. Raises: RpcUnavailable."""
+async def _see_balances(account: Account) -> None:
+    """Looks at the signers' money also while nobody settles. Raises: RpcUnavailable."""
     if account.chain.asset is not None:
         block = await account.chain.latest_block()
-        fees = await account.chain.fees(account.signer.address, block.base_fee_wei)
-        account.gas.see_balance(fees.signer_balance, fees.max_fee_per_gas)
+        fees = await account.chain.fees(block.base_fee_wei)
+        held = await account.chain.balances(account.signers.addresses)
+        account.signers.see_balances(held, fees.max_fee_per_gas)
 
 
 async def open_account(account: Account, settlements: Settlements) -> None:
-    """Opens a network and, where it was not open, its signer's lane. Raises: RpcUnavailable, StorageError."""
+    """Opens a network and, where it was not open, its signers' lanes. Raises: RpcUnavailable, StorageError."""
     was_open = account.chain.asset is not None
     await account.chain.open()
     if account.chain.asset is not None and not was_open:
         try:
-            await settlements.open_lane(account)
+            await settlements.open_lanes(account)
         except RpcUnavailable:
             account.chain.asset = None  # not usable before its nonces are known
             raise

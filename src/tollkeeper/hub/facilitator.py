@@ -32,8 +32,8 @@ from tollkeeper.core.verification import (
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment
 from tollkeeper.hub.accounts import Account, checked_signature, enabled_assets, require_reachable, unavailable
 from tollkeeper.hub.gateway_signature import read_gateway_signature
+from tollkeeper.hub.orders import Order, Outcome, requirements_hash
 from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_settle_options, read_plain
-from tollkeeper.hub.settlement import Order, Outcome, Settlements, requirements_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.signatures import VerifyingKey
+    from tollkeeper.hub.settlement import Settlements
 
 _SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
 
@@ -91,9 +92,10 @@ class Facilitator:
         asset = self._assets()[ALIASES.get(asked.payment.network, asked.payment.network)]
         chain = self._accounts[asset.network.name].chain
         try:
-            return await chain.find_use(payload.authorization.payer, payload.authorization.nonce) or ""
+            use = await chain.authorizations.find_use(payload.authorization.payer, payload.authorization.nonce)
         except RpcUnavailable:
             return ""
+        return "" if use is None else use.transaction_hash
 
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: settle the payment, once (contract 5.2)."""
@@ -153,10 +155,9 @@ class Facilitator:
         for asset in self._assets().values():
             names = dict.fromkeys((asset.network.v1_name, asset.network.name))
             kinds.extend(_kind(name, asset) for name in names)
-            signer = checksum_address(self._accounts[asset.network.name].signer.address)
-            signers.setdefault("eip155:*", [])
-            if signer not in signers["eip155:*"]:
-                signers["eip155:*"].append(signer)
+            known = signers.setdefault("eip155:*", [])
+            addresses = map(checksum_address, self._accounts[asset.network.name].signers.addresses)
+            known.extend(address for address in addresses if address not in known)
         return {"kinds": kinds, "extensions": ["confirm"], "signers": signers}
 
     def _assets(self) -> dict[str, EvmAsset]:
@@ -181,7 +182,7 @@ class Facilitator:
         account = self._accounts[asset.network.name]
         by_key = signature_check(payload, asset)
         try:
-            facts, block = await account.chain.state(payload, asset, account.signer.address, is_signed_by_key=by_key.ok)
+            facts, block = await account.chain.state(payload, asset, account.caller, is_signed_by_key=by_key.ok)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
         now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)

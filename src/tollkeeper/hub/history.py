@@ -16,14 +16,8 @@ from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.transactions import history_item, public_status
-from tollkeeper.storage.hub import (
-    HistoryQuery,
-    Settlement,
-    find_payment,
-    history_row,
-    list_history,
-    read_settlement,
-)
+from tollkeeper.storage.history import HistoryQuery, history_row, list_history
+from tollkeeper.storage.settlements import Settlement, find_payment, read_settlement
 
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler

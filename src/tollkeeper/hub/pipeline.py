@@ -1,36 +1,35 @@
-"""From a claimed payment to a proven outcome: send, wait, judge, record (contract 5.2; security 5, F2-F5, F9).
+"""From a signed payment to a proven outcome: wait, judge, record (contract 5.2; security 5, F2-F5, F9).
 
-`advance` moves one signed settlement as far as the chain allows until a deadline. It is the same for the request that
-started it and for the completer that found it after a crash: what is stored decides, and every step is recorded before
-the next. FAILED is entered only with a proof; what nobody knows stays where it is.
+The same for the request that started a settlement and for the completer that found it after a crash: what is stored
+decides, and every step is recorded before the next. FAILED is entered only with a proof; what nobody knows stays where
+it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Expected, Sighting, Verdict
+from tollkeeper.chains.receipts import Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
-from tollkeeper.storage.hub import Move, RawTransaction, Settlement, move, read_settlement
+from tollkeeper.hub.recovery import Contradiction, Finding, Recovery, expected_transfer, seen
+from tollkeeper.storage.settlements import Move, Moved, Settlement, move_all, read_settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-# An authorization has expired for good once a block this much younger than its end exists: no reorganisation that deep.
-EXPIRY_MARGIN_SECONDS: Final = 60
 SEND_SECONDS: Final = 5
 
 
@@ -42,123 +41,83 @@ class Advance:
     handed_out: bool = False
 
 
-def expected_transfer(settlement: Settlement) -> Expected:
-    """The transfer that the row's transaction must show on the chain."""
-    key = settlement.key
-    return Expected(settlement.transaction_hash, key.asset, key.payer, settlement.pay_to, settlement.value, key.nonce)
-
-
-def valid_before(settlement: Settlement) -> int:
-    """The authorization's end, Unix seconds."""
-    return int(json.loads(settlement.payment)["payload"]["authorization"]["validBefore"])
-
-
 class Pipeline:
     """Carries settlements forward. Holds no row: the database does."""
 
-    def __init__(self, database: Database, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics) -> None:
         self._database = database
         self._clock_ms = clock_ms
+        self.recovery = Recovery(database, clock_ms, metrics)
 
     async def advance(
-        self, chain: EvmChain, row: Settlement, raw: RawTransaction, deadline: float, *, for_caller: bool = False
+        self, account: Account, row: Settlement, sent: asyncio.Future[Submission], deadline: float
     ) -> Advance:
-        """Sends a signed transaction and follows it until it is proven or `deadline` (event loop time).
+        """Follows a signed settlement until it is proven or `deadline` (event loop time), for the one who asked for it.
 
-        With `for_caller` a success is handed out in the commit that records it: a proven one, or, where the request
-        did not ask for confirmation, one that a node took. Raises: StorageError.
+        A success is handed out in the commit that records it: a proven one, or, where the request did not ask for
+        confirmation, one that a node took. Raises: StorageError.
         """
         submission = Submission.UNCLEAR
         # The send has time of its own, so that a caller who waits for no receipt still learns that a node took it.
         with suppress(TimeoutError):
             async with asyncio.timeout_at(max(deadline, asyncio.get_running_loop().time() + SEND_SECONDS)):
-                submission = await chain.submit(raw.raw, raw.hash)
-        sighting = await chain.wait(expected_transfer(row), deadline)
-        return await self.record(chain, row, submission, sighting, for_caller=for_caller)
+                submission = await asyncio.shield(sent)
+        sighting = await account.chain.wait(expected_transfer(row, account.chain.config.depths), deadline)
+        return await self.record(account, row, submission, sighting, for_caller=True)
 
     async def record(
-        self, chain: EvmChain, row: Settlement, submission: Submission, sighting: Sighting, *, for_caller: bool = False
+        self, account: Account, row: Settlement, submission: Submission, sighting: Sighting, *, for_caller: bool = False
     ) -> Advance:
         """Writes down what was learned of a row. Raises: StorageError."""
-        may_hand_out = for_caller and not row.confirm
-        if sighting.verdict is Verdict.TRANSFERRED:
-            to = State.CONFIRMED if sighting.deep else State.MINED
-            change = Move(
-                to,
-                self._clock_ms(),
-                block_number=sighting.block_number,
-                hand_out=for_caller and (sighting.deep or may_hand_out),
-            )
-        elif sighting.verdict in {Verdict.REVERTED, Verdict.MISMATCH}:
-            failure = await self._failure(chain, row, sighting) if sighting.deep else None
-            if failure is None:  # not deep, or not proven: nobody may be told that it succeeded
-                return Advance(row)
-            change = failure
-        elif submission is Submission.TAKEN:
-            if row.state is not State.SIGNED:  # the row says so already
-                return await self._back_from_mined(row)
-            change = Move(State.BROADCAST, self._clock_ms(), hand_out=may_hand_out)
-        else:
-            return Advance(row)
-        return await self._move(row, change)
-
-    async def expire(self, chain: EvmChain, row: Settlement) -> Advance:
-        """FAILED by proof, where the chain's time has passed the authorization's end and it is unused.
-
-        Raises: RpcUnavailable, StorageError.
-        """
-        used, block = await chain.authorization_used(row.key.payer, row.key.nonce)
-        if used or block.timestamp_seconds < valid_before(row) + EXPIRY_MARGIN_SECONDS:
-            return Advance(row)
-        change = Move(State.FAILED, self._clock_ms(), proof=Proof.EXPIRED, error=Reason.VALID_BEFORE.value)
-        return await self._move(row, change)
-
-    async def give_up(self, row: Settlement) -> Advance:
-        """FAILED, because nothing was ever signed for this claim: the payer may present the payment again."""
-        change = Move(State.FAILED, self._clock_ms(), proof=Proof.NEVER_SENT, error=Reason.STATE.value)
-        return await self._move(row, change)
-
-    async def _back_from_mined(self, row: Settlement) -> Advance:
-        """A reorganisation took the block away from a mined row."""
-        if row.state is not State.MINED:
-            return Advance(row)
-        return await self._move(row, Move(State.BROADCAST, self._clock_ms(), detail="no longer on the chain"))
-
-    async def _failure(self, chain: EvmChain, row: Settlement, sighting: Sighting) -> Move | None:
-        """The transition that a failed transaction proves; None where the chain does not tell enough."""
         try:
-            used, _ = await chain.authorization_used(row.key.payer, row.key.nonce)
-            foreign = await chain.find_use(row.key.payer, row.key.nonce) if used else None
+            finding = await self.judge(account, row, submission, sighting)
         except RpcUnavailable:
-            return None
-        if not used:
-            proof, error = Proof.REVERTED, Reason.TRANSACTION_FAILED
-        elif foreign == row.transaction_hash or (foreign is None and sighting.verdict is Verdict.MISMATCH):
-            # It says that our transaction used the authorization and moved nothing: a node that lies, or no USDC.
-            _LOG.error("settlement_contradicted", settlement=row.id, transaction=row.transaction_hash)
-            return None
-        else:
-            proof, error = Proof.FOREIGN, Reason.NONCE_USED
-        return Move(
-            State.FAILED,
-            self._clock_ms(),
-            block_number=sighting.block_number,
-            proof=proof,
-            error=error.value,
-            foreign_hash=foreign,
-            detail=f"{sighting.verdict.name}: {error.value}",
-        )
-
-    async def _move(self, row: Settlement, change: Move) -> Advance:
-        if change.to is row.state:
             return Advance(row)
-        moved = await self._database.run(move(row, change))
-        if moved is None:  # somebody else moved it: theirs stands
-            current = await read_settlement(self._database, row.id)
-            return Advance(current or row)
-        settlement, handed_out = moved
-        if settlement.state is State.FAILED:
-            _LOG.warning(
-                "settlement_failed", settlement=row.id, proof=settlement.proof, transaction=row.transaction_hash
-            )
-        return Advance(settlement, handed_out)
+        except Contradiction as error:
+            _LOG.error("settlement_contradicted", settlement=row.id, transaction=str(error))
+            return Advance(row)
+        if finding.move is None:
+            return Advance(finding.settlement)
+        is_deep = finding.move.to is State.CONFIRMED
+        may_hand_out = for_caller and (is_deep or not row.confirm) and finding.move.to is not State.FAILED
+        (advance,) = await self.apply([Finding(finding.settlement, replace(finding.move, hand_out=may_hand_out))])
+        return advance
+
+    async def judge(self, account: Account, row: Settlement, submission: Submission, sighting: Sighting) -> Finding:
+        """The transition that was learned, if any. Raises: RpcUnavailable, StorageError, Contradiction."""
+        if sighting.verdict is Verdict.TRANSFERRED:
+            move = seen(sighting, self._clock_ms())
+            return Finding(row, None if move.to is row.state else move)
+        if sighting.verdict in {Verdict.REVERTED, Verdict.MISMATCH}:
+            # Not deep, or not proven: nobody may be told that it succeeded.
+            return await self.recovery.find_out(account, row) if sighting.deep else Finding(row)
+        if submission is Submission.TAKEN and row.state is State.SIGNED:
+            return Finding(row, Move(State.BROADCAST, self._clock_ms()))
+        return Finding(row)
+
+    def given_up(self, row: Settlement) -> Finding:
+        """FAILED, because nothing was ever signed for this claim: the payer may present the payment again."""
+        move = Move(State.FAILED, self._clock_ms(), proof=Proof.NEVER_SENT, error=Reason.STATE.value)
+        return Finding(row, move)
+
+    async def apply(self, findings: Sequence[Finding]) -> list[Advance]:
+        """Records transitions in one commit; where somebody else moved a row, theirs stands. Raises: StorageError."""
+        moves = [(finding.settlement, finding.move) for finding in findings if finding.move is not None]
+        taken = iter(await self._database.run(move_all(moves)) if moves else ())
+        advances: list[Advance] = []
+        for finding in findings:
+            moved: Moved | None = next(taken) if finding.move is not None else None
+            if finding.move is None:
+                advances.append(Advance(finding.settlement))
+            elif moved is None:
+                current = await read_settlement(self._database, finding.settlement.id)
+                advances.append(Advance(current or finding.settlement))
+            else:
+                advances.append(Advance(moved.settlement, moved.handed_out))
+                _tell(moved.settlement)
+        return advances
+
+
+def _tell(row: Settlement) -> None:
+    if row.state is State.FAILED:
+        _LOG.warning("settlement_failed", settlement=row.id, proof=row.proof, transaction=row.transaction_hash)

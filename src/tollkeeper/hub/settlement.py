@@ -8,46 +8,36 @@ signature and raw transaction in one commit, then send. Nothing is written for a
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
-from tollkeeper.api import new_request_id
+from tollkeeper.chains.evm import Submission
+from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import Transaction, transfer_calldata
-from tollkeeper.core.transactions import Kind, Proof, State
+from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
-from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS, unavailable
+from tollkeeper.hub.orders import Order, Outcome
 from tollkeeper.hub.pipeline import Pipeline
-from tollkeeper.hub.requests import canonical_hash, canonical_json, conflict
+from tollkeeper.hub.recovery import expected_transfer
+from tollkeeper.hub.requests import conflict
+from tollkeeper.hub.signing import Signed, Signing
+from tollkeeper.storage.claims import Claim, Claimed, hand_out
 from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.hub import (
-    Claim,
-    IdempotencyKey,
-    KeyTaken,
-    NewSettlement,
-    Settlement,
-    claim_and_sign,
-    find_key,
-    find_settlement,
-    hand_out,
-    open_lane,
-    read_settlement,
-    reclaim_and_sign,
-    record_answer,
-)
+from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
+from tollkeeper.storage.settlements import Settlement, find_settlement, read_settlement
+from tollkeeper.storage.transactions import open_lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.evm import Fees
-    from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
+    from tollkeeper.core.wire import PaymentKey
     from tollkeeper.hub.accounts import Account
-    from tollkeeper.hub.requests import SettleOptions
+    from tollkeeper.hub.membership import Membership
+    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -55,52 +45,8 @@ _FIRST_LOOK_SECONDS: Final = 0.02
 _LAST_LOOK_SECONDS: Final = 0.4
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A checked settle request: its payment's signature is good and it meets the requirements."""
-
-    account: Account
-    key: PaymentKey
-    payment: Payment
-    payload: EvmPayload
-    requirements: Requirements
-    options: SettleOptions
-    kind: Kind
-    purchase_data: dict[str, Any] | None
-    deadline: float  # event loop time
-    is_expired: bool  # the request itself came too late to start a settlement
-    is_trusted: bool  # a gateway that we trust signed the request
-    requirements_hash: str
-
-    @property
-    def idempotency(self) -> IdempotencyKey | None:
-        """The caller's key with the request that it belongs to."""
-        key = self.options.idempotency_key
-        return None if key is None else IdempotencyKey(key, self.options.fingerprint)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the caller is told: success, or why not. `transaction` is the hash of whatever transaction this is about."""
-
-    success: bool
-    transaction: str = ""
-    reason: str | None = None
-    settlement_id: str | None = None
-
-    def recorded(self) -> dict[str, Any]:
-        """As it is kept with an idempotency key."""
-        return {
-            "success": self.success,
-            "reason": self.reason,
-            "transaction": self.transaction,
-            "settlementId": self.settlement_id,
-        }
-
-
-def requirements_hash(requirements: Requirements) -> str:
-    """Are two callers' requirements the same? Compared by this."""
-    return canonical_hash(requirements_body(requirements))
+class _KeyTaken(Exception):  # noqa: N818 - undoes nothing and is no fault
+    """The caller's key was bound to another request in the meantime: nothing was written."""
 
 
 # What one request of this process learned, for those that wait for it: None is "look for yourself".
@@ -111,13 +57,20 @@ class Settlements:
     """Settles orders. One instance per process; other processes may share the database."""
 
     def __init__(
-        self, database: Database, clock_ms: Callable[[], int], status_url: Callable[[PaymentKey], str]
+        self,
+        database: Database,
+        clock_ms: Callable[[], int],
+        status_url: Callable[[PaymentKey], str],
+        membership: Membership,
+        metrics: HubMetrics,
     ) -> None:
         """`status_url` names where anybody can follow a payment."""
         self._database = database
         self._clock_ms = clock_ms
         self._status_url = status_url
-        self.pipeline = Pipeline(database, clock_ms)
+        self._metrics = metrics
+        self.pipeline = Pipeline(database, clock_ms, metrics)
+        self._signing = Signing(database, clock_ms, membership)
         self._leading: dict[PaymentKey, asyncio.Future[Shared]] = {}
         self._active: set[str] = set()
 
@@ -125,13 +78,14 @@ class Settlements:
         """Is a request of this process carrying that row forward?"""
         return settlement_id in self._active
 
-    async def open_lane(self, account: Account) -> None:
-        """Makes the signer's nonces start where chain and database agree. Raises: RpcUnavailable, StorageError."""
-        pending = await account.chain.pending_nonce(account.signer.address)
+    async def open_lanes(self, account: Account) -> None:
+        """Makes the signers' nonces start where chain and database agree. Raises: RpcUnavailable, StorageError."""
         network = account.chain.network.name
-        next_nonce = await self._database.run(open_lane(network, account.signer.address, pending))
-        if next_nonce > pending:
-            _LOG.info("nonces_ahead_of_chain", network=network, next_nonce=next_nonce, chain_nonce=pending)
+        for address in account.signers.addresses:
+            pending = await account.chain.pending_nonce(address)
+            next_nonce = await self._database.run(open_lane(network, address, pending))
+            if next_nonce > pending:
+                _LOG.info("nonces_ahead_of_chain", network=network, next_nonce=next_nonce, chain_nonce=pending)
 
     async def settle(self, order: Order) -> Outcome:
         """The outcome for this caller.
@@ -162,7 +116,7 @@ class Settlements:
                 )
             try:
                 return await self._lead(order, row)
-            except KeyTaken:
+            except _KeyTaken:
                 continue
 
     async def _follow(self, order: Order, leading: asyncio.Future[Shared]) -> Outcome | None:
@@ -246,28 +200,37 @@ class Settlements:
             done.set_result(shared)
 
     async def _attempt(self, order: Order, known: Settlement | None) -> Outcome:
-        account = order.account
         if order.payload.authorization.valid_before <= self._clock_ms() // 1000:
-            return await self._refused(order, Reason.VALID_BEFORE)
+            return await self._refused(order, known, Reason.VALID_BEFORE)
         try:
             reason, fees = await self._simulate(order)
             if reason is not None:
-                return await self._refused(order, reason)
+                return await self._refused(order, known, reason)
             assert fees is not None  # noqa: S101 - a passed simulation comes with fees
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
-        claim = await self._claim_within_budget(order, known, fees)
-        if not claim.won or claim.raw is None:
-            return await self._known_payment(order, claim.settlement)
-        self._active.add(claim.settlement.id)
+        row_id = self._signing.settlement_id(known)
+        self._active.add(row_id)  # before it is written, so that the completer leaves it to this request
         try:
-            advance = await self.pipeline.advance(
-                account.chain, claim.settlement, claim.raw, order.deadline, for_caller=True
-            )
-        except StorageError as error:  # sent, and not recorded
-            raise self._pending(order.key, claim.raw.hash) from error
+            return await self._carry(order, known, row_id, fees)
         finally:
-            self._active.discard(claim.settlement.id)
+            self._active.discard(row_id)
+
+    async def _carry(self, order: Order, known: Settlement | None, row_id: str, fees: Fees) -> Outcome:
+        """Signs, sends and follows the transaction of an order. Raises: as `settle`; _KeyTaken."""
+        try:
+            signed = await self._signing.sign(order, known, row_id, fees)
+        except StorageError as error:  # the commit may be on the disk all the same
+            raise self._pending(order.key, "") from error
+        claimed, raw, sent = signed.claim.settlement, signed.claim.raw, signed.sent
+        if claimed is None or raw is None or sent is None:
+            return await self._not_won(order, signed)
+        try:
+            advance = await self.pipeline.advance(order.account, claimed, sent, order.deadline)
+        except StorageError as error:  # sent, and not recorded
+            raise self._pending(order.key, raw.hash) from error
+        finally:
+            signed.relayer.in_flight -= 1
         row = advance.settlement
         if advance.handed_out:
             return _success(row)
@@ -277,27 +240,18 @@ class Settlements:
             return await self._known_payment(order, row)
         raise self._pending(row.key, row.transaction_hash)
 
-    async def _claim_within_budget(self, order: Order, known: Settlement | None, fees: Fees) -> Claim:
-        """The claim; its gas is counted before the commit and given back where nothing was signed.
-
-        Raises: UNAVAILABLE where the budget is used up; KeyTaken; SETTLEMENT_PENDING.
-        """
-        give_back = order.account.gas.reserve(is_trusted=order.is_trusted)
-        try:
-            claim: Claim = await self._database.run(self._claim(order, known, fees))
-        except KeyTaken:
-            give_back()
-            raise
-        except StorageError as error:  # the commit may be on the disk all the same
-            raise self._pending(order.key, "") from error
-        if not claim.won:
-            give_back()
-        return claim
+    async def _not_won(self, order: Order, signed: Signed) -> Outcome:
+        """The answer to a claim that another one preceded. Raises: UNAVAILABLE for the budget; _KeyTaken."""
+        if signed.claim.outcome is Claimed.OVER_BUDGET:
+            raise order.account.gas.used_up()
+        if signed.claim.settlement is None:
+            raise _KeyTaken
+        return await self._known_payment(order, signed.claim.settlement)
 
     async def _simulate(self, order: Order) -> tuple[Reason | None, Fees | None]:
         """Would the chain take the payment now, and at which fees? Raises: RpcUnavailable."""
         account, payload = order.account, order.payload
-        revert, block = await account.chain.simulate(payload, account.signer.address)
+        revert, block = await account.chain.simulate(payload, account.caller)
         now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
         for check in time_checks(payload, now_seconds):
             if not check.ok:
@@ -307,64 +261,52 @@ class Settlements:
             if asset is None:  # disabled this moment
                 raise RpcUnavailable(account.chain.problem)
             by_key = signature_check(payload, asset)
-            facts, block = await account.chain.state(payload, asset, account.signer.address, is_signed_by_key=by_key.ok)
+            facts, block = await account.chain.state(payload, asset, account.caller, is_signed_by_key=by_key.ok)
             for check in chain_checks(payload, by_key, facts):
                 if not check.ok:
                     return check.reason, None
-        fees = await account.chain.fees(account.signer.address, block.base_fee_wei)
-        account.gas.see_balance(fees.signer_balance, fees.max_fee_per_gas)
-        if account.gas.is_empty:
-            msg = "the hub's account has no gas money on this network"
-            raise RpcUnavailable(msg)
+        fees = await account.chain.fees(block.base_fee_wei)
+        account.signers.see_balances(await account.chain.balances(account.signers.addresses), fees.max_fee_per_gas)
+        account.signers.require_money()
         return None, fees
 
-    async def _refused(self, order: Order, reason: Reason) -> Outcome:
-        """The answer to a payment that the chain would not take; no row is written for it."""
+    async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
+        """The answer to a payment that the chain would not take; no row is written for it.
+
+        But for one that a transaction of our own signers has carried out already, and that the database, restored
+        from a backup, does not remember: that is adopted. Raises: SETTLEMENT_PENDING, UNAVAILABLE.
+        """
         if reason is not Reason.NONCE_USED:
             return await self._recorded_with_key(order, _refusal(reason.value))
         row = await find_settlement(self._database, order.key)
         if row is not None and not row.may_be_claimed_again:  # another process was faster, or this one just before
             return await self._known_payment(order, row)
-        foreign = await order.account.chain.find_use(order.key.payer, order.key.nonce)
-        return await self._recorded_with_key(order, _refusal(reason.value, foreign or ""))
+        authorizations = order.account.chain.authorizations
+        use = await authorizations.find_use(order.key.payer, order.key.nonce)
+        found = None if use is None else await authorizations.signed(use.transaction_hash)
+        if found is not None and order.account.signers.holds(found.sender):
+            claim = await self._signing.adopt(order, known, found)
+            return await self._adopted(order, claim)
+        return await self._recorded_with_key(order, _refusal(reason.value, "" if use is None else use.transaction_hash))
 
-    def _claim(self, order: Order, known: Settlement | None, fees: Fees) -> Any:  # noqa: ANN401 - a unit
-        account = order.account
-        chain = account.chain
-        assert chain.network.chain_id is not None  # noqa: S101 - an EVM network has one
-        chain_id = chain.network.chain_id
-        calldata = transfer_calldata(order.payload.authorization, order.payload.signature)
-
-        def sign(nonce: int) -> tuple[bytes, str]:
-            transaction = Transaction(
-                chain_id=chain_id,
-                nonce=nonce,
-                max_priority_fee_per_gas=fees.max_priority_fee_per_gas,
-                max_fee_per_gas=fees.max_fee_per_gas,
-                gas=chain.config.gas_limit,
-                to=order.key.asset,
-                value=0,
-                data=calldata,
-            )
-            return account.signer.sign(transaction, account.policy)
-
-        new = NewSettlement(
-            id=new_request_id(),
-            key=order.key,
-            kind=order.kind,
-            pay_to=order.payload.authorization.pay_to,
-            value=order.payload.authorization.value,
-            payment=json.dumps(payment_body(order.payment), separators=(",", ":")),
-            requirements=canonical_json(requirements_body(order.requirements)),
-            requirements_hash=order.requirements_hash,
-            confirm=order.options.confirm,
-            purchase_data=None if order.purchase_data is None else canonical_json(order.purchase_data),
-            signer=account.signer.address,
-            now_ms=self._clock_ms(),
+    async def _adopted(self, order: Order, claim: Claim) -> Outcome:
+        """The answer to a payment that one of our signers carried out before. Raises: SETTLEMENT_PENDING."""
+        row = claim.settlement
+        if row is None:
+            raise _KeyTaken
+        if claim.outcome is not Claimed.WON:
+            return await self._known_payment(order, row)
+        _LOG.warning("transaction_adopted", settlement=row.id, transaction=row.transaction_hash)
+        self._metrics.adopted.labels(row.key.network).inc()
+        sighting = await order.account.chain.wait(
+            expected_transfer(row, order.account.chain.config.depths), order.deadline
         )
-        if known is None:
-            return claim_and_sign(new, order.idempotency, sign)
-        return reclaim_and_sign(known, new, order.idempotency, sign)
+        if sighting.verdict is not Verdict.TRANSFERRED:
+            raise self._pending(order.key, row.transaction_hash)
+        advance = await self.pipeline.record(order.account, row, Submission.UNCLEAR, sighting, for_caller=True)
+        if advance.handed_out:
+            return _success(advance.settlement)
+        return await self._known_payment(order, advance.settlement)
 
     async def _recorded_with_key(self, order: Order, outcome: Outcome) -> Outcome:
         """Keeps an answer with the caller's key, so that the key shows it again."""

@@ -38,8 +38,8 @@ from tollkeeper.core.wire import (
 from tollkeeper.hub.accounts import checked_signature, enabled_assets, require_reachable
 from tollkeeper.hub.facilitator import read_headers, settled_body
 from tollkeeper.hub.gateway_signature import read_gateway_signature
+from tollkeeper.hub.orders import Order
 from tollkeeper.hub.requests import canonical_hash, parse_options
-from tollkeeper.hub.settlement import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from tollkeeper.core.signatures import VerifyingKey
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.hub.accounts import Account
-    from tollkeeper.hub.settlement import Outcome, Settlements
+    from tollkeeper.hub.orders import Outcome
+    from tollkeeper.hub.settlement import Settlements
 
 # A transaction that was sent and failed is an outcome (200); everything else that is no success is a refusal (400).
 _SENT_AND_FAILED: Final = Reason.TRANSACTION_FAILED.value

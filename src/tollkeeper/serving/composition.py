@@ -18,6 +18,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.core.settling import Depths
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.gateway.app import Gateway, GatewayConfig
 from tollkeeper.gateway.app import create_app as create_gateway_app
@@ -109,11 +110,11 @@ def _auth(settings: Settings, database: Database, trusted: TrustedIssuers) -> Au
 async def _open_hub(
     parts: AsyncExitStack, settings: Settings, database: Database, auth: Auth, public_url: str
 ) -> Application:
-    signer = Signer(_given(settings.signer_key).reveal())
+    signers = (Signer(_given(settings.signer_key).reveal()),)
     hub = Hub(
         database,
         auth,
-        [HubNetwork(_evm_config(network, settings), signer) for network in settings.networks.values()],
+        [HubNetwork(_evm_config(network, settings), signers) for network in settings.networks.values()],
         public_url=public_url,
         trusted_keys=_public_keys(_given(settings.auth_keys)) if settings.role is Role.SERVE else {},
     )
@@ -142,7 +143,7 @@ def _evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         asset=network.network.usdc.address,
         token_name=network.asset_name or "",
         token_version=network.asset_version or "",
-        depth_blocks=settings.confirm_depth,
+        depths=Depths(settings.confirm_depth),
         gas_limit=settings.gas.gas_limit,
         gas_budget_per_hour=settings.gas.budget_per_hour,
         max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,

@@ -17,7 +17,7 @@ from tollkeeper.hub.deploying import DeploymentError, DeploymentPolicy, deploy_b
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.composition import open_own_database
 from tollkeeper.settings.sources import read_secret_file
-from tollkeeper.storage.hub import lane_of
+from tollkeeper.storage.transactions import next_nonce_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ async def _deploy(
     database = open_own_database(settings) if is_hubs else None
     rpc = Rpc(network.rpc_urls)
     try:
-        nonce_min = 0 if database is None else await lane_of(database, network.network.name, signer.address)
+        nonce_min = 0 if database is None else await next_nonce_of(database, network.network.name, signer.address)
         return await deploy_batcher(rpc, signer, policy, nonce_min=nonce_min, by_deployer=by_deployer)
     finally:
         await rpc.close()

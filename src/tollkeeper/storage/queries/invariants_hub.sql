@@ -8,14 +8,17 @@ FROM settlements GROUP BY network, asset, payer, nonce HAVING count(*) > 1;
 -- name: i6_what_is_mined_names_its_transaction
 SELECT s.id AS subject, s.state || ' in block ' || coalesce(CAST(s.block_number AS TEXT), 'none') || ', transaction '
     || s.transaction_hash AS found
-FROM settlements s LEFT JOIN raw_transactions r ON r.hash = s.transaction_hash AND r.settlement_id = s.id
+FROM settlements s LEFT JOIN (
+    SELECT l.settlement_id, l.attempt, r.hash FROM settlement_slots l JOIN raw_transactions r
+        ON r.network = l.network AND r.signer = l.signer AND r.signer_nonce = l.signer_nonce
+) r ON r.hash = s.transaction_hash AND r.settlement_id = s.id AND r.attempt = s.attempt
 WHERE s.state IN ('MINED', 'CONFIRMED') AND (s.block_number IS NULL OR r.hash IS NULL);
 
 -- name: i8_failed_has_a_proof
 SELECT s.id AS subject, s.state || ', proof ' || coalesce(s.proof, 'none') || ', signed ' || coalesce(r.signed, 0) || ' times' AS found
 FROM settlements s
 LEFT JOIN (
-    SELECT settlement_id, attempt, count(*) AS signed FROM raw_transactions GROUP BY settlement_id, attempt
+    SELECT settlement_id, attempt, count(*) AS signed FROM settlement_slots GROUP BY settlement_id, attempt
 ) r ON r.settlement_id = s.id AND r.attempt = s.attempt
 WHERE (s.state = 'FAILED') <> (s.proof IS NOT NULL)
     OR (s.proof IS NOT NULL AND (
@@ -25,9 +28,12 @@ WHERE (s.state = 'FAILED') <> (s.proof IS NOT NULL)
     ))
     OR (s.foreign_hash IS NOT NULL AND coalesce(s.proof, '') <> 'foreign');
 
--- name: i9_one_payment_per_signers_nonce
-SELECT network || '/' || signer || '/' || signer_nonce AS subject, count(DISTINCT settlement_id) || ' payments' AS found
-FROM raw_transactions GROUP BY network, signer, signer_nonce HAVING count(DISTINCT settlement_id) > 1;
+-- A slot without a transaction, or an attempt in a slot of which nothing was signed.
+-- name: i9_every_slot_has_its_transaction
+SELECT l.network || '/' || l.signer || '/' || l.signer_nonce AS subject, 'nothing signed for ' || l.settlement_id AS found
+FROM settlement_slots l LEFT JOIN raw_transactions r
+    ON r.network = l.network AND r.signer = l.signer AND r.signer_nonce = l.signer_nonce
+WHERE r.hash IS NULL;
 
 -- name: i9_nonces_below_the_lanes_next
 SELECT r.network || '/' || r.signer AS subject, 'signed with ' || max(r.signer_nonce) || ', next is '
@@ -37,7 +43,10 @@ GROUP BY r.network, r.signer HAVING max(r.signer_nonce) >= coalesce(max(l.next_n
 
 -- name: i9_signed_is_what_was_signed
 SELECT s.id AS subject, s.state || ' without a transaction' AS found
-FROM settlements s LEFT JOIN raw_transactions r ON r.hash = s.transaction_hash AND r.settlement_id = s.id
+FROM settlements s LEFT JOIN (
+    SELECT l.settlement_id, l.attempt, r.hash FROM settlement_slots l JOIN raw_transactions r
+        ON r.network = l.network AND r.signer = l.signer AND r.signer_nonce = l.signer_nonce
+) r ON r.hash = s.transaction_hash AND r.settlement_id = s.id AND r.attempt = s.attempt
 WHERE s.state IN ('SIGNED', 'BROADCAST') AND r.hash IS NULL;
 
 -- The end of the authorization is within its JSON, so whoever reads this looks for it there.

@@ -1,0 +1,141 @@
+"""What became of authorizations: used or not, by which transaction, and whose nonces are gone (security 5, A-08, F22).
+
+Facts of one question are read in one batch at one block, as deep as the asker needs. Who signed a transaction is found
+out from its bytes, never from what the node says of its sender. What follows is decided in `core.settling`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.chains.blocks import Block, read_block, word_of
+from tollkeeper.chains.receipts import hash_of_block, quantity
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core import evm
+from tollkeeper.core.signed_transactions import SignedTransaction, signed_by
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from tollkeeper.chains.rpc import Answer, Call
+
+# A cancelled or used authorization is looked for in about the last five hours of Base.
+_LOG_RANGE_BLOCKS: Final = 9_000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """As of one block: is the authorization used or cancelled, and how many transactions of each signer are mined?"""
+
+    is_used: bool
+    mined: dict[str, int]
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The transaction that used or cancelled an authorization, in a canonical block so many confirmations deep."""
+
+    transaction_hash: str
+    block_number: int
+    block_hash: str
+    depth_blocks: int
+    is_cancellation: bool
+
+
+class AuthorizationReader:
+    """Of one asset."""
+
+    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], asset: str) -> None:
+        self._ask = ask
+        self._asset = asset
+
+    async def standing(self, payer: str, nonce: str, signers: Sequence[str], depth_blocks: int) -> Standing:
+        """As of the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""
+        tag = "latest"
+        if depth_blocks > 1:
+            (head,) = await self._ask([("eth_blockNumber", [])])
+            tag = hex(max(0, quantity(head) - depth_blocks + 1))
+        call = {"to": self._asset, "data": "0x" + evm.authorization_state_calldata(payer, nonce).hex()}
+        used, block, *counts = await self._ask(
+            [
+                ("eth_call", [call, tag]),
+                ("eth_getBlockByNumber", [tag, False]),
+                *(("eth_getTransactionCount", [signer, tag]) for signer in signers),
+            ]
+        )
+        mined = dict(zip(signers, map(quantity, counts), strict=True))
+        return Standing(word_of(used) != 0, mined, read_block(block))
+
+    async def find_use(self, payer: str, nonce: str) -> Use | None:
+        """Who used or cancelled it; None where that is not found. Raises: RpcUnavailable."""
+        (head,) = await self._ask([("eth_blockNumber", [])])
+        latest = quantity(head)
+        wanted = {
+            "address": self._asset,
+            "topics": [
+                [evm.AUTHORIZATION_USED_TOPIC, evm.AUTHORIZATION_CANCELED_TOPIC],
+                "0x" + "0" * 24 + payer[2:],
+                nonce,
+            ],
+            "fromBlock": hex(max(0, latest - _LOG_RANGE_BLOCKS)),
+            "toBlock": "latest",
+        }
+        (logs,) = await self._ask([("eth_getLogs", [wanted])])
+        if not isinstance(logs, list) or not logs or not isinstance(logs[0], dict):
+            return None
+        found, block_hash, topics = (logs[0].get(name) for name in ("transactionHash", "blockHash", "topics"))
+        if not isinstance(found, str) or not isinstance(block_hash, str) or not isinstance(topics, list) or not topics:
+            return None
+        number = quantity(logs[0].get("blockNumber"))
+        (block,) = await self._ask([("eth_getBlockByNumber", [hex(number), False])])
+        if hash_of_block(block) != block_hash.lower():
+            return None
+        is_cancellation = str(topics[0]).lower() == evm.AUTHORIZATION_CANCELED_TOPIC
+        return Use(found.lower(), number, block_hash.lower(), latest - number + 1, is_cancellation)
+
+    async def sender_of(self, transaction_hash: str) -> str | None:
+        """Whose transaction a node says it is, in lower case; None where it does not know it. Raises: RpcUnavailable.
+
+        For transactions of any kind, where no signature of our own signers has to be told from a lie.
+        """
+        (found,) = await self._ask([("eth_getTransactionByHash", [transaction_hash])])
+        sender = found.get("from") if isinstance(found, dict) else None
+        return sender.lower() if isinstance(sender, str) else None
+
+    async def signed(self, transaction_hash: str) -> SignedTransaction | None:
+        """The transaction with the signer that its bytes show; None for one of a kind that our signers never make.
+
+        Raises: RpcUnavailable where the node does not show it, or shows something that is not it.
+        """
+        (answer,) = await self._ask([("eth_getTransactionByHash", [transaction_hash])])
+        if not isinstance(answer, dict):
+            msg = "the node does not show a transaction that it named"
+            raise RpcUnavailable(msg)
+        if answer.get("type") != "0x2" or answer.get("accessList") or not isinstance(answer.get("to"), str):
+            return None
+        try:
+            found = _read(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            msg = "the node's transaction cannot be read"
+            raise RpcUnavailable(msg) from error
+        if found.hash != transaction_hash:
+            msg = "the node shows another transaction than the one that was asked for"
+            raise RpcUnavailable(msg)
+        return found
+
+
+def _read(answer: dict[str, Any]) -> SignedTransaction:
+    transaction = evm.Transaction(
+        chain_id=quantity(answer["chainId"]),
+        nonce=quantity(answer["nonce"]),
+        max_priority_fee_per_gas=quantity(answer["maxPriorityFeePerGas"]),
+        max_fee_per_gas=quantity(answer["maxFeePerGas"]),
+        gas=quantity(answer["gas"]),
+        to=answer["to"].lower(),
+        value=quantity(answer["value"]),
+        data=bytes.fromhex(answer["input"][2:]),
+    )
+    parity = answer.get("yParity", answer.get("v"))
+    return signed_by(transaction, quantity(parity), quantity(answer["r"]), quantity(answer["s"]))

@@ -1,0 +1,245 @@
+"""Keeps a signer's nonces moving: what everything signed later waits behind (contract 5.2; security F6, F7, A-25).
+
+Stored transactions that the node does not have are sent again, in the order of their nonces, whatever became of their
+rows; one whose fees became too low is replaced under the same nonce, with higher fees, up to the cap, and at last by a
+transfer of nothing to the signer itself, which frees the nonce; a nonce that nothing was stored for is filled by such a
+transfer. Everything is stored before it is sent. One process at a time does this for a signer: it holds the lane's
+lease, and what it stores is fenced by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.evm import Transaction
+from tollkeeper.core.signed_transactions import read_signed
+from tollkeeper.core.transactions import State
+from tollkeeper.storage.leases import LeaseLost
+from tollkeeper.storage.transactions import (
+    RawTransaction,
+    Stored,
+    next_nonce_of,
+    open_lane,
+    replace_transaction,
+    settlements_of,
+    store_filler,
+    stored_from,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.chains.evm import Fees
+    from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.membership import Membership
+    from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.signer_pool import Relayer
+    from tollkeeper.storage.database import Database
+    from tollkeeper.storage.leases import Lease
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+_PAGE: Final = 500
+_SENT_TOGETHER: Final = 100
+# So many nonces at the front of a lane are looked at closely: what is behind them cannot be mined before they are.
+_FRONT: Final = 16
+# Longer than any request carries its own transaction forward.
+STUCK_SECONDS: Final = 45
+# How long a transaction that the cap does not pay for keeps its nonce.
+FREE_AFTER_SECONDS: Final = 600
+_EMPTY_GAS: Final = 21_000
+
+
+@dataclass(slots=True)
+class LaneView:
+    """Signers' lanes: hashes of what is stored under nonces that are not mined, and those of it that a node has.
+
+    `chain_seconds`: the latest block's time.
+    """
+
+    waiting: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+    chain_seconds: int = 0
+
+
+@dataclass(slots=True)
+class LaneKeeper:
+    """Of all networks of one hub process. `stuck_seconds`: how old a transaction is before it may be replaced."""
+
+    database: Database
+    clock_ms: Callable[[], int]
+    membership: Membership
+    metrics: HubMetrics
+    is_carried: Callable[[str], bool]  # does a request of this process carry that settlement?
+    stuck_seconds: float = STUCK_SECONDS
+    free_after_seconds: float = FREE_AFTER_SECONDS
+    _mined: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    async def move(self, account: Account, relayer: Relayer) -> LaneView:
+        """One look at one signer, and what it needs. Raises: RpcUnavailable, StorageError."""
+        chain, signer = account.chain, relayer.signer.address
+        network = chain.network.name
+        mined = await chain.mined_nonce(signer)
+        view, stored = LaneView(), await self._stored(network, signer, mined)
+        view.waiting = {one.transaction.hash for one in stored}
+        lease = await self.membership.lease(f"lane:{network}:{signer}")
+        if lease is None or not self.membership.is_current():
+            self._mined.pop((network, signer), None)
+            return view
+        next_nonce = await next_nonce_of(self.database, network, signer)
+        if mined > next_nonce:
+            _LOG.error("nonces_used_elsewhere", network=network, signer=signer, stored=next_nonce, mined=mined)
+            next_nonce = await self.database.run(open_lane(network, signer, mined))
+        newest = {one.transaction.signer_nonce: one for one in stored}
+        stood_still = self._mined.get((network, signer)) == mined
+        self._mined[network, signer] = mined
+        try:
+            if stood_still:
+                front = range(mined, min(next_nonce, mined + _FRONT))
+                await self._repair(account, relayer, lease, front, newest)
+        except LeaseLost:
+            _LOG.warning("lane_taken_over", network=network, signer=signer)
+            return view
+        view.waiting |= {one.transaction.hash for one in newest.values()}
+        await self._send(account, newest, view)
+        return view
+
+    async def _stored(self, network: str, signer: str, mined: int) -> list[Stored]:
+        """Everything stored from that nonce on, in the order of nonce and age."""
+        found: list[Stored] = []
+        after: tuple[int, int, str] = (mined, -1, "")
+        while page := await stored_from(self.database, network, signer, after, _PAGE):
+            found += page
+            last = page[-1].transaction
+            after = (last.signer_nonce, last.created_ms, last.hash)
+            if len(page) < _PAGE:
+                break
+        return found
+
+    async def _send(self, account: Account, newest: dict[int, Stored], view: LaneView) -> None:
+        """Sends what the node does not have, but for what somebody else is sending."""
+        ours = [one.transaction for _, one in sorted(newest.items()) if not self._is_somebody_s(one)]
+        for start in range(0, len(ours), _PAGE):
+            part = ours[start : start + _PAGE]
+            known = await account.chain.known_to_node([one.hash for one in part])
+            view.taken |= known
+            missing = [(one.raw, one.hash) for one in part if one.hash not in known]
+            for first in range(0, len(missing), _SENT_TOGETHER):
+                if not self.membership.is_current():
+                    return
+                view.taken |= await account.chain.submit_all(missing[first : first + _SENT_TOGETHER])
+
+    def _is_somebody_s(self, one: Stored) -> bool:
+        """Is a request carrying it: of this process, or of another one that is alive?"""
+        if one.settlement_id is None:
+            return False
+        if one.holder == self.membership.id:
+            return self.is_carried(one.settlement_id)
+        return one.transaction.created_ms > self.clock_ms() - self.stuck_seconds * 1000
+
+    async def _repair(
+        self, account: Account, relayer: Relayer, lease: Lease, front: range, newest: dict[int, Stored]
+    ) -> None:
+        """Fills gaps at the front of a lane that stands still, and replaces what is stuck there. Raises: LeaseLost."""
+        fees: tuple[Fees, int] | None = None
+        for nonce in front:
+            one = newest.get(nonce)
+            is_stuck = one is not None and one.transaction.created_ms <= self.clock_ms() - self.stuck_seconds * 1000
+            if one is not None and not is_stuck:
+                continue
+            fees = fees or await self._fees(account)
+            if fees is None:
+                return
+            if one is None:
+                filler = await self._fill(account, relayer, lease, nonce, fees[0])
+                if filler is not None:
+                    newest[nonce] = Stored(filler, None, None)
+                continue
+            replaced = await self._replaced(account, relayer, lease, one.transaction, *fees)
+            newest[nonce] = replace(one, transaction=replaced)
+
+    async def _fees(self, account: Account) -> tuple[Fees, int] | None:
+        """Today's fees and base fee; None where gas costs more than the cap, so that nothing can be done."""
+        block = await account.chain.latest_block()
+        try:
+            return await account.chain.fees(block.base_fee_wei), block.base_fee_wei
+        except RpcUnavailable as error:
+            _LOG.warning("fees_unusable", network=account.chain.network.name, reason=str(error))
+            return None
+
+    async def _replaced(
+        self, account: Account, relayer: Relayer, lease: Lease, raw: RawTransaction, fees: Fees, base_fee_wei: int
+    ) -> RawTransaction:
+        """The transaction to send: the same; one with higher fees; or one that only frees the nonce."""
+        old = read_signed(raw.raw).transaction
+        frees_nonce = old.to == relayer.signer.address or await self._is_pointless(raw)
+        tip = fees.max_priority_fee_per_gas
+        pays = old.max_fee_per_gas >= base_fee_wei + tip and old.max_priority_fee_per_gas >= tip
+        if pays and not (frees_nonce and old.data):
+            return raw
+        config = account.chain.config
+        # Nodes take a replacement for at least a tenth more, of both.
+        tip = max(tip, _raised(old.max_priority_fee_per_gas))
+        least = max(_raised(old.max_fee_per_gas), tip)
+        cap = config.max_fee_per_gas_wei if frees_nonce else config.settlement_fee_cap_wei
+        if least > cap and not frees_nonce and self._keeps_nonce_too_long(raw):
+            frees_nonce, cap = True, config.max_fee_per_gas_wei
+        if least > cap:
+            _LOG.error("transaction_stuck_at_cap", network=raw.network, transaction=raw.hash)
+            return raw
+        fee = min(max(fees.max_fee_per_gas, least), cap)
+        new = replace(old, max_fee_per_gas=fee, max_priority_fee_per_gas=tip)
+        if frees_nonce:
+            new = replace(new, to=relayer.signer.address, data=b"", gas=_EMPTY_GAS)
+        data, transaction_hash = relayer.signer.sign(new, relayer.policy)
+        signed = RawTransaction(data, transaction_hash, raw.network, raw.signer, raw.signer_nonce, self.clock_ms())
+        if not await self.database.run(replace_transaction(lease, raw, signed, frees_nonce=frees_nonce)):
+            return raw
+        _LOG.warning(
+            "transaction_replaced",
+            network=raw.network,
+            transaction=raw.hash,
+            by=signed.hash,
+            max_fee_per_gas=fee,
+            frees_nonce=frees_nonce,
+        )
+        return signed
+
+    async def _is_pointless(self, raw: RawTransaction) -> bool:
+        """Has everything that it was to settle failed by proof, so that it could only burn gas?"""
+        rows = await settlements_of(self.database, raw.slot)
+        return all(row.state is State.FAILED for row in rows)
+
+    def _keeps_nonce_too_long(self, raw: RawTransaction) -> bool:
+        return raw.created_ms <= self.clock_ms() - self.free_after_seconds * 1000
+
+    async def _fill(
+        self, account: Account, relayer: Relayer, lease: Lease, nonce: int, fees: Fees
+    ) -> RawTransaction | None:
+        """A transaction that uses up a nonce that nothing was signed for, unless the node knows one of that nonce."""
+        chain, signer = account.chain, relayer.signer.address
+        if await chain.pending_nonce(signer) > nonce:
+            return None
+        nothing = Transaction(
+            chain_id=relayer.policy.chain_id,
+            nonce=nonce,
+            max_priority_fee_per_gas=fees.max_priority_fee_per_gas,
+            max_fee_per_gas=fees.max_fee_per_gas,
+            gas=_EMPTY_GAS,
+            to=signer,
+            value=0,
+            data=b"",
+        )
+        data, transaction_hash = relayer.signer.sign(nothing, relayer.policy)
+        filler = RawTransaction(data, transaction_hash, chain.network.name, signer, nonce, self.clock_ms())
+        await self.database.run(store_filler(lease, filler))
+        _LOG.error("nonce_gap_filled", network=chain.network.name, nonce=nonce, transaction=transaction_hash)
+        self.metrics.gaps_filled.labels(chain.network.name, signer).inc()
+        return filler
+
+
+def _raised(fee_wei: int) -> int:
+    return fee_wei + fee_wei // 8 + 1

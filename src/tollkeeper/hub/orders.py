@@ -1,0 +1,64 @@
+"""What the hub is asked to settle, and what it answers (contract 5.1, 5.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tollkeeper.core.wire import requirements_body
+from tollkeeper.hub.requests import canonical_hash
+from tollkeeper.storage.idempotency import IdempotencyKey
+
+if TYPE_CHECKING:
+    from tollkeeper.core.transactions import Kind
+    from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
+    from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.requests import SettleOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A checked settle request: its payment's signature is good and it meets the requirements."""
+
+    account: Account
+    key: PaymentKey
+    payment: Payment
+    payload: EvmPayload
+    requirements: Requirements
+    options: SettleOptions
+    kind: Kind
+    purchase_data: dict[str, Any] | None
+    deadline: float  # event loop time
+    is_expired: bool  # the request itself came too late to start a settlement
+    is_trusted: bool  # a gateway that we trust signed the request
+    requirements_hash: str
+
+    @property
+    def idempotency(self) -> IdempotencyKey | None:
+        """The caller's key with the request that it belongs to."""
+        key = self.options.idempotency_key
+        return None if key is None else IdempotencyKey(key, self.options.fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the caller is told: success, or why not. `transaction` is the hash of whatever transaction this is about."""
+
+    success: bool
+    transaction: str = ""
+    reason: str | None = None
+    settlement_id: str | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """As it is kept with an idempotency key."""
+        return {
+            "success": self.success,
+            "reason": self.reason,
+            "transaction": self.transaction,
+            "settlementId": self.settlement_id,
+        }
+
+
+def requirements_hash(requirements: Requirements) -> str:
+    """Are two callers' requirements the same? Compared by this."""
+    return canonical_hash(requirements_body(requirements))

@@ -1,0 +1,43 @@
+"""The gas money of one signer on one network: for how many settlements does it last (security A-26)?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from tollkeeper.hub.metrics import HubMetrics
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+# For so many settlements at the fees of the moment the signer's money should last, or the operator is told.
+LOW_SETTLEMENTS: Final = 100
+
+
+@dataclass(slots=True)
+class Purse:
+    """What was seen of it last; `affordable` is None before anything was."""
+
+    network: str
+    address: str
+    gas_limit: int
+    metrics: HubMetrics
+    affordable: int | None = None
+
+    def see(self, balance_wei: int, max_fee_per_gas_wei: int) -> None:
+        """Takes note of the signer's money and says when it runs low."""
+        affordable = balance_wei // max(1, max_fee_per_gas_wei * self.gas_limit)
+        was_low = self.affordable is not None and self.affordable < LOW_SETTLEMENTS
+        was_empty, self.affordable = self.is_empty, affordable
+        self.metrics.signer_settlements.labels(self.network, self.address).set(affordable)
+        about = {"network": self.network, "signer": self.address, "balance_wei": balance_wei}
+        if self.is_empty and not was_empty:
+            _LOG.error("signer_without_gas", **about)
+        elif affordable < LOW_SETTLEMENTS and not was_low:
+            _LOG.warning("signer_low_on_gas", **about, settlements=affordable)
+
+    @property
+    def is_empty(self) -> bool:
+        """Was there not enough for one settlement when the balance was seen last?"""
+        return self.affordable == 0

@@ -1,0 +1,168 @@
+"""Finds out what became of a settlement whose transfer is not seen where it was expected (security 5, A-09, F6, F22).
+
+One of the row's other transactions may have made it, one of our signers' that a restored backup forgot, or somebody
+else's; or none can make it any more. The facts are read here, the conclusion is `core.settling`'s, and writing it down
+is the caller's. A row that contradicts the chain raises: it is set aside, with an alert.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tollkeeper.chains.receipts import Expected, Sighting, Verdict
+from tollkeeper.core.settling import Conclusion, Evidence, conclude
+from tollkeeper.core.transactions import Proof, State
+from tollkeeper.core.verification import Reason
+from tollkeeper.storage.settlements import Move, Settlement, name_transaction
+from tollkeeper.storage.transactions import RawTransaction, adopt_transaction, transactions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.chains.authorizations import Standing, Use
+    from tollkeeper.core.settling import Depths
+    from tollkeeper.core.signed_transactions import SignedTransaction
+    from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.storage.database import Database, Unit
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+_FAILURES: dict[Conclusion, tuple[Proof, Reason]] = {
+    Conclusion.FOREIGN: (Proof.FOREIGN, Reason.NONCE_USED),
+    Conclusion.REVERTED: (Proof.REVERTED, Reason.TRANSACTION_FAILED),
+    Conclusion.EXPIRED: (Proof.EXPIRED, Reason.VALID_BEFORE),
+}
+
+
+class Contradiction(Exception):  # noqa: N818 - what the chain shows, not a fault of ours
+    """Our own transaction used the authorization and moved nothing: a node that lies, or a token that is no USDC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The row, perhaps under another of its transactions, and the transition that is proven, if any."""
+
+    settlement: Settlement
+    move: Move | None = None
+
+
+def expected_transfer(row: Settlement, depths: Depths, transaction_hash: str = "") -> Expected:
+    """The transfer that the row's transaction (or that one) must show on the chain, and how deep."""
+    key = row.key
+    named = transaction_hash or row.transaction_hash
+    return Expected(named, key.asset, key.payer, row.pay_to, row.value, key.nonce, depths.of(row.value))
+
+
+def valid_before(row: Settlement) -> int:
+    """The authorization's end, Unix seconds. Raises: ValueError, KeyError, TypeError for a payment that is none."""
+    return int(json.loads(row.payment)["payload"]["authorization"]["validBefore"])
+
+
+def seen(sighting: Sighting, now_ms: int) -> Move:
+    """The transition that a sighted transfer is."""
+    to = State.CONFIRMED if sighting.deep else State.MINED
+    return Move(to, now_ms, block_number=sighting.block_number, block_hash=sighting.block_hash)
+
+
+class Recovery:
+    """Of one hub."""
+
+    def __init__(self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics) -> None:
+        self._database = database
+        self._clock_ms = clock_ms
+        self._metrics = metrics
+
+    async def find_out(self, account: Account, row: Settlement) -> Finding:
+        """What the chain shows of the row, by all of its transactions.
+
+        Raises: RpcUnavailable, StorageError, Contradiction.
+        """
+        chain = account.chain
+        depths = chain.config.depths
+        raws = await transactions_of(self._database, row)
+        sightings = await chain.look([expected_transfer(row, depths, raw.hash) for raw in raws])
+        for raw, sighting in zip(raws, sightings, strict=True):
+            if sighting.verdict is Verdict.TRANSFERRED:
+                return await self._found(row, raw.hash, sighting)
+        key, depth = row.key, depths.of(row.value)
+        signers = sorted({raw.signer for raw in raws})
+        standing = await chain.authorizations.standing(key.payer, key.nonce, signers, depth)
+        use = await chain.authorizations.find_use(key.payer, key.nonce) if standing.is_used else None
+        if use is not None and use.depth_blocks < depth:
+            use = None
+        signed = None if use is None else await chain.authorizations.signed(use.transaction_hash)
+        is_ours = None if use is None else signed is not None and account.signers.holds(signed.sender)
+        conclusion = conclude(
+            Evidence(
+                is_used=standing.is_used,
+                user_is_ours=is_ours,
+                nonces_consumed=_all_consumed(raws, standing),
+                block_seconds=standing.block.timestamp_seconds,
+                valid_before_seconds=valid_before(row),
+            )
+        )
+        if conclusion is Conclusion.WAIT:
+            return Finding(row)
+        if conclusion is Conclusion.OURS and use is not None and signed is not None:
+            return await self._adopt(account, row, signed)
+        return Finding(row, self._failure(conclusion, sightings, use))
+
+    async def _adopt(self, account: Account, row: Settlement, signed: SignedTransaction) -> Finding:
+        """The authorization was used by one of our signers: the row names that transaction, if it made the transfer."""
+        depths = account.chain.config.depths
+        (sighting,) = await account.chain.look([expected_transfer(row, depths, signed.hash)])
+        if sighting.verdict is Verdict.ABSENT:
+            return Finding(row)
+        if sighting.verdict is not Verdict.TRANSFERRED:
+            raise Contradiction(signed.hash)
+        nonce, now_ms = signed.transaction.nonce, self._clock_ms()
+        raw = RawTransaction(signed.raw, signed.hash, row.key.network, signed.sender, nonce, now_ms)
+        _LOG.warning("transaction_adopted", settlement=row.id, transaction=signed.hash)
+        self._metrics.adopted.labels(row.key.network).inc()
+        return await self._found(row, signed.hash, sighting, forgotten=raw)
+
+    async def _found(
+        self, row: Settlement, transaction_hash: str, sighting: Sighting, forgotten: RawTransaction | None = None
+    ) -> Finding:
+        """The transfer was made by that transaction; the row names it from now on, and a forgotten one is stored."""
+        if transaction_hash != row.transaction_hash:
+            named = await self._database.run(_name(row, transaction_hash, forgotten, self._clock_ms()))
+            if named is None:
+                return Finding(row)
+            row = named
+        move = seen(sighting, self._clock_ms())
+        return Finding(row, None if move.to is row.state else move)
+
+    def _failure(self, conclusion: Conclusion, sightings: list[Sighting], use: Use | None) -> Move:
+        proof, reason = _FAILURES[conclusion]
+        shown = next((one for one in sightings if one.block_number is not None), None)
+        where = (None, None) if shown is None else (shown.block_number, shown.block_hash)
+        if use is not None:
+            where = (use.block_number, use.block_hash)
+        return Move(
+            State.FAILED,
+            self._clock_ms(),
+            block_number=where[0],
+            block_hash=where[1],
+            proof=proof,
+            error=reason.value,
+            foreign_hash=use.transaction_hash if use is not None else None,
+            detail=f"{conclusion.name}: {reason.value}",
+        )
+
+
+def _name(
+    row: Settlement, transaction_hash: str, forgotten: RawTransaction | None, now_ms: int
+) -> Unit[Settlement | None]:
+    named = yield from name_transaction(row, transaction_hash, now_ms)
+    if named is not None and forgotten is not None:
+        yield from adopt_transaction(forgotten, named)
+    return named
+
+
+def _all_consumed(raws: list[RawTransaction], standing: Standing) -> bool:
+    return bool(raws) and all(standing.mined[raw.signer] > raw.signer_nonce for raw in raws)

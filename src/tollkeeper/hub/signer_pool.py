@@ -1,0 +1,70 @@
+"""The keys that settle on one network: who signs next, and who is passed over (contract 5.2; security A-25, A-59).
+
+The one with the fewest transactions on their way; one whose money does not last for one more is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tollkeeper.hub.accounts import unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.hub.purse import Purse
+    from tollkeeper.hub.signer import Signer, SignerPolicy
+
+
+@dataclass(slots=True, eq=False)
+class Relayer:
+    """One signer with what it may sign and spend. `in_flight`: transactions that requests of this process carry."""
+
+    signer: Signer
+    policy: SignerPolicy
+    purse: Purse
+    in_flight: int = 0
+
+    @property
+    def can_pay(self) -> bool:
+        """Does its money last for one more than is on its way? Yes while nobody has looked."""
+        return self.purse.affordable is None or self.purse.affordable > self.in_flight
+
+
+class SignerPool:
+    """At least one relayer."""
+
+    def __init__(self, relayers: Sequence[Relayer]) -> None:
+        """Raises: ValueError for none, or one key twice."""
+        self.relayers = tuple(relayers)
+        self.addresses = tuple(relayer.signer.address for relayer in self.relayers)
+        self._turn = 0
+        if not self.relayers or len(set(self.addresses)) != len(self.addresses):
+            msg = "a network needs at least one signing key, and each key once"
+            raise ValueError(msg)
+
+    def pick(self) -> Relayer:
+        """Who signs next. Raises: UNAVAILABLE where no signer has gas money left."""
+        count = len(self.relayers)
+        in_turn = [self.relayers[(self._turn + step) % count] for step in range(count)]
+        able = [relayer for relayer in in_turn if relayer.can_pay]
+        if not able:
+            raise unavailable("the hub's accounts have no gas money on this network")
+        picked = min(able, key=lambda relayer: relayer.in_flight)
+        self._turn = (self.relayers.index(picked) + 1) % count
+        return picked
+
+    def require_money(self) -> None:
+        """Raises: UNAVAILABLE where no signer has gas money left."""
+        if not any(relayer.can_pay for relayer in self.relayers):
+            raise unavailable("the hub's accounts have no gas money on this network")
+
+    def holds(self, address: str) -> bool:
+        """Is this one of ours?"""
+        return address in self.addresses
+
+    def see_balances(self, balances_wei: Sequence[int], max_fee_per_gas_wei: int) -> None:
+        """Takes note of what each signer holds, in the order of `addresses`."""
+        for relayer, balance_wei in zip(self.relayers, balances_wei, strict=True):
+            relayer.purse.see(balance_wei, max_fee_per_gas_wei)

@@ -1,0 +1,205 @@
+"""Claiming payments and signing what settles them, in one commit (contract 5.2; security 5, A-05, A-24, A-25).
+
+Claim, idempotency key, gas of the hour, signer nonce, raw transaction and the slot that ties it to the settlements are
+one unit: on disk before anything is sent. Several settlements may share the transaction. What is signed, and whether
+it may be, is decided in `hub`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
+from tollkeeper.core.transactions import Kind, State
+from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
+from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.settlements import Settlement, event, find_statement, hand_out_statement, read_row
+from tollkeeper.storage.transactions import GasBudget, RawTransaction, add_gas, add_signed, adopt_transaction, gas_left, take_nonce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.storage.database import Unit
+
+_QUERIES: Final = load_queries("settlements.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class NewSettlement:
+    """What a claim writes. `payment` and `requirements` are canonical JSON texts, `signer` will settle it.
+
+    `holder` is the process that carries it forward.
+    """
+
+    id: str
+    key: PaymentKey
+    kind: Kind
+    pay_to: str
+    value: int
+    payment: str
+    requirements: str
+    requirements_hash: str
+    confirm: bool
+    purchase_data: str | None
+    signer: str
+    holder: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One settlement that somebody asks for: the failed row that it would try again, where there is one.
+
+    `gas` counts against the hour's budget.
+    """
+
+    new: NewSettlement
+    known: Settlement | None = None
+    key: IdempotencyKey | None = None
+    is_trusted: bool = False
+    gas: int = 0
+
+
+class Claimed(Enum):
+    """What became of a wish."""
+
+    WON = auto()  # claimed and signed by this unit
+    LOST = auto()  # somebody else was first: their row
+    KEY_TAKEN = auto()  # the key was bound to another request in the meantime; nothing was written
+    OVER_BUDGET = auto()  # the hour's gas is used up; nothing was written
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`settlement` is the row, also of who was first; `raw` is what to send, where this unit won."""
+
+    outcome: Claimed
+    settlement: Settlement | None = None
+    raw: RawTransaction | None = None
+
+
+def claim_and_sign(
+    wishes: Sequence[Wish],
+    sign: Callable[[int, Sequence[NewSettlement]], tuple[bytes, str]],
+    budget: GasBudget | None = None,
+) -> Unit[list[Claim]]:
+    """Claim payments that nobody has claimed, and sign one transaction for all that were won, with the next nonce.
+
+    All wishes are of one network and signer; a claim is the answer to the wish in its place. `sign` is given the nonce
+    and what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
+    """
+    claims: list[Claim] = []
+    left = None if budget is None else (yield from gas_left(budget))
+    for wish in wishes:
+        if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
+            claims.append(Claim(Claimed.OVER_BUDGET))
+            continue
+        claim = yield from _claim(wish)
+        if left is not None and claim.outcome is not Claimed.WON:
+            left.give_back(wish.gas, is_trusted=wish.is_trusted)
+        claims.append(claim)
+    won = [
+        (wish.new, claim.settlement)
+        for wish, claim in zip(wishes, claims, strict=True)
+        if claim.outcome is Claimed.WON and claim.settlement is not None
+    ]
+    if not won:
+        return claims
+    first = won[0][0]
+    nonce = yield from take_nonce(first.key.network, first.signer)
+    raw, transaction_hash = sign(nonce, [new for new, _ in won])
+    signed = RawTransaction(raw, transaction_hash, first.key.network, first.signer, nonce, first.now_ms)
+    yield from add_signed(signed, [(row.id, row.attempt) for _, row in won])
+    rows = {}
+    for new, row in won:
+        rows[row.id] = yield from _set_signed(new, row, transaction_hash)
+    if budget is not None and left is not None:
+        yield from add_gas(budget, left)
+    return [
+        Claim(Claimed.WON, rows[claim.settlement.id], signed)
+        if claim.outcome is Claimed.WON and claim.settlement is not None
+        else claim
+        for claim in claims
+    ]
+
+
+def adopt_and_sign(wish: Wish, raw: bytes, transaction_hash: str, signer_nonce: int) -> Unit[Claim]:
+    """Claim a payment for a transaction that its signer made, and that this database does not remember."""
+    claim = yield from _claim(wish)
+    if claim.outcome is not Claimed.WON or claim.settlement is None:
+        return claim
+    new, row = wish.new, claim.settlement
+    found = RawTransaction(raw, transaction_hash, new.key.network, new.signer, signer_nonce, new.now_ms)
+    yield from adopt_transaction(found, row)
+    return Claim(Claimed.WON, (yield from _set_signed(new, row, transaction_hash)), found)
+
+
+def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit[bool]:
+    """Give the row's success to this caller, if nobody has it yet; the caller's key then shows it again."""
+    handed = yield hand_out_statement(known, now_ms)
+    if handed and key is not None:
+        yield bind_key(key, known.id, known.attempt, now_ms)
+    return bool(handed)
+
+
+def _claim(wish: Wish) -> Unit[Claim]:
+    """The row of one wish; the key is bound first, because what it binds can be taken back and a claim cannot."""
+    new, known, key = wish.new, wish.known, wish.key
+    row_id, attempt = (new.id, 1) if known is None else (known.id, known.attempt + 1)
+    if key is not None:
+        bound = yield bind_key(key, row_id, attempt, new.now_ms)
+        if not bound:
+            return Claim(Claimed.KEY_TAKEN)
+    if known is None:
+        rows = yield _QUERIES.insert_settlement(
+            id=new.id,
+            network=new.key.network,
+            asset=new.key.asset,
+            payer=new.key.payer,
+            nonce=new.key.nonce,
+            pay_to=new.pay_to,
+            value=str(new.value),
+            **_terms(new),
+        )
+    else:
+        rows = yield _QUERIES.reclaim_settlement(
+            id=known.id, version=known.version, attempts_max=PAYMENT_ATTEMPTS_MAX, **_terms(new)
+        )
+    if rows:
+        row = read_row(rows[0])
+        yield event(row, None if known is None else State.FAILED, new.now_ms)
+        return Claim(Claimed.WON, row)
+    if key is not None:
+        yield free_key(key)
+    rows = yield find_statement(new.key)
+    return Claim(Claimed.LOST, read_row(rows[0]))
+
+
+def _set_signed(new: NewSettlement, row: Settlement, transaction_hash: str) -> Unit[Settlement]:
+    rows = yield _QUERIES.set_signed(
+        id=row.id,
+        version=row.version,
+        signer=new.signer,
+        transaction_hash=transaction_hash,
+        now_ms=new.now_ms,
+    )
+    signed = read_row(rows[0])
+    yield event(signed, State.CLAIMED, new.now_ms, transaction_hash)
+    return signed
+
+
+def _terms(new: NewSettlement) -> dict[str, Any]:
+    return {
+        "kind": new.kind.value,
+        "payment": new.payment,
+        "requirements": new.requirements,
+        "requirements_hash": new.requirements_hash,
+        "confirm": int(new.confirm),
+        "purchase_data": new.purchase_data,
+        "signer": new.signer,
+        "holder": new.holder,
+        "now_ms": new.now_ms,
+    }

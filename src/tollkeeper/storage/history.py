@@ -1,0 +1,82 @@
+"""A wallet's settlements, page by page, and the history item of a row (specification 2.5, 4.3; contract 7)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.transactions import HistoryRow
+from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.settlements import Settlement, read_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.storage.database import Database
+
+_QUERIES: Final = load_queries("settlements.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """Whose rows: those whose signer and/or recipient is `wallet`, of one network or ("") of all."""
+
+    wallet: str
+    as_signer: bool = True
+    as_recipient: bool = True
+    network: str = ""
+
+
+async def list_history(
+    database: Database, query: HistoryQuery, limit: int, offset: int
+) -> tuple[list[Settlement], int]:
+    """One page, newest first, and how many there are in all."""
+    total = await database.read(_QUERIES.count_history(**_history(query)))
+    rows = await database.read(_QUERIES.list_history(**_history(query), limit=limit, offset=offset))
+    return [read_row(row) for row in rows], total[0]["total"]
+
+
+def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow:
+    """What the history item of a row is made of (contract 7). `iso` writes times."""
+    payment = json.loads(settlement.payment)
+    requirements = json.loads(settlement.requirements)
+    authorization = payment["payload"]["authorization"]
+    return HistoryRow(
+        id=settlement.id,
+        created=iso(settlement.created_ms),
+        updated=iso(settlement.updated_ms),
+        signer=checksum_address(settlement.key.payer),
+        amount=settlement.value,
+        network=settlement.key.network,
+        transaction_hash=settlement.transaction_hash or None,
+        state=settlement.state,
+        error=settlement.error,
+        kind=settlement.kind,
+        x402_data={
+            "x402Version": payment["x402Version"],
+            "scheme": payment["scheme"],
+            "network": settlement.key.network,
+            "asset": checksum_address(settlement.key.asset),
+            "payer": checksum_address(settlement.key.payer),
+            "payTo": checksum_address(settlement.pay_to),
+            "value": str(settlement.value),
+            "validAfter": authorization["validAfter"],
+            "validBefore": authorization["validBefore"],
+            "nonce": settlement.key.nonce,
+            "resource": requirements["resource"],
+            "maxAmountRequired": requirements["maxAmountRequired"],
+            "confirm": settlement.confirm,
+        },
+        purchase_data=None if settlement.purchase_data is None else json.loads(settlement.purchase_data),
+    )
+
+
+def _history(query: HistoryQuery) -> dict[str, Any]:
+    return {
+        "wallet": query.wallet,
+        "as_signer": int(query.as_signer),
+        "as_recipient": int(query.as_recipient),
+        "network": query.network,
+    }

@@ -1,0 +1,84 @@
+"""Callers' idempotency keys as rows (contract 5.2): a key belongs to one request for ever.
+
+It shows the outcome of an attempt, or the answer that was recorded with it. What a caller is told is decided in `hub`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.database import Database, Statement, Unit
+
+_QUERIES: Final = load_queries("idempotency.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A key of the caller's and the request that it belongs to (`fingerprint`)."""
+
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKey:
+    """What a key shows: the outcome of an attempt, or the answer recorded with it."""
+
+    fingerprint: str
+    settlement_id: str | None
+    attempt: int | None
+    answer: dict[str, Any] | None
+
+
+async def find_key(database: Database, key: str) -> KnownKey | None:
+    """What an idempotency key is bound to."""
+    rows = await database.read(_QUERIES.find_key(key=key))
+    if not rows:
+        return None
+    row = rows[0]
+    answer = None if row["answer"] is None else json.loads(row["answer"])
+    return KnownKey(row["fingerprint"], row["settlement_id"], row["attempt"], answer)
+
+
+def record_answer(key: IdempotencyKey, answer: dict[str, Any], now_ms: int) -> Unit[None]:
+    """Remember what the request of this key was answered; a key that is bound already stays as it is."""
+    yield _QUERIES.add_key(
+        key=key.key,
+        fingerprint=key.fingerprint,
+        settlement_id=None,
+        attempt=None,
+        answer=json.dumps(answer),
+        now_ms=now_ms,
+    )
+
+
+def bind_key(key: IdempotencyKey, settlement_id: str, attempt: int, now_ms: int) -> Statement:
+    """Lets the key show that attempt's outcome; returns a row where it was free."""
+    return _QUERIES.add_key(
+        key=key.key,
+        fingerprint=key.fingerprint,
+        settlement_id=settlement_id,
+        attempt=attempt,
+        answer=None,
+        now_ms=now_ms,
+    )
+
+
+def free_key(key: IdempotencyKey) -> Statement:
+    """Takes back what `bind_key` did in the same unit."""
+    return _QUERIES.drop_key(key=key.key)
+
+
+def keep_failure(settlement_id: str, attempt: int, answer: str) -> Statement:
+    """Keeps a failed attempt's outcome with its keys: the row will show the next attempt's."""
+    return _QUERIES.settle_keys(settlement_id=settlement_id, attempt=attempt, answer=answer)
+
+
+def forget_failure(settlement_id: str, attempt: int) -> Statement:
+    """Lets the keys show the row again."""
+    return _QUERIES.reopen_keys(settlement_id=settlement_id, attempt=attempt)

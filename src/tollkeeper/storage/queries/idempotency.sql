@@ -1,0 +1,23 @@
+-- Callers' keys (contract 5.2): a key belongs to one request for ever.
+
+-- name: find_key
+SELECT * FROM idempotency WHERE key = :key;
+
+-- name: add_key
+INSERT INTO idempotency (key, fingerprint, settlement_id, attempt, answer, created_ms)
+VALUES (:key, :fingerprint, :settlement_id, :attempt, :answer, :now_ms)
+ON CONFLICT DO NOTHING
+RETURNING key;
+
+-- name: drop_key
+DELETE FROM idempotency WHERE key = :key;
+
+-- The outcome of an attempt that failed stays with its keys when the payment is claimed again.
+-- name: settle_keys
+UPDATE idempotency SET answer = :answer
+WHERE settlement_id = :settlement_id AND attempt = :attempt AND answer IS NULL;
+
+-- A failure that a reorganisation disproved is no answer any more.
+-- name: reopen_keys
+UPDATE idempotency SET answer = NULL
+WHERE settlement_id = :settlement_id AND attempt = :attempt;

@@ -1,0 +1,136 @@
+-- Settlements, their events and who has seen what of them (contract 5.2, 7). A race is decided by one conditional
+-- statement whose rows are counted.
+
+-- name: find_settlement
+SELECT * FROM settlements WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce;
+
+-- name: read_settlement
+SELECT * FROM settlements WHERE id = :id;
+
+-- name: find_payment
+SELECT * FROM settlements
+WHERE network = :network AND payer = :payer AND nonce = :nonce
+ORDER BY created_ms LIMIT 1;
+
+-- name: insert_settlement
+INSERT INTO settlements (
+    id, network, asset, payer, nonce, kind, pay_to, value, state, version, attempt, payment, requirements,
+    requirements_hash, confirm, purchase_data, signer, holder, created_ms, updated_ms
+) VALUES (
+    :id, :network, :asset, :payer, :nonce, :kind, :pay_to, :value, 'CLAIMED', 1, 1, :payment, :requirements,
+    :requirements_hash, :confirm, :purchase_data, :signer, :holder, :now_ms, :now_ms
+)
+ON CONFLICT DO NOTHING
+RETURNING *;
+
+-- A failed payment is claimed again by a new presentation of it, with that presentation's terms.
+-- name: reclaim_settlement
+UPDATE settlements SET
+    state = 'CLAIMED', version = version + 1, attempt = attempt + 1, kind = :kind, payment = :payment,
+    requirements = :requirements, requirements_hash = :requirements_hash, confirm = :confirm,
+    purchase_data = :purchase_data, signer = :signer, holder = :holder, fence = fence + 1, failures = 0, retry_ms = 0,
+    transaction_hash = '', foreign_hash = NULL, block_number = NULL, block_hash = NULL, proof = NULL, error = NULL,
+    handed_out_ms = NULL, updated_ms = :now_ms
+WHERE id = :id AND state = 'FAILED' AND version = :version AND attempt < :attempts_max
+    AND proof IN ('never_sent', 'reverted')
+RETURNING *;
+
+-- name: add_event
+INSERT INTO settlement_events (settlement_id, version, attempt, from_state, to_state, detail, created_ms)
+VALUES (:settlement_id, :version, :attempt, :from_state, :to_state, :detail, :now_ms);
+
+-- name: set_signed
+UPDATE settlements SET
+    state = 'SIGNED', version = version + 1, signer = :signer, transaction_hash = :transaction_hash, updated_ms = :now_ms
+WHERE id = :id AND state = 'CLAIMED' AND version = :version
+RETURNING *;
+
+-- Whose row was taken over by another process writes nothing: the fence has grown.
+-- name: move
+UPDATE settlements SET
+    state = :to_state, version = version + 1, block_number = :block_number, block_hash = :block_hash, proof = :proof,
+    error = :error, foreign_hash = :foreign_hash, failures = 0, retry_ms = 0, updated_ms = :now_ms
+WHERE id = :id AND state = :from_state AND version = :version AND fence = :fence
+RETURNING *;
+
+-- A block that showed an outcome is gone: whoever saw it first carries the row forward from here.
+-- name: reopen
+UPDATE settlements SET
+    state = 'BROADCAST', version = version + 1, block_number = NULL, block_hash = NULL, proof = NULL, error = NULL,
+    foreign_hash = NULL, holder = :holder, fence = fence + 1, failures = 0, retry_ms = 0, updated_ms = :now_ms
+WHERE id = :id AND state = :from_state AND version = :version
+RETURNING *;
+
+-- A success is handed out once: of any number of callers, the one whose update returns the row.
+-- name: hand_out
+UPDATE settlements SET handed_out_ms = :now_ms
+WHERE id = :id AND attempt = :attempt AND handed_out_ms IS NULL AND state IN ('BROADCAST', 'MINED', 'CONFIRMED')
+RETURNING *;
+
+-- name: name_transaction
+UPDATE settlements SET transaction_hash = :new_hash, version = version + 1, updated_ms = :now_ms
+WHERE id = :id AND version = :version AND fence = :fence AND state IN ('SIGNED', 'BROADCAST', 'MINED')
+RETURNING *;
+
+-- name: name_replacement
+UPDATE settlements SET transaction_hash = :new_hash, version = version + 1, updated_ms = :now_ms
+WHERE transaction_hash = :old_hash AND network = :network AND state IN ('SIGNED', 'BROADCAST')
+    AND id IN (
+        SELECT settlement_id FROM settlement_slots
+        WHERE network = :network AND signer = :signer AND signer_nonce = :signer_nonce
+    )
+RETURNING *;
+
+-- Everything unfinished whose process is no longer alive.
+-- name: take_over
+UPDATE settlements SET holder = :holder, fence = fence + 1
+WHERE state NOT IN ('CONFIRMED', 'FAILED') AND holder <> :holder
+    AND holder NOT IN (SELECT id FROM hub_processes WHERE expires_ms > :now_ms)
+RETURNING id;
+
+-- name: find_orphan
+SELECT id FROM settlements
+WHERE state NOT IN ('CONFIRMED', 'FAILED') AND holder <> :holder
+    AND holder NOT IN (SELECT id FROM hub_processes WHERE expires_ms > :now_ms)
+LIMIT 1;
+
+-- name: list_unfinished
+SELECT * FROM settlements
+WHERE state NOT IN ('CONFIRMED', 'FAILED') AND holder = :holder AND updated_ms <= :before_ms AND retry_ms <= :now_ms
+    AND (updated_ms > :after_ms OR (updated_ms = :after_ms AND id > :after_id))
+ORDER BY updated_ms, id LIMIT :limit;
+
+-- name: set_aside
+UPDATE settlements SET failures = failures + 1
+WHERE id = :id AND holder = :holder AND state NOT IN ('CONFIRMED', 'FAILED')
+RETURNING failures;
+
+-- name: leave_until
+UPDATE settlements SET retry_ms = :retry_ms WHERE id = :id;
+
+-- name: count_set_aside
+SELECT network, COUNT(*) AS total FROM settlements
+WHERE state NOT IN ('CONFIRMED', 'FAILED') AND failures >= :failures GROUP BY network;
+
+-- name: list_blocks
+SELECT DISTINCT block_number, block_hash FROM settlements
+WHERE network = :network AND block_number >= :from_block AND block_hash IS NOT NULL
+    AND state IN ('MINED', 'CONFIRMED', 'FAILED')
+ORDER BY block_number DESC, block_hash;
+
+-- name: list_in_block
+SELECT * FROM settlements
+WHERE network = :network AND block_number = :block_number AND block_hash = :block_hash
+    AND state IN ('MINED', 'CONFIRMED', 'FAILED')
+ORDER BY id LIMIT :limit;
+
+-- name: list_history
+SELECT * FROM settlements
+WHERE ((:as_signer = 1 AND payer = :wallet) OR (:as_recipient = 1 AND pay_to = :wallet))
+    AND (:network = '' OR network = :network)
+ORDER BY created_ms DESC, id DESC LIMIT :limit OFFSET :offset;
+
+-- name: count_history
+SELECT COUNT(*) AS total FROM settlements
+WHERE ((:as_signer = 1 AND payer = :wallet) OR (:as_recipient = 1 AND pay_to = :wallet))
+    AND (:network = '' OR network = :network);

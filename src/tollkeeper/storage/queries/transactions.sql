@@ -1,0 +1,82 @@
+-- Signers' nonces and the transactions that were signed for them (contract 5.2; security A-25).
+
+-- name: open_lane
+INSERT INTO signer_lanes (network, signer, next_nonce) VALUES (:network, :signer, :chain_nonce)
+ON CONFLICT (network, signer) DO UPDATE SET
+    next_nonce = CASE WHEN signer_lanes.next_nonce < :chain_nonce THEN :chain_nonce ELSE signer_lanes.next_nonce END
+RETURNING next_nonce;
+
+-- name: read_lane
+SELECT next_nonce FROM signer_lanes WHERE network = :network AND signer = :signer;
+
+-- name: take_nonce
+UPDATE signer_lanes SET next_nonce = next_nonce + 1
+WHERE network = :network AND signer = :signer
+RETURNING next_nonce - 1 AS signer_nonce;
+
+-- name: add_transaction
+INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms)
+VALUES (:hash, :network, :signer, :signer_nonce, :raw, :now_ms)
+ON CONFLICT DO NOTHING
+RETURNING hash;
+
+-- name: add_to_slot
+INSERT INTO settlement_slots (settlement_id, attempt, network, signer, signer_nonce)
+VALUES (:settlement_id, :attempt, :network, :signer, :signer_nonce)
+ON CONFLICT DO NOTHING;
+
+-- Nothing that was mined is replaced, whatever a node that is behind says of its nonce.
+-- name: add_replacement
+INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms)
+SELECT :hash, :network, :signer, :signer_nonce, :raw, :now_ms
+WHERE NOT EXISTS (
+    SELECT 1 FROM settlement_slots JOIN settlements ON settlements.id = settlement_slots.settlement_id
+    WHERE settlement_slots.network = :network AND settlement_slots.signer = :signer
+        AND settlement_slots.signer_nonce = :signer_nonce AND settlement_slots.attempt = settlements.attempt
+        AND settlements.state IN ('MINED', 'CONFIRMED')
+)
+ON CONFLICT DO NOTHING
+RETURNING hash;
+
+-- name: transactions_of_settlement
+SELECT raw_transactions.* FROM settlement_slots
+JOIN raw_transactions ON raw_transactions.network = settlement_slots.network
+    AND raw_transactions.signer = settlement_slots.signer
+    AND raw_transactions.signer_nonce = settlement_slots.signer_nonce
+WHERE settlement_slots.settlement_id = :settlement_id AND settlement_slots.attempt = :attempt
+ORDER BY raw_transactions.created_ms DESC, raw_transactions.hash;
+
+-- With one of the settlements that it is to carry out, and who carries that one forward.
+-- name: transactions_after
+SELECT raw_transactions.*, settlements.id AS settlement_id, settlements.holder AS holder FROM raw_transactions
+LEFT JOIN settlements ON settlements.id = (
+    SELECT MIN(settlement_slots.settlement_id) FROM settlement_slots
+    WHERE settlement_slots.network = raw_transactions.network AND settlement_slots.signer = raw_transactions.signer
+        AND settlement_slots.signer_nonce = raw_transactions.signer_nonce
+)
+WHERE raw_transactions.network = :network AND raw_transactions.signer = :signer AND (
+    signer_nonce > :signer_nonce
+    OR (signer_nonce = :signer_nonce AND (
+        raw_transactions.created_ms > :created_ms
+        OR (raw_transactions.created_ms = :created_ms AND raw_transactions.hash > :hash)
+    ))
+)
+ORDER BY signer_nonce, raw_transactions.created_ms, raw_transactions.hash LIMIT :limit;
+
+-- name: settlements_of_slot
+SELECT settlements.* FROM settlement_slots JOIN settlements ON settlements.id = settlement_slots.settlement_id
+    AND settlements.attempt = settlement_slots.attempt
+WHERE settlement_slots.network = :network AND settlement_slots.signer = :signer
+    AND settlement_slots.signer_nonce = :signer_nonce
+ORDER BY settlements.id;
+
+-- What the last hour's transactions may have cost, by whether a trusted gateway asked for them.
+-- name: read_gas
+SELECT is_trusted, SUM(gas) AS gas FROM gas_spent WHERE network = :network AND minute > :after_minute GROUP BY is_trusted;
+
+-- name: add_gas
+INSERT INTO gas_spent (network, minute, is_trusted, gas) VALUES (:network, :minute, :is_trusted, :gas)
+ON CONFLICT (network, minute, is_trusted) DO UPDATE SET gas = gas_spent.gas + :gas;
+
+-- name: drop_old_gas
+DELETE FROM gas_spent WHERE network = :network AND minute <= :after_minute;

@@ -1,0 +1,323 @@
+"""Settlements as rows, and their transitions as units of work (contract 5.2, 7; security 5, F20, F23).
+
+A transition is one `UPDATE .. WHERE state = :from AND version = :version AND fence = :fence` with its event in the same
+commit: of two who saw the same row one moves it, and whose row was taken over by another process moves nothing. What a
+transition means is decided in `hub`; claiming and signing are `claims`'.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
+from tollkeeper.core.transactions import Kind, Proof, State, may_move
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage.idempotency import forget_failure, keep_failure
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.storage.database import Database, Row, Statement, Unit
+
+_QUERIES: Final = load_queries("settlements.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One row.
+
+    `transaction_hash` is of the current attempt, "" before it was signed; `error` is a reason string; `foreign_hash`
+    names the transaction that used the authorization in place of ours. `block_number` and `block_hash` are of the block
+    that showed the outcome. `holder` is the process that carries the row forward, `fence` grows when another takes it.
+    """
+
+    id: str
+    key: PaymentKey
+    kind: Kind
+    pay_to: str
+    value: int
+    state: State
+    version: int
+    attempt: int
+    payment: str
+    requirements: str
+    requirements_hash: str
+    confirm: bool
+    purchase_data: str | None
+    signer: str
+    transaction_hash: str
+    foreign_hash: str | None
+    block_number: int | None
+    block_hash: str | None
+    proof: Proof | None
+    error: str | None
+    handed_out_ms: int | None
+    holder: str
+    fence: int
+    created_ms: int
+    updated_ms: int
+
+    @property
+    def may_be_claimed_again(self) -> bool:
+        """Would a new presentation of the payment start another attempt?"""
+        retryable = self.proof in {Proof.NEVER_SENT, Proof.REVERTED}
+        return self.state is State.FAILED and retryable and self.attempt < PAYMENT_ATTEMPTS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A transition and what is written with it. `hand_out`: the success is given to the caller of this unit."""
+
+    to: State
+    now_ms: int
+    block_number: int | None = None
+    block_hash: str | None = None
+    proof: Proof | None = None
+    error: str | None = None
+    foreign_hash: str | None = None
+    detail: str | None = None
+    hand_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The row as a transition left it, and whether its success was handed out by the same unit."""
+
+    settlement: Settlement
+    handed_out: bool
+
+
+def move(known: Settlement, to: Move) -> Unit[Moved | None]:
+    """Apply a transition to the row as `known` shows it; None where somebody else has moved it or taken it over.
+
+    Raises: ValueError for a transition that is not in the table.
+    """
+    if not may_move(known.state, to.to):
+        msg = f"a settlement cannot go from {known.state} to {to.to}"
+        raise ValueError(msg)
+    rows = yield _QUERIES.move(
+        id=known.id,
+        version=known.version,
+        fence=known.fence,
+        from_state=known.state.value,
+        to_state=to.to.value,
+        block_number=to.block_number,
+        block_hash=to.block_hash,
+        proof=to.proof.value if to.proof else None,
+        error=to.error,
+        foreign_hash=to.foreign_hash,
+        now_ms=to.now_ms,
+    )
+    if not rows:
+        return None
+    row = read_row(rows[0])
+    yield event(row, known.state, to.now_ms, to.detail or to.error)
+    if to.to is State.FAILED:
+        answer = {"success": False, "reason": to.error, "transaction": to.foreign_hash or row.transaction_hash}
+        yield keep_failure(row.id, row.attempt, json.dumps(answer))
+    if not to.hand_out:
+        return Moved(row, handed_out=False)
+    handed = yield hand_out_statement(row, to.now_ms)
+    return Moved(read_row(handed[0]), handed_out=True) if handed else Moved(row, handed_out=False)
+
+
+def move_all(moves: Sequence[tuple[Settlement, Move]]) -> Unit[list[Moved | None]]:
+    """Several transitions in one commit; each is taken or not by itself. Raises: as `move`."""
+    results: list[Moved | None] = []
+    for known, to in moves:
+        results.append((yield from move(known, to)))
+    return results
+
+
+def reopen(known: Settlement, holder: str, now_ms: int, detail: str) -> Unit[Settlement | None]:
+    """Back to BROADCAST, because the block that showed the outcome is gone; `holder` carries the row from now on.
+
+    None where somebody else was first. Raises: ValueError for a row whose state has no way back.
+    """
+    if not may_move(known.state, State.BROADCAST):
+        msg = f"a settlement cannot go from {known.state} to BROADCAST"
+        raise ValueError(msg)
+    rows = yield _QUERIES.reopen(
+        id=known.id, version=known.version, from_state=known.state.value, holder=holder, now_ms=now_ms
+    )
+    if not rows:
+        return None
+    row = read_row(rows[0])
+    yield event(row, known.state, now_ms, detail)
+    if known.state is State.FAILED:
+        yield forget_failure(row.id, row.attempt)
+    return row
+
+
+def name_transaction(known: Settlement, transaction_hash: str, now_ms: int) -> Unit[Settlement | None]:
+    """Let the row name another of its transactions, the one on the chain; None where somebody else moved the row."""
+    rows = yield _QUERIES.name_transaction(
+        id=known.id, version=known.version, fence=known.fence, new_hash=transaction_hash, now_ms=now_ms
+    )
+    if not rows:
+        return None
+    row = read_row(rows[0])
+    yield event(row, row.state, now_ms, transaction_hash)
+    return row
+
+
+def name_replacement(slot: tuple[str, str, int], old_hash: str, new_hash: str, now_ms: int) -> Unit[None]:
+    """Let every unfinished row of a slot (network, signer, nonce) name the transaction that replaced the old one."""
+    network, signer, nonce = slot
+    rows = yield _QUERIES.name_replacement(
+        network=network, signer=signer, signer_nonce=nonce, old_hash=old_hash, new_hash=new_hash, now_ms=now_ms
+    )
+    for row in rows:
+        renamed = read_row(row)
+        yield event(renamed, renamed.state, now_ms, new_hash)
+
+
+def take_over(holder: str, now_ms: int) -> Unit[int]:
+    """Make every unfinished row of a process that is no longer alive `holder`'s; how many there were."""
+    return len((yield _QUERIES.take_over(holder=holder, now_ms=now_ms)))
+
+
+async def has_orphans(database: Database, holder: str, now_ms: int) -> bool:
+    """Is there anything that `take_over` would take? A look costs less than a write."""
+    return bool(await database.read(_QUERIES.find_orphan(holder=holder, now_ms=now_ms)))
+
+
+def set_aside(settlement_id: str, holder: str, now_ms: int, longest_seconds: int) -> Unit[tuple[int, int]]:
+    """Leave a row alone, because it could not be worked on: each time in a row for twice as long.
+
+    How often that has happened to it by now, and for how many seconds; (0, 0) where it is not the holder's.
+    """
+    rows = yield _QUERIES.set_aside(id=settlement_id, holder=holder)
+    if not rows:
+        return 0, 0
+    failures = int(rows[0]["failures"])
+    seconds = min(2 ** min(failures, 30), longest_seconds)
+    yield _QUERIES.leave_until(id=settlement_id, retry_ms=now_ms + seconds * 1000)
+    return failures, seconds
+
+
+async def count_set_aside(database: Database, failures: int) -> dict[str, int]:
+    """How many rows of each network have failed to be worked on at least so often in a row."""
+    rows = await database.read(_QUERIES.count_set_aside(failures=failures))
+    return {row["network"]: row["total"] for row in rows}
+
+
+async def find_settlement(database: Database, key: PaymentKey) -> Settlement | None:
+    """The settlement of a payment."""
+    return _first(await database.read(find_statement(key)))
+
+
+async def find_payment(database: Database, network: str, payer: str, nonce: str) -> Settlement | None:
+    """The settlement that the public status shows (contract 2)."""
+    return _first(await database.read(_QUERIES.find_payment(network=network, payer=payer, nonce=nonce)))
+
+
+async def read_settlement(database: Database, settlement_id: str) -> Settlement | None:
+    """The settlement of that id."""
+    return _first(await database.read(_QUERIES.read_settlement(id=settlement_id)))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of unfinished rows, those that cannot be read by their ids, and where the next page begins."""
+
+    settlements: list[Settlement]
+    unreadable: list[str]
+    after: tuple[int, str] | None
+
+
+async def list_unfinished(
+    database: Database, holder: str, *, before_ms: int, now_ms: int, limit: int, after: tuple[int, str] | None = None
+) -> Page:
+    """`holder`'s settlements that are neither confirmed nor failed, not touched since and not set aside.
+
+    Longest untouched first; the page behind `after`, where there is one.
+    """
+    after_ms, after_id = after or (-1, "")
+    statement = _QUERIES.list_unfinished(
+        holder=holder, before_ms=before_ms, now_ms=now_ms, after_ms=after_ms, after_id=after_id, limit=limit
+    )
+    page = Page([], [], None)
+    rows = await database.read(statement)
+    for row in rows:
+        try:
+            page.settlements.append(read_row(row))
+        except (ValueError, TypeError):
+            page.unreadable.append(row["id"])
+    end = (rows[-1]["updated_ms"], rows[-1]["id"]) if rows else None
+    return Page(page.settlements, page.unreadable, end)
+
+
+async def list_blocks(database: Database, network: str, from_block: int) -> list[tuple[int, str]]:
+    """Number and hash of the blocks from there on that outcomes rest on, the newest first."""
+    rows = await database.read(_QUERIES.list_blocks(network=network, from_block=from_block))
+    return [(row["block_number"], row["block_hash"]) for row in rows]
+
+
+async def list_in_block(
+    database: Database, network: str, block_number: int, block_hash: str, limit: int
+) -> list[Settlement]:
+    """Settlements whose outcome rests on that block."""
+    statement = _QUERIES.list_in_block(network=network, block_number=block_number, block_hash=block_hash, limit=limit)
+    return [read_row(row) for row in await database.read(statement)]
+
+
+def find_statement(key: PaymentKey) -> Statement:
+    """Reads the row of a payment."""
+    return _QUERIES.find_settlement(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
+
+
+def hand_out_statement(row: Settlement, now_ms: int) -> Statement:
+    """Returns the row where it gives the success away, which happens once."""
+    return _QUERIES.hand_out(id=row.id, attempt=row.attempt, now_ms=now_ms)
+
+
+def event(row: Settlement, from_state: State | None, now_ms: int, detail: str | None = None) -> Statement:
+    """One line of the row's history: how it came to be as it is."""
+    return _QUERIES.add_event(
+        settlement_id=row.id,
+        version=row.version,
+        attempt=row.attempt,
+        from_state=from_state.value if from_state else None,
+        to_state=row.state.value,
+        detail=detail,
+        now_ms=now_ms,
+    )
+
+
+def _first(rows: list[Row]) -> Settlement | None:
+    return read_row(rows[0]) if rows else None
+
+
+def read_row(row: Row) -> Settlement:
+    """A row's columns. Raises: ValueError, TypeError for what no version of this program has written."""
+    return Settlement(
+        id=row["id"],
+        key=PaymentKey(row["network"], row["asset"], row["payer"], row["nonce"]),
+        kind=Kind(row["kind"]),
+        pay_to=row["pay_to"],
+        value=int(row["value"]),
+        state=State(row["state"]),
+        version=row["version"],
+        attempt=row["attempt"],
+        payment=row["payment"],
+        requirements=row["requirements"],
+        requirements_hash=row["requirements_hash"],
+        confirm=bool(row["confirm"]),
+        purchase_data=row["purchase_data"],
+        signer=row["signer"],
+        transaction_hash=row["transaction_hash"],
+        foreign_hash=row["foreign_hash"],
+        block_number=row["block_number"],
+        block_hash=row["block_hash"],
+        proof=None if row["proof"] is None else Proof(row["proof"]),
+        error=row["error"],
+        handed_out_ms=row["handed_out_ms"],
+        holder=row["holder"],
+        fence=row["fence"],
+        created_ms=row["created_ms"],
+        updated_ms=row["updated_ms"],
+    )
