@@ -1,8 +1,8 @@
 """Databases and the stores whose verbs run on them.
 
 `open_database` picks the engine by the URL. `database` says what an engine is, `queries` loads the named SQL,
-`migrations` the numbered schema, `sequences` hands out public ids; the stores (`auth`, `settlements`, `purchases`, ...) are units of
-work built from them and know no engine.
+`migrations` the numbered schema, `sequences` hands out public ids; the stores (`auth`, `purchases`,
+`settlements` and others) are units of work built from them and know no engine.
 """
 
 from __future__ import annotations
