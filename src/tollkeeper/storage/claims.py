@@ -16,7 +16,15 @@ from tollkeeper.core.transactions import Kind, State
 from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.settlements import Settlement, event, find_statement, hand_out_statement, read_row
-from tollkeeper.storage.transactions import GasBudget, RawTransaction, add_gas, add_signed, adopt_transaction, gas_left, take_nonce
+from tollkeeper.storage.transactions import (
+    GasBudget,
+    RawTransaction,
+    add_gas,
+    add_signed,
+    adopt_transaction,
+    gas_left,
+    take_nonce,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
