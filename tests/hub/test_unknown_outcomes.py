@@ -273,6 +273,7 @@ async def test_an_expired_and_unused_authorization_fails_by_proof(
 ) -> None:
     rpc = embedded_chain.rpc
     rpc.call("evm_setAutomine", False)
+    rpc.call("evm_mine")  # a block of now, which the payment's end is counted from
     payment = new_payment(embedded_chain)
     pending = await hub.settle(payment, prefer="wait=0")
     rpc.call("anvil_dropTransaction", pending.body["error"]["details"]["transaction"])
