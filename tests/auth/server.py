@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import secrets
 import socket
@@ -15,6 +16,7 @@ import aiohttp
 import uvicorn
 from litestar import Litestar
 from litestar.types import Receive, Scope, Send
+from solders.keypair import Keypair
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -53,6 +55,23 @@ class Wallet:
 
     def sign(self, message: str) -> str:
         return "0x" + sign_digest(personal_message_digest(message.encode()), self.key).hex()
+
+
+@dataclass(frozen=True)
+class SolanaWallet:
+    """A key of a Solana account."""
+
+    pair: Keypair = field(default_factory=Keypair)
+
+    @property
+    def address(self) -> str:
+        return str(self.pair.pubkey())
+
+    def sign(self, message: str) -> str:
+        return str(self.pair.sign_message(message.encode()))
+
+    def sign_base64(self, message: str) -> str:
+        return base64.b64encode(bytes(self.pair.sign_message(message.encode()))).decode()
 
 
 def issuer(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.auth.server import PUBLIC_URL, START_MS, Client, Clock, Wallet, bearer
+from tests.auth.server import PUBLIC_URL, START_MS, Client, Clock, SolanaWallet, Wallet, bearer
 from tollkeeper.core.tokens import parse_jwks, read_access_token
 
 MESSAGE = "/api/v1/auth/message"
@@ -69,6 +69,35 @@ async def test_the_whole_sequence_of_a_login(client: Client) -> None:
     assert_refused(refused, 401, "INVALID_TOKEN")
 
 
+async def test_a_solana_wallet_logs_in_as_every_other(client: Client) -> None:
+    wallet = SolanaWallet()
+    for sign in (wallet.sign, wallet.sign_base64):
+        status, asked = await client.send("GET", MESSAGE, params={"walletAddress": wallet.address})
+        assert status == 200
+        assert asked["message"].split("\n")[1] == wallet.address
+        signed = {"message": asked["message"], "signature": sign(asked["message"])}
+        status, login = await client.send("POST", LOGIN, json=signed)
+        assert status == 200
+        assert login["user"]["id"] == 1
+        assert login["user"]["walletAddress"] == wallet.address
+        assert_refused(await client.send("POST", LOGIN, json=signed), 401, "INVALID_SIGNATURE")
+        status, me = await client.send("GET", ME, headers=bearer(login["accessToken"]))
+        assert (status, me["walletAddress"]) == (200, wallet.address)
+        _, told = await client.send("POST", INTROSPECT, json={"token": login["accessToken"]})
+        assert (told["active"], told["sub"]) == (True, wallet.address)
+
+
+async def test_a_solana_wallet_logs_in_for_itself_only(client: Client) -> None:
+    wallet, thief = SolanaWallet(), SolanaWallet()
+    _, asked = await client.send("GET", MESSAGE, params={"walletAddress": wallet.address})
+    for signature in (thief.sign(asked["message"]), Wallet().sign(asked["message"])):
+        body = {"message": asked["message"], "signature": signature}
+        assert_refused(await client.send("POST", LOGIN, json=body), 401, "INVALID_SIGNATURE")
+    own = asked["message"].replace(wallet.address, thief.address)
+    body = {"message": own, "signature": thief.sign(own)}
+    assert_refused(await client.send("POST", LOGIN, json=body), 401, "INVALID_SIGNATURE")
+
+
 async def test_a_wallet_is_one_user_in_whatever_case_it_asks(client: Client, clock: Clock) -> None:
     wallet = Wallet()
     first = await client.login(wallet)
@@ -97,7 +126,7 @@ async def test_a_wallet_is_one_user_in_whatever_case_it_asks(client: Client, clo
         "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaeD",
         "vitalik.eth",
         "0x" + 39 * "a" + "\u0661",
-        "11111111111111111111111111111111",
+        "1111111111111111111111111111111",  # a digit short of a Solana address
     ],
 )
 async def test_what_is_no_address_gets_no_message(client: Client, address: str) -> None:

@@ -243,6 +243,17 @@ def test_a_default_address_that_may_not_be_paid_is_refused_too() -> None:
     assert refused.value.code is Code.INVALID_ADDRESS
 
 
+def test_the_creator_is_paid_unless_the_wallet_is_of_another_family() -> None:
+    assert parse_create(LEAST, replace(DEFAULTS, creator_wallet=OTHER)).fields["payment_address"] == OTHER
+    named = parse_create({**LEAST, "paymentAddress": PAY_TO}, replace(DEFAULTS, creator_wallet=OTHER))
+    assert named.fields["payment_address"] == PAY_TO
+    solana = "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"
+    assert parse_create(LEAST, replace(DEFAULTS, creator_wallet=solana)).fields["payment_address"] == PAY_TO
+    with pytest.raises(ApiError) as caught:
+        parse_create(LEAST, replace(DEFAULTS, creator_wallet=solana, payment_address=None))
+    assert caught.value.code is Code.MISSING_PARAMETER
+
+
 @pytest.mark.parametrize(
     ("number", "micro"),
     [("1", 1_000_000), ("0.01", 10_000), ("12.000001", 12_000_001), ("999999999999", 10**18 - 10**6)],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import re
 from contextlib import suppress
 
@@ -7,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tollkeeper.core.base58 import encode
+from tollkeeper.core.ed25519 import public_key
+from tollkeeper.core.ed25519 import sign as sign_ed25519
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import (
     SECP256K1_ORDER,
@@ -22,7 +26,7 @@ from tollkeeper.core.siwe import (
     LoginMessage,
     message_digest,
     new_message,
-    recover_signer,
+    signer_of,
 )
 
 KEY = bytes(range(1, 33))
@@ -95,8 +99,8 @@ def test_every_message_binds_what_it_was_made_of(
 
 
 def test_the_signer_of_a_message_is_recovered() -> None:
-    assert recover_signer(TEXT, sign(TEXT)) == WALLET
-    assert recover_signer(TEXT, "0x" + sign(TEXT)[2:].upper()) == WALLET
+    assert signer_of(TEXT, sign(TEXT)) == WALLET
+    assert signer_of(TEXT, "0x" + sign(TEXT)[2:].upper()) == WALLET
 
 
 def test_a_message_has_one_digest_and_no_other_text_has_it() -> None:
@@ -125,7 +129,7 @@ def test_a_changed_message_recovers_another_signer() -> None:
         lines = TEXT.split("\n")
         lines[line] += "x"
         with suppress(ApiError):  # where no key at all fits
-            assert recover_signer("\n".join(lines), signature) != WALLET
+            assert signer_of("\n".join(lines), signature) != WALLET
 
 
 def _high_s(signature: str) -> str:
@@ -139,6 +143,7 @@ def _high_s(signature: str) -> str:
     [
         lambda _: "",
         lambda signature: signature[2:],
+        lambda signature: base64.b64encode(bytes.fromhex(signature[2:130])).decode(),
         lambda signature: signature[:-2],
         lambda signature: signature + "00",
         lambda signature: signature[:-2] + "00",
@@ -155,11 +160,69 @@ def _high_s(signature: str) -> str:
 )
 def test_a_signature_that_no_wallet_makes_is_refused(spoil: object) -> None:
     assert callable(spoil)
-    assert_refused(recover_signer, TEXT, spoil(sign(TEXT)))
+    assert_refused(signer_of, TEXT, spoil(sign(TEXT)))
 
 
 def test_a_text_that_cannot_be_ours_is_refused() -> None:
-    assert_refused(recover_signer, "\ud800", sign(TEXT))
+    assert_refused(signer_of, "\ud800", sign(TEXT))
     assert_refused(message_digest, "\ud800")
     assert_refused(message_digest, "x" * (MESSAGE_LENGTH_MAX + 1))
     message_digest("x" * MESSAGE_LENGTH_MAX)
+
+
+SOLANA_SEED = bytes(range(32))
+SOLANA_WALLET = encode(public_key(SOLANA_SEED))
+SOLANA_TEXT = new_message("http://127.0.0.1:8402", SOLANA_WALLET, 84532, NONCE, 1_750_000_000_007).text()
+
+
+def sign_on_solana(text: str) -> bytes:
+    return sign_ed25519(SOLANA_SEED, text.encode())
+
+
+def test_a_solana_wallet_gets_the_same_text_with_its_own_words() -> None:
+    expected = TEXT.replace("Ethereum account", "Solana account").replace("Chain ID: 84532", "Chain ID: mainnet")
+    assert expected.replace(checksum_address(WALLET), SOLANA_WALLET) == SOLANA_TEXT
+
+
+def test_a_solana_wallet_signs_in_base58_or_base64() -> None:
+    signature = sign_on_solana(SOLANA_TEXT)
+    assert signer_of(SOLANA_TEXT, encode(signature)) == SOLANA_WALLET
+    assert signer_of(SOLANA_TEXT, base64.b64encode(signature).decode()) == SOLANA_WALLET
+
+
+def test_a_changed_message_is_not_what_a_solana_wallet_signed() -> None:
+    signature = encode(sign_on_solana(SOLANA_TEXT))
+    for position in range(len(SOLANA_TEXT)):
+        changed = SOLANA_TEXT[:position] + chr(ord(SOLANA_TEXT[position]) ^ 1) + SOLANA_TEXT[position + 1 :]
+        assert_refused(signer_of, changed, signature)
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda _: "",
+        lambda signature: encode(signature)[:-1],
+        lambda signature: encode(signature) + "1",
+        lambda signature: "1" + encode(signature),
+        lambda signature: encode(signature + b"\x00"),
+        lambda signature: "0x" + signature.hex(),
+        lambda signature: base64.b64encode(signature).decode().rstrip("="),
+        lambda signature: base64.b64encode(signature).decode() + "=",
+        lambda signature: base64.b64encode(signature + b"\x00").decode(),
+        lambda signature: base64.b64encode(signature[:-1]).decode(),
+        lambda signature: base64.b64encode(signature).decode()[:-3] + "z==",
+        lambda signature: base64.b64encode(signature).decode().replace("=", " "),
+        lambda _: "\u00e9" * 86 + "==",
+        lambda signature: encode(bytes([signature[0] ^ 1]) + signature[1:]),
+        lambda _: encode(bytes(64)),
+    ],
+)
+def test_another_spelling_of_a_solana_signature_is_refused(spell: object) -> None:
+    assert callable(spell)
+    assert_refused(signer_of, SOLANA_TEXT, spell(sign_on_solana(SOLANA_TEXT)))
+
+
+def test_nobody_signs_for_a_wallet_that_the_message_does_not_name() -> None:
+    for text in (TEXT, "", "no line", "\n", "\n\n", SOLANA_TEXT.replace(SOLANA_WALLET, ""), "\ud800\n" + SOLANA_WALLET):
+        signed = sign_ed25519(SOLANA_SEED, text.encode("utf-8", "replace"))
+        assert_refused(signer_of, text, encode(signed))

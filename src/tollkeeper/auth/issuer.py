@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core import siwe, tokens
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address, parse_address
+from tollkeeper.core.wallets import parse_wallet, shown_address
 from tollkeeper.storage import auth as store
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Auth:
 
     async def message(self, wallet_address: str) -> str:
         """The EIP-4361 text for a wallet to sign: once, within five minutes. Raises: INVALID_ADDRESS, UNAVAILABLE."""
-        wallet = parse_address(wallet_address, field="walletAddress")
+        wallet = parse_wallet(wallet_address, field="walletAddress")
         now_ms = self._now_ms()
         nonce = self._random_bytes(siwe.NONCE_SIZE_BYTES)
         message = siwe.new_message(self._public_url, wallet, self._chain_id, nonce, now_ms)
@@ -87,7 +87,7 @@ class Auth:
         Raises: INVALID_SIGNATURE, UNAVAILABLE.
         """
         digest = siwe.message_digest(message)
-        wallet = siwe.recover_signer(message, signature)
+        wallet = siwe.signer_of(message, signature)
         now_ms, session_id, refresh_token = self._now_ms(), self._new_id(), self._new_refresh_token()
         user = await self._database.run(
             store.log_in(digest, wallet, session_id, tokens.refresh_digest(refresh_token), now_ms)
@@ -140,7 +140,7 @@ class Auth:
         await self._database.run(store.end_session(session.session_id, self._now_ms()))
 
     async def introspect(self, token: str) -> dict[str, Any]:
-        """`active`, and `sub` (the wallet, EIP-55) and `exp` where it is true (RFC 7662). Raises: UNAVAILABLE."""
+        """`active`, and `sub` (the wallet) and `exp` where it is true (RFC 7662). Raises: UNAVAILABLE."""
         try:
             claims, _ = await self._in_force(token)
         except ApiError as error:
@@ -156,14 +156,14 @@ class Auth:
     async def _in_force(self, token: str) -> tuple[tokens.AccessClaims, store.Session]:
         claims = tokens.read_access_token(token, self._keys.public_keys, issuer=self._public_url, now_ms=self._now_ms())
         session = await store.read_session(self._database, claims.session_id)
-        if session is None or checksum_address(session.wallet) != claims.subject:
+        if session is None or shown_address(session.wallet) != claims.subject:
             raise tokens.invalid_token()
         return claims, session
 
     async def _guest(self, claims: tokens.AccessClaims) -> store.Session:
         """The session of another issuer's token, its wallet a user here too."""
         try:
-            wallet = parse_address(claims.subject)
+            wallet = parse_wallet(claims.subject)
         except ApiError:
             raise tokens.invalid_token() from None
         user = await store.read_user_of(self._database, wallet)
@@ -172,7 +172,7 @@ class Auth:
         return store.Session(user.id, wallet, claims.session_id, claims.issuer)
 
     def _access_token(self, session: store.Session, now_ms: int) -> str:
-        subject = checksum_address(session.wallet)
+        subject = shown_address(session.wallet)
         claims = tokens.new_claims(self._public_url, subject, session.session_id, self._new_id(), now_ms)
         return tokens.sign_access_token(self._keys, claims)
 

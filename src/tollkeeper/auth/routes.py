@@ -14,7 +14,7 @@ from litestar import Request, Response, get, post
 
 from tollkeeper.api import bearer_token, iso, json_body, ok, read_body, string_field
 from tollkeeper.core.errors import missing
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.wallets import shown_address
 
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
@@ -101,7 +101,7 @@ def user_body(user: User) -> dict[str, Any]:
     """The `user` object of contract 2."""
     return {
         "id": user.id,
-        "walletAddress": checksum_address(user.wallet),
+        "walletAddress": shown_address(user.wallet),
         "createdAt": iso(user.created_ms),
         "updatedAt": iso(user.updated_ms),
     }

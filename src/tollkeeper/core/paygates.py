@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
-from tollkeeper.core.evm import ZERO_ADDRESS, checksum_address, parse_address
+from tollkeeper.core.evm import ZERO_ADDRESS, parse_address
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.paygate_fields import (
@@ -23,6 +23,7 @@ from tollkeeper.core.paygate_fields import (
     parse_slug,
 )
 from tollkeeper.core.usdc import format_usdc
+from tollkeeper.core.wallets import family_of, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,11 +85,28 @@ class PayGate:
 
 @dataclass(frozen=True, slots=True)
 class CreateDefaults:
-    """What a create falls back to, and the addresses that may never be paid (the tokens, our own signers)."""
+    """What a create falls back to, and the addresses that may never be paid (the tokens, our own signers).
+
+    The creator's wallet is paid before `payment_address`, each where it is of the family of the gate's network.
+    """
 
     network: str
     payment_address: str | None
     forbidden_addresses: frozenset[str] = frozenset()
+    creator_wallet: str | None = None
+
+    def payment_address_on(self, network: str) -> str | None:
+        """Who is paid on that network where the create names nobody."""
+        family = NETWORKS[network].family
+        candidates = (self.creator_wallet, self.payment_address)
+        return next((one for one in candidates if one is not None and family_of(one) is family), None)
+
+
+def _require_evm(network: str) -> None:
+    if NETWORKS[network].family is not Family.EVM:
+        raise ApiError(
+            Code.INVALID_NETWORK, f"{network} is not enabled for PayGates here", details={"field": "network"}
+        )
 
 
 def check_payment_address(value: object, network: str, forbidden: frozenset[str]) -> str:
@@ -96,10 +114,7 @@ def check_payment_address(value: object, network: str, forbidden: frozenset[str]
 
     Raises: INVALID_ADDRESS (of another family, a wrong checksum, zero, a token, one of our signers).
     """
-    if NETWORKS[network].family is not Family.EVM:
-        raise ApiError(
-            Code.INVALID_NETWORK, f"{network} is not enabled for PayGates here", details={"field": "network"}
-        )
+    _require_evm(network)
     address = parse_address(value, field="paymentAddress")
     if address == ZERO_ADDRESS or address in forbidden:
         raise ApiError(Code.INVALID_ADDRESS, "paymentAddress may not be paid", details={"field": "paymentAddress"})
@@ -123,7 +138,8 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults) -> NewPayGate:
         if body.get(required) in (None, ""):  # a set would want a hashable value, which JSON need not be
             raise missing(required)
     fields = {"network": defaults.network, **CREATE_DEFAULTS, **parse_fields(body, ("slug",))}
-    address = fields.get("payment_address", defaults.payment_address)
+    _require_evm(fields["network"])
+    address = fields.get("payment_address", defaults.payment_address_on(fields["network"]))
     if address is None:
         raise missing("paymentAddress")
     fields["payment_address"] = check_payment_address(address, fields["network"], defaults.forbidden_addresses)
@@ -200,7 +216,7 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "description": gate.description,
         "assumeValid": gate.assume_valid,
         "requireAuth": gate.require_auth,
-        "paymentAddress": checksum_address(gate.payment_address),
+        "paymentAddress": shown_address(gate.payment_address),
         "network": gate.network,
         "mimeType": gate.mime_type,
         "isEnabled": gate.is_enabled,
@@ -210,7 +226,7 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "creditsExpireAfter": gate.credits_expire_after_seconds,
         **FIXED,
         "targetHeaders": [],
-        "ownerWallet": None if gate.owner_wallet is None else checksum_address(gate.owner_wallet),
+        "ownerWallet": None if gate.owner_wallet is None else shown_address(gate.owner_wallet),
         "createdAt": iso(gate.created_ms),
         "updatedAt": iso(gate.updated_ms),
         "counters": {

@@ -1,5 +1,7 @@
 """The text a wallet signs to log in (EIP-4361) and who signed it (specification 4.2, 5.3; contract 6; security A-47).
 
+A Solana wallet gets the same text with its own words for account and chain, and signs its bytes with ed25519.
+
 Only text and signature are judged here. That a message was issued, is unexpired and has not been used is one statement
 of the store, keyed by `message_digest`: login compares the whole message, so there is nothing to parse in what comes
 back. Contract wallets (ERC-1271, ERC-6492) do not log in: only a key's own signature counts.
@@ -7,6 +9,8 @@ back. Contract wallets (ERC-1271, ERC-6492) do not log in: only a key's own sign
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import re
 from dataclasses import dataclass
@@ -14,21 +18,27 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
+from tollkeeper.core import base58, ed25519
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address, personal_message_digest, recover_address
+from tollkeeper.core.evm import personal_message_digest, recover_address
 from tollkeeper.core.limits import LOGIN_MESSAGE_LIFETIME_SECONDS
+from tollkeeper.core.networks import Family
+from tollkeeper.core.wallets import family_of, shown_address
 
 NONCE_SIZE_BYTES: Final = 16
 STATEMENT: Final = "Sign in to Tollkeeper. This costs nothing and sends no transaction."
 MESSAGE_LENGTH_MAX: Final = 4096
 
 _SIGNATURE: Final = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
+_ACCOUNTS: Final = {Family.EVM: "Ethereum account", Family.SOLANA: "Solana account"}
+# A login is good for every network; Solana's wallets know clusters by name.
+_SOLANA_CHAIN: Final = "mainnet"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class LoginMessage:
-    """What one login message binds together. `wallet` is lower-case hex, times are ms since the epoch."""
+    """What one login message binds together. `wallet` is as it is kept, times are ms since the epoch."""
 
     public_url: str
     wallet: str
@@ -42,16 +52,18 @@ class LoginMessage:
         return self.issued_ms + LOGIN_MESSAGE_LIFETIME_SECONDS * 1000
 
     def text(self) -> str:
-        """The EIP-4361 text, the address in its EIP-55 spelling."""
+        """The EIP-4361 text, an EVM address in its EIP-55 spelling."""
+        family = family_of(self.wallet)
+        chain = self.chain_id if family is Family.EVM else _SOLANA_CHAIN
         return (
-            f"{urlsplit(self.public_url).netloc} wants you to sign in with your Ethereum account:\n"
-            f"{checksum_address(self.wallet)}\n"
+            f"{urlsplit(self.public_url).netloc} wants you to sign in with your {_ACCOUNTS[family]}:\n"
+            f"{shown_address(self.wallet)}\n"
             "\n"
             f"{STATEMENT}\n"
             "\n"
             f"URI: {self.public_url}\n"
             "Version: 1\n"
-            f"Chain ID: {self.chain_id}\n"
+            f"Chain ID: {chain}\n"
             f"Nonce: {self.nonce}\n"
             f"Issued At: {_instant(self.issued_ms)}\n"
             f"Expiration Time: {_instant(self.expires_ms)}"
@@ -76,11 +88,16 @@ def message_digest(message: str) -> bytes:
         raise refused_login() from None
 
 
-def recover_signer(message: str, signature: str) -> str:
-    """The lower-case address whose key made `signature` (0x + 65 bytes in hex) over `message` by personal_sign.
+def signer_of(message: str, signature: str) -> str:
+    """The wallet that signed `message`.
+
+    An EVM wallet by personal_sign (0x + 65 bytes in hex), or the Solana wallet that the message names by ed25519 (64
+    bytes in base58 or base64).
 
     Raises: INVALID_SIGNATURE.
     """
+    if not signature.startswith("0x"):
+        return _solana_signer(message, signature)
     if _SIGNATURE.fullmatch(signature) is None:
         raise refused_login()
     try:
@@ -88,6 +105,31 @@ def recover_signer(message: str, signature: str) -> str:
     except ValueError:  # a UnicodeEncodeError is one too
         raise refused_login() from None
     return f"0x{signer.hex()}"
+
+
+def _solana_signer(message: str, signature: str) -> str:
+    """An ed25519 signature does not show whose it is, but the message does."""
+    wallet = message.split("\n", 2)[1] if "\n" in message else ""
+    try:
+        signed = _signature_bytes(signature)
+        if ed25519.verify(base58.decode_key(wallet), signed, message.encode("utf-8")):
+            return wallet
+    except ValueError:  # a UnicodeEncodeError is one too
+        pass
+    raise refused_login()
+
+
+def _signature_bytes(text: str) -> bytes:
+    """64 bytes in base58 or in standard base64, which ends in padding here. Raises: ValueError."""
+    if not text.endswith("="):
+        return base58.decode(text, size_bytes=ed25519.SIGNATURE_SIZE_BYTES)
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(text) from error
+    if len(raw) != ed25519.SIGNATURE_SIZE_BYTES or base64.b64encode(raw).decode() != text:
+        raise ValueError(text)
+    return raw
 
 
 def refused_login() -> ApiError:

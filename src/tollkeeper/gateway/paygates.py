@@ -51,8 +51,9 @@ class Management:
         """A new gate; without an owner its management token is in the answer, once, and so is a secret to sign with."""
         caller = await self.ownership.caller(bearer)
         self.ownership.may_create(caller)
-        fallback = caller.wallet or self.default_payment_address
-        defaults = CreateDefaults(self.default_network, fallback, self._forbidden())
+        defaults = CreateDefaults(
+            self.default_network, self.default_payment_address, self._forbidden(), creator_wallet=caller.wallet
+        )
         new = parse_create(body, defaults)
         self._check_network(new.fields["network"])
         self._check_trust(new.fields["network"], assume_valid=new.fields["assume_valid"])

@@ -24,7 +24,7 @@ _QUERIES: Final = load_queries("auth.sql")
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A wallet that has logged in. `wallet` is lower-case hex."""
+    """A wallet that has logged in. `wallet` is as it is kept."""
 
     id: int
     wallet: str
@@ -34,7 +34,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login in force. `wallet` is lower-case hex; `issuer` is where it began, None where that was here."""
+    """A login in force. `wallet` is as it is kept; `issuer` is where it began, None where that was here."""
 
     user_id: int
     wallet: str
