@@ -200,20 +200,38 @@ def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
 
 
 @database_app.command("check")
-def check_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
+def check_command(
+    *,
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+    chain: Annotated[bool, typer.Option("--chain", help="Compare the books with the chain too.")] = False,
+    since_block: Annotated[
+        int | None, typer.Option(help="The first block to compare; else the first that the books name.", min=0)
+    ] = None,
+) -> None:
     """Compare the books with themselves and list every difference. Changes nothing; a server may be running.
 
-    Example: tollkeeper db check
+    Example: tollkeeper db check --chain
     """
-    from tollkeeper.serving.inspection import inspect_books
+    import asyncio
 
-    differences = inspect_books(load_settings(role, config))
+    from tollkeeper.chains.rpc import RpcUnavailable
+    from tollkeeper.serving.inspection import inspect_books
+    from tollkeeper.serving.reconciling import compare_with_chain
+
+    settings = load_settings(role, config)
+    differences = inspect_books(settings)
+    if chain:
+        try:
+            differences += asyncio.run(compare_with_chain(settings, since_block))
+        except RpcUnavailable as error:
+            _refuse(f"the chain cannot be compared: {error}", code=EXIT_FAILED)
     for difference in differences:
         _print(str(difference), typer.colors.RED, sys.stdout)
     if differences:
         typer.echo(f"{len(differences)} differences")
         sys.exit(EXIT_FAILED)
-    typer.echo("the books agree")
+    typer.echo("books and chain agree" if chain else "the books agree")
 
 
 @contracts_app.callback()

@@ -62,6 +62,11 @@ def test_it_works_beside_a_running_server(config: Path) -> None:
         process.wait_for_event("serving")
         done = finished("db", "check", "--config", config)
         assert (done.returncode, done.stdout) == (0, "the books agree\n")
+        with_chain = finished("db", "check", "--chain", "--config", config)
+        assert (with_chain.returncode, with_chain.stdout) == (0, "books and chain agree\n"), with_chain.stderr
+        no_node = {"TOLLKEEPER_RPC_URL_BASE_SEPOLIA": "http://127.0.0.1:1"}
+        unseen = finished("db", "check", "--chain", "--config", config, environ=no_node)
+        assert (unseen.returncode, "cannot be compared" in unseen.stderr) == (1, True)
         assert process.process.poll() is None
 
 

@@ -25,6 +25,7 @@ from tollkeeper.core.evm import Authorization, transfer_calldata
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import NetworkSettings, Role
 
 PAYEE = "0x" + "77" * 20
@@ -112,6 +113,20 @@ async def test_an_honest_facilitators_payment_counts_once_it_is_on_the_chain(abr
     assert abroad.received_micro() == 10_000
     assert len(abroad.foreign.settles) == 1
     assert "confirm" not in abroad.foreign.settles[0]
+
+
+async def test_a_gateway_compares_its_sales_with_the_chain_whoever_sent_them(abroad: Abroad) -> None:
+    gate = await abroad.gate()
+    assert (await abroad.buyer.call(gate["accessUrl"], (await abroad.payment(gate))[0])).status == 200
+    settings = settings_for(abroad.chain.url, abroad.database, role=Role.GATEWAY)
+    assert await compare_with_chain(settings) == []
+    with closing(sqlite3.connect(abroad.database)) as connection:
+        connection.execute("UPDATE purchases SET transaction_hash = :hash", {"hash": "0x" + "ab" * 32})
+        connection.commit()
+    assert {found.rule for found in await compare_with_chain(settings)} == {
+        "paid_but_not_on_the_chain",
+        "paid_in_another_transaction",
+    }
 
 
 SENDS: list[Settling] = [

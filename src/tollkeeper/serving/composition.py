@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
-from tollkeeper.chains.evm import EvmChain, EvmConfig
+from tollkeeper.chains.evm import EvmChain
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.settling import Depths
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.gateway.app import Gateway, GatewayConfig
 from tollkeeper.gateway.app import create_app as create_gateway_app
@@ -30,9 +29,11 @@ from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.inspection import keep_inspecting
+from tollkeeper.serving.nodes import evm_config
 from tollkeeper.serving.origins import OriginGuard
+from tollkeeper.serving.reconciling import keep_reconciling
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
-from tollkeeper.settings import NetworkSettings, Role, Settings
+from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.purchases import Exposure
 
@@ -63,6 +64,8 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
         parts.push_async_callback(trusted.close)
         auth = _auth(settings, database, trusted)
         parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings)))
+        if settings.role is not Role.GATEWAY:
+            parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
         if settings.role is Role.GATEWAY:
             gateway = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
             yield _fronted(create_gateway_app(gateway), settings, gateway.access)
@@ -114,7 +117,7 @@ async def _open_hub(
     hub = Hub(
         database,
         auth,
-        [HubNetwork(_evm_config(network, settings), signers) for network in settings.networks.values()],
+        [HubNetwork(evm_config(network, settings), signers) for network in settings.networks.values()],
         public_url=public_url,
         trusted_keys=_public_keys(_given(settings.auth_keys)) if settings.role is Role.SERVE else {},
     )
@@ -136,23 +139,6 @@ async def _end(task: asyncio.Task[None]) -> None:
         await task
 
 
-def _evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
-    return EvmConfig(
-        network=network.network,
-        rpc_urls=network.rpc_urls,
-        asset=network.network.usdc.address,
-        token_name=network.asset_name or "",
-        token_version=network.asset_version or "",
-        depths=Depths(settings.confirm_depth),
-        gas_limit=settings.gas.gas_limit,
-        gas_budget_per_hour=settings.gas.budget_per_hour,
-        max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,
-        batcher=network.batcher or "",
-        batch_queue_depth=settings.batching.queue_depth,
-        batch_items_max=settings.batching.items_max,
-    )
-
-
 async def _open_gateway(
     parts: AsyncExitStack, settings: Settings, database: Database, auth: Auth, transport: Transport
 ) -> Gateway:
@@ -172,7 +158,7 @@ async def _open_gateway(
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
     apart = settings.networks.values() if settings.role is Role.GATEWAY else ()
-    chains = {one.network.name: EvmChain(_evm_config(one, settings)) for one in apart if one.rpc_urls}
+    chains = {one.network.name: EvmChain(evm_config(one, settings)) for one in apart if one.rpc_urls}
     gateway = Gateway(config, database, auth, hub, os.urandom, chains)
     parts.push_async_callback(gateway.aclose)
     await gateway.start()

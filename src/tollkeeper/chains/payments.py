@@ -1,0 +1,125 @@
+"""Every transfer by authorization to some addresses, in a range of blocks (security I6, I7).
+
+A Transfer alone may be anybody's ordinary payment; with the AuthorizationUsed of its payer in the same transaction it
+is the carrying out of a signed payment. Ranges that a node finds too large are halved. Whether the books agree is
+decided in `core.reconciliation`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.chains.receipts import quantity
+from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
+from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
+from tollkeeper.core.reconciliation import ChainPayment
+from tollkeeper.core.wire import PaymentKey
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.chains.evm import EvmChain
+
+BLOCKS_AT_ONCE: Final = 2_000
+_ADDRESSES_AT_ONCE: Final = 100
+_RECEIPTS_AT_ONCE: Final = 50
+
+
+async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: range) -> list[ChainPayment]:
+    """The payments to these addresses in these blocks, in the chain's order. Raises: RpcUnavailable."""
+    hashes: dict[str, None] = {}
+    for start in range(blocks.start, blocks.stop, BLOCKS_AT_ONCE):
+        part = range(start, min(start + BLOCKS_AT_ONCE, blocks.stop))
+        for first in range(0, len(recipients), _ADDRESSES_AT_ONCE):
+            topics = [_topic(address) for address in recipients[first : first + _ADDRESSES_AT_ONCE]]
+            for log in await _transfers(chain, topics, part):
+                hashes[_text(log, "transactionHash")] = None
+    wanted = list(hashes)
+    found: list[ChainPayment] = []
+    for first in range(0, len(wanted), _RECEIPTS_AT_ONCE):
+        some = wanted[first : first + _RECEIPTS_AT_ONCE]
+        for receipt in await chain.rpc.ask([("eth_getTransactionReceipt", [one]) for one in some]):
+            found += _payments_in(chain, receipt, frozenset(recipients))
+    return sorted(found, key=lambda payment: payment.block_number)
+
+
+def asset_of(chain: EvmChain) -> str:
+    """The token's address. Raises: RpcUnavailable where the node has not said who it is, or is the wrong one."""
+    if chain.asset is None:
+        raise RpcUnavailable(chain.problem)
+    return chain.asset.address
+
+
+async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> list[Any]:
+    wanted = {
+        "address": asset_of(chain),
+        "topics": [TRANSFER_TOPIC, None, recipients],
+        "fromBlock": hex(blocks.start),
+        "toBlock": hex(blocks.stop - 1),
+    }
+    (logs,) = await chain.rpc.ask([("eth_getLogs", [wanted])])
+    if isinstance(logs, list):
+        return logs
+    if isinstance(logs, RpcError) and len(blocks) > 1:  # too many blocks or logs for this node
+        middle = blocks.start + len(blocks) // 2
+        halves = (range(blocks.start, middle), range(middle, blocks.stop))
+        return [log for half in halves for log in await _transfers(chain, recipients, half)]
+    msg = "the node does not answer eth_getLogs"
+    raise RpcUnavailable(msg)
+
+
+def _payments_in(chain: EvmChain, receipt: Any, recipients: frozenset[str]) -> list[ChainPayment]:  # noqa: ANN401 - JSON
+    """The payments that one transaction carried out. Raises: RpcUnavailable where the receipt cannot be read."""
+    try:
+        logs = [
+            Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"])
+            for log in receipt["logs"]
+        ]
+        sender, transaction_hash = receipt["from"].lower(), receipt["transactionHash"].lower()
+        number = quantity(receipt["blockNumber"])
+        return [
+            ChainPayment(
+                PaymentKey(chain.network.name, one.asset, one.payer, one.nonce),
+                one.pay_to,
+                one.value,
+                transaction_hash,
+                sender,
+                number,
+            )
+            for one in _candidates(asset_of(chain), logs)
+            if one.pay_to in recipients and shows_transfer(logs, one)
+        ]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        msg = "the node's receipt cannot be read"
+        raise RpcUnavailable(msg) from error
+
+
+def _candidates(asset: str, logs: Sequence[Log]) -> list[Transfer]:
+    """Each use of an authorization with each transfer of its payer: which of them belong together is asked next."""
+    events = [log for log in logs if log.address == asset and len(log.topics) == 3]
+    uses = [log for log in events if log.topics[0] == AUTHORIZATION_USED_TOPIC]
+    moves = [log for log in events if log.topics[0] == TRANSFER_TOPIC]
+    found = {
+        Transfer(asset, _address(use.topics[1]), _address(move.topics[2]), int(move.data, 16), use.topics[2])
+        for use in uses
+        for move in moves
+        if use.topics[1] == move.topics[1]
+    }
+    return sorted(found, key=lambda one: (one.nonce, one.pay_to, one.value))
+
+
+def _text(log: object, name: str) -> str:
+    value = log.get(name) if isinstance(log, dict) else None
+    if not isinstance(value, str):
+        msg = "the node's log cannot be read"
+        raise RpcUnavailable(msg)
+    return value.lower()
+
+
+def _topic(address: str) -> str:
+    return "0x" + "0" * 24 + address[2:]
+
+
+def _address(topic: str) -> str:
+    return "0x" + topic[-40:]

@@ -1,0 +1,29 @@
+"""How a process reaches each network's nodes, by its settings (contract 1, 5.2, 5.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tollkeeper.chains.evm import EvmConfig
+from tollkeeper.core.settling import Depths
+
+if TYPE_CHECKING:
+    from tollkeeper.settings import NetworkSettings, Settings
+
+
+def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
+    """The chain's own configuration of one network."""
+    return EvmConfig(
+        network=network.network,
+        rpc_urls=network.rpc_urls,
+        asset=network.network.usdc.address,
+        token_name=network.asset_name or "",
+        token_version=network.asset_version or "",
+        depths=Depths(settings.confirm_depth),
+        gas_limit=settings.gas.gas_limit,
+        gas_budget_per_hour=settings.gas.budget_per_hour,
+        max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,
+        batcher=network.batcher or "",
+        batch_queue_depth=settings.batching.queue_depth,
+        batch_items_max=settings.batching.items_max,
+    )

@@ -1,0 +1,146 @@
+"""The books compared with the chain, in both directions: by `db check --chain` and while serving (security I7).
+
+The job reads each block once, well behind the newest, and remembers how far it came; the command reads from the first
+block that the books name (a gateway's name none: from a day ago), or from where it is told. What differs is listed and
+mends nothing. A gateway apart compares its sales, and only by the command: its hub does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from prometheus_client import Counter
+
+from tollkeeper.chains.evm import EvmChain
+from tollkeeper.chains.payments import asset_of, read_payments
+from tollkeeper.chains.receipts import Expected, Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.differences import Difference
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.reconciliation import Standing, compare
+from tollkeeper.serving.nodes import evm_config
+from tollkeeper.settings import Role
+from tollkeeper.storage.reconciliation import Books, move_cursor
+from tollkeeper.storage.snapshot import open_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tollkeeper.core.reconciliation import Entry
+    from tollkeeper.settings import Settings
+    from tollkeeper.storage.database import Database
+
+INTERVAL_SECONDS: Final = 60.0
+# No reorganisation reaches a block this far behind the newest, and whatever it holds was recorded meanwhile.
+BEHIND_BLOCKS: Final = 30
+# Of a chain that was not compared for long: so much at a time, so that the cursor moves on.
+_BLOCKS_AT_ONCE: Final = 20_000
+_LOOKED_AT_ONCE: Final = 50
+_DAY_BLOCKS: Final = 43_200  # of Base
+_LOG = structlog.get_logger("tollkeeper.serving.reconciling")
+_FOUND: Final = Counter("tollkeeper_chain_differences", "Differences found between books and chain.", ["rule"])
+
+
+async def compare_with_chain(settings: Settings, since_block: int | None = None) -> list[Difference]:
+    """Every difference on every network of these settings.
+
+    Raises: RpcUnavailable where a node cannot be asked; StorageError, SealError.
+    """
+    found: list[Difference] = []
+    async for chain in _chains(settings):
+        try:
+            await chain.open()
+            newest = (await chain.latest_block()).number
+            with open_snapshot(settings.database_url) as snapshot:
+                books = Books(snapshot, chain.network.name, asset_of(chain))
+                if settings.role is Role.GATEWAY:
+                    start = max(0, newest - _DAY_BLOCKS) if since_block is None else since_block
+                    found += await _compare_sales(chain, books, settings, range(start, newest + 1))
+                else:
+                    first = books.first_block() or 0 if since_block is None else since_block
+                    found += await _compare_settlements(chain, books, range(first, newest + 1))
+        finally:
+            await chain.close()
+    return sorted(found)
+
+
+async def _chains(settings: Settings) -> AsyncIterator[EvmChain]:
+    for network in settings.networks.values():
+        if network.rpc_urls:
+            yield EvmChain(evm_config(network, settings))
+
+
+async def _compare_settlements(chain: EvmChain, books: Books, blocks: range) -> list[Difference]:
+    payments = await read_payments(chain, books.recipients(), blocks)
+    entries = books.entries((payment.key for payment in payments), blocks)
+    return compare(entries, payments, books.signers(), blocks, books.sold_to())
+
+
+async def _compare_sales(chain: EvmChain, books: Books, settings: Settings, blocks: range) -> list[Difference]:
+    """Whoever sent them: the facilitator is somebody else. Sales name no block, so each is looked up."""
+    assert settings.encryption_keys is not None  # noqa: S101 - a gateway's settings have them
+    entries = books.sales(settings.encryption_keys)
+    sold_to = frozenset(entry.pay_to for entry in entries)
+    payments = await read_payments(chain, sorted(sold_to), blocks)
+    paid = [entry for entry in entries if entry.standing is Standing.PAID]
+    missing: list[Difference] = []
+    for first in range(0, len(paid), _LOOKED_AT_ONCE):
+        some = paid[first : first + _LOOKED_AT_ONCE]
+        sightings = await chain.look([_expected(entry) for entry in some])
+        missing += [
+            Difference("paid_but_not_on_the_chain", entry.id, entry.transaction_hash)
+            for entry, sighting in zip(some, sightings, strict=True)
+            if sighting.verdict is not Verdict.TRANSFERRED
+        ]
+    return missing + compare(entries, payments, frozenset(), blocks, sold_to)
+
+
+def _expected(entry: Entry) -> Expected:
+    key = entry.key
+    return Expected(entry.transaction_hash, key.asset, key.payer, entry.pay_to, entry.value, key.nonce)
+
+
+async def keep_reconciling(
+    settings: Settings,
+    database: Database,
+    interval_seconds: float = INTERVAL_SECONDS,
+    behind_blocks: int = BEHIND_BLOCKS,
+) -> None:
+    """Compares the blocks that are new and old enough, every minute, until cancelled."""
+    chains = [chain async for chain in _chains(settings)]
+    try:
+        while True:
+            await asyncio.sleep(interval_seconds)
+            for chain in chains:
+                try:
+                    await _go_on(chain, settings, database, behind_blocks)
+                except (ApiError, RpcUnavailable) as error:
+                    _LOG.warning("chain_not_compared", network=chain.network.name, reason=str(error))
+                except Exception:  # noqa: BLE001 - logged; the next round tries again
+                    _LOG.exception("chain_not_compared", network=chain.network.name)
+    finally:
+        for chain in chains:
+            with suppress(Exception):
+                await chain.close()
+
+
+async def _go_on(chain: EvmChain, settings: Settings, database: Database, behind_blocks: int) -> None:
+    await chain.open()
+    end = (await chain.latest_block()).number - behind_blocks + 1
+    with open_snapshot(settings.database_url) as snapshot:
+        books = Books(snapshot, chain.network.name, asset_of(chain))
+        start = books.next_block()
+        if start is None:
+            start = books.first_block()
+        if start is None:
+            start = end  # nothing was settled yet: from now on
+        blocks = range(max(0, start), min(end, start + _BLOCKS_AT_ONCE))
+        differences = await _compare_settlements(chain, books, blocks) if blocks else []
+    for difference in differences:
+        _FOUND.labels(difference.rule).inc()
+        _LOG.error("chain_differs", rule=difference.rule, subject=difference.subject, found=difference.found)
+    next_block = max(start, blocks.stop)
+    await database.run(move_cursor(chain.network.name, asset_of(chain), next_block))

@@ -1,0 +1,33 @@
+-- The books as the chain is compared with them (security I6 to I8). Whether they agree is decided in `core`.
+
+-- name: recipients
+SELECT DISTINCT pay_to FROM settlements WHERE network = :network AND asset = :asset;
+
+-- name: recipients_of_sales
+SELECT DISTINCT pay_to FROM settlements WHERE network = :network AND asset = :asset AND purchase_data IS NOT NULL;
+
+-- name: signers
+SELECT DISTINCT signer FROM signer_lanes WHERE network = :network;
+
+-- name: first_block
+SELECT min(block_number) AS number FROM settlements WHERE network = :network AND asset = :asset;
+
+-- name: settlement_of
+SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash, block_number
+FROM settlements WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce;
+
+-- name: settlements_in_blocks
+SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash, block_number
+FROM settlements
+WHERE network = :network AND asset = :asset AND state = 'CONFIRMED' AND block_number >= :first AND block_number < :end;
+
+-- name: sales
+SELECT id, network, asset, payer, nonce, pay_to, value_micro, state, transaction_hash, confirmed, honoured_ms
+FROM purchases WHERE network = :network AND asset = :asset;
+
+-- name: cursor
+SELECT next_block FROM chain_cursors WHERE network = :network AND asset = :asset;
+
+-- name: move_cursor
+INSERT INTO chain_cursors (network, asset, next_block) VALUES (:network, :asset, :next_block)
+ON CONFLICT (network, asset) DO UPDATE SET next_block = :next_block;

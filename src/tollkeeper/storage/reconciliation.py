@@ -1,0 +1,110 @@
+"""What the books say of payments, as they are compared with the chain, and how far they were (security I6 to I8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.purchases import PurchaseState
+from tollkeeper.core.reconciliation import Entry, Standing
+from tollkeeper.core.sealing import place, unseal
+from tollkeeper.core.transactions import State, Status, public_status
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.storage.database import Row, Unit
+    from tollkeeper.storage.snapshot import Snapshot
+
+_Q: Final = load_queries("reconciliation.sql")
+_OF_SETTLEMENT: Final = {
+    Status.SUCCESS: Standing.PAID,
+    Status.PENDING: Standing.OPEN,
+    Status.FAILED: Standing.FAILED,
+}
+_OF_SALE: Final = {
+    PurchaseState.LIVE: Standing.PAID,
+    PurchaseState.VOID: Standing.PAID,
+    PurchaseState.CLAIMED: Standing.OPEN,
+    PurchaseState.PARKED: Standing.OPEN,
+    PurchaseState.FAILED: Standing.FAILED,
+}
+
+
+class Books:
+    """The settlements of one asset in one consistent state. Every method may raise StorageError."""
+
+    def __init__(self, snapshot: Snapshot, network: str, asset: str) -> None:
+        self._snapshot = snapshot
+        self._where = {"network": network, "asset": asset}
+
+    def recipients(self) -> list[str]:
+        """Everybody who was paid, or was to be."""
+        return [row["pay_to"] for row in self._snapshot.read(_Q.recipients(**self._where))]
+
+    def sold_to(self) -> frozenset[str]:
+        """Those of them that a gate sells for."""
+        return frozenset(row["pay_to"] for row in self._snapshot.read(_Q.recipients_of_sales(**self._where)))
+
+    def signers(self) -> frozenset[str]:
+        """Every account that ever signed settlements on the network."""
+        return frozenset(row["signer"] for row in self._snapshot.read(_Q.signers(network=self._where["network"])))
+
+    def first_block(self) -> int | None:
+        """The first block that the books name."""
+        number: int | None = self._snapshot.read(_Q.first_block(**self._where))[0]["number"]
+        return number
+
+    def entries(self, keys: Iterable[PaymentKey], blocks: range) -> list[Entry]:
+        """The settlements of these payments, and those that are confirmed in these blocks."""
+        rows = self._snapshot.read(_Q.settlements_in_blocks(first=blocks.start, end=blocks.stop, **self._where))
+        for key in keys:
+            rows += self._snapshot.read(_Q.settlement_of(payer=key.payer, nonce=key.nonce, **self._where))
+        return list({row["id"]: _settlement(row) for row in rows}.values())
+
+    def sales(self, ring: KeyRing) -> list[Entry]:
+        """Every purchase, for a gateway whose hub keeps books of its own. Raises: SealError."""
+        return [_sale(row, ring) for row in self._snapshot.read(_Q.sales(**self._where)) if row["honoured_ms"] is None]
+
+    def next_block(self) -> int | None:
+        """The first block that was not compared yet; None before the first time."""
+        rows = self._snapshot.read(_Q.cursor(**self._where))
+        return rows[0]["next_block"] if rows else None
+
+
+def move_cursor(network: str, asset: str, next_block: int) -> Unit[None]:
+    """Remember how far the chain was compared."""
+    yield _Q.move_cursor(network=network, asset=asset, next_block=next_block)
+
+
+def _key(row: Row) -> PaymentKey:
+    return PaymentKey(row["network"], row["asset"], row["payer"], row["nonce"])
+
+
+def _settlement(row: Row) -> Entry:
+    return Entry(
+        row["id"],
+        _key(row),
+        row["pay_to"],
+        int(row["value"]),
+        _OF_SETTLEMENT[public_status(State(row["state"]))],
+        row["transaction_hash"],
+        row["block_number"],
+    )
+
+
+def _sale(row: Row, ring: KeyRing) -> Entry:
+    standing = _OF_SALE[PurchaseState(row["state"])]
+    if standing is Standing.PAID and not row["confirmed"]:
+        standing = Standing.OPEN
+    return Entry(
+        row["id"],
+        _key(row),
+        unseal(ring, row["pay_to"], place("purchases", row["id"], "pay_to")).decode(),
+        int(row["value_micro"]),
+        standing,
+        row["transaction_hash"] or "",
+        None,
+    )

@@ -1,0 +1,167 @@
+"""The hub's books and a real chain, whatever was lost on either side (security I6 to I8, F8, F22)."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import settings_for
+from tests.hub.chaos import ChaosNode
+from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.serving.reconciling import compare_with_chain, keep_reconciling
+from tollkeeper.settings import Role
+
+
+async def differences(path: Path, rpc_url: str, since_block: int | None = None) -> list[str]:
+    settings = settings_for(rpc_url, path, role=Role.HUB)
+    return [difference.rule for difference in await compare_with_chain(settings, since_block)]
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+async def settled(hub: HubUnderTest, chain: ChainUnderTest, count: int = 1) -> list[TestPayment]:
+    payments = [new_payment(chain) for _ in range(count)]
+    for payment in payments:
+        assert (await hub.settle(payment)).body["success"] is True
+    return payments
+
+
+def relay_abroad(chain: ChainUnderTest, payment: TestPayment) -> None:
+    """Carried out by somebody else's transaction."""
+    signature = bytes.fromhex(payment.body["paymentPayload"]["payload"]["signature"][2:])
+    data = transfer_calldata(payment.authorization, signature)
+    assert chain.send_and_wait(chain.wallets.faucet, USDC_ADDRESS, data)["status"] == "0x1"
+
+
+async def test_what_was_settled_and_what_failed_agree_with_the_chain(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    await settled(hub, embedded_chain, 3)
+    assert (await hub.settle(new_payment(embedded_chain, valid_before=1))).body["success"] is False
+    relay_abroad(embedded_chain, new_payment(embedded_chain))  # between strangers, which is nobody's business here
+    assert await differences(tmp_path / "hub.db", embedded_chain.url) == []
+
+
+async def test_a_restored_backup_lacks_what_the_chain_has(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    await settled(hub, embedded_chain, 3)
+    forgotten = "(SELECT id FROM settlements ORDER BY block_number DESC LIMIT 1)"
+    change(
+        tmp_path / "hub.db",
+        f"DELETE FROM settlement_slots WHERE settlement_id = {forgotten}",  # noqa: S608 - own text
+        f"DELETE FROM settlement_events WHERE settlement_id = {forgotten}",  # noqa: S608 - own text
+        f"DELETE FROM settlements WHERE id = {forgotten}",  # noqa: S608 - own text
+    )
+    assert await differences(tmp_path / "hub.db", embedded_chain.url) == ["settled_but_not_in_the_books"]
+
+
+async def test_a_block_that_is_gone_took_a_payment_with_it(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with run_hub(tmp_path, embedded_chain) as hub:
+        await settled(hub, embedded_chain)
+        before = embedded_chain.rpc.call("evm_snapshot")
+        await settled(hub, embedded_chain)
+    embedded_chain.rpc.call("evm_revert", before)
+    embedded_chain.rpc.call("evm_mine")
+    assert await differences(tmp_path / "hub.db", embedded_chain.url) == ["paid_but_not_on_the_chain"]
+
+
+async def test_a_payment_to_a_sellers_address_that_nobody_here_settled_is_listed(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    await settled(hub, embedded_chain)
+    change(tmp_path / "hub.db", "UPDATE settlements SET purchase_data = '{}'")
+    relay_abroad(embedded_chain, new_payment(embedded_chain))
+    assert await differences(tmp_path / "hub.db", embedded_chain.url) == ["payment_without_purchase"]
+
+
+async def test_books_that_say_otherwise_than_the_chain_are_listed(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    await settled(hub, embedded_chain)
+    sound = "UPDATE settlements SET value = '10000', state = 'CONFIRMED'"
+    for statement, rule in (
+        ("UPDATE settlements SET value = '9'", "paid_otherwise"),
+        ("UPDATE settlements SET state = 'FAILED'", "failed_but_carried_out"),
+    ):
+        change(tmp_path / "hub.db", statement)
+        assert await differences(tmp_path / "hub.db", embedded_chain.url) == [rule]
+        change(tmp_path / "hub.db", sound)
+
+
+async def test_a_node_that_takes_few_blocks_at_once_is_asked_for_fewer(
+    tmp_path: Path, hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    await settled(hub, embedded_chain, 3)
+    embedded_chain.rpc.call("anvil_mine", 20)
+
+    def at_most_four(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "eth_getLogs":
+            return answer
+        wanted = call["params"][0]
+        size = int(wanted["toBlock"], 16) - int(wanted["fromBlock"], 16) + 1
+        error = {"code": -32602, "message": "range too large"}
+        return {"jsonrpc": "2.0", "id": answer["id"], "error": error} if size > 4 else answer
+
+    chaos.falsify = at_most_four
+    assert await differences(tmp_path / "hub.db", chaos.url) == []
+    assert chaos.calls["eth_getLogs"] > 5
+
+
+async def test_a_chain_that_cannot_be_asked_agrees_with_nothing(
+    tmp_path: Path, hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    await settled(hub, embedded_chain)
+
+    def refuse(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        error = {"code": -32601, "message": "no such method"}
+        is_logs = call["method"] == "eth_getLogs"
+        return {"jsonrpc": "2.0", "id": answer["id"], "error": error} if is_logs else answer
+
+    chaos.falsify = refuse
+    with pytest.raises(RpcUnavailable, match="eth_getLogs"):
+        await differences(tmp_path / "hub.db", chaos.url)
+
+
+async def test_the_job_reads_each_block_once_and_counts_what_differs(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = {"rule": "paid_otherwise"}
+    path = tmp_path / "hub.db"
+    await settled(hub, embedded_chain, 2)
+    embedded_chain.rpc.call("anvil_mine", 8)
+    change(path, "UPDATE settlements SET value = '9'")
+    counted = REGISTRY.get_sample_value("tollkeeper_chain_differences_total", rule) or 0
+    settings = settings_for(embedded_chain.url, path, role=Role.HUB)
+    job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.02, behind_blocks=3))
+
+    def cursor() -> int:
+        with closing(sqlite3.connect(path)) as connection:
+            found = connection.execute("SELECT max(next_block) FROM chain_cursors").fetchone()[0]
+            return found or 0
+
+    newest = int(embedded_chain.rpc.call("eth_blockNumber"), 16)
+    async with asyncio.timeout(30):
+        while cursor() < newest - 2:  # noqa: ASYNC110 - over the file there is nothing to wait on
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.2)
+    job.cancel()
+    assert cursor() == newest - 2
+    assert REGISTRY.get_sample_value("tollkeeper_chain_differences_total", rule) == counted + 2
+    assert "chain_differs" in capsys.readouterr().out
+    change(path, "UPDATE settlements SET value = '10000'")
