@@ -21,7 +21,7 @@ from tollkeeper.core.challenge import (
     transfer_challenge,
 )
 from tollkeeper.core.evm import checksum_address
-from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
+from tollkeeper.core.paygate_fields import CreditBinding, OnFailure, Recipient
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wire import Requirements, parse_requirements
@@ -82,6 +82,25 @@ def test_what_is_unusual_about_the_credits_is_told_before_they_are_bought() -> N
         "creditBinding": "token",
         "creditsExpireAfter": 3600,
     }
+
+
+def test_networks_of_one_kind_stand_side_by_side_and_play_money_beside_none() -> None:
+    gate = replace(GATE, accepts=(Recipient("base", "0x" + "ab" * 20),))
+    for asset in (BASE_SEPOLIA, BASE):
+        challenge = build_challenge(gate, asset, RESOURCE, "v1", [BASE_SEPOLIA, BASE])
+        body = json.loads(challenge.body(Profile.SUPERSET, NOW))
+        assert [entry["network"] for entry in body["accepts"]] == [asset.network.name]
+    other = replace(BASE_SEPOLIA, network=replace(BASE_SEPOLIA.network, name="other-test", v1_name="other-test"))
+    gate = replace(GATE, accepts=(Recipient("other-test", "0x" + "ab" * 20),))
+    for own, beside in ((BASE_SEPOLIA, other), (other, BASE_SEPOLIA)):
+        challenge = build_challenge(gate, own, RESOURCE, "v1", [BASE_SEPOLIA, other])
+        entries = challenge.siblings["accepts"]
+        assert [entry["network"] for entry in entries] == [own.network.name, beside.network.name]
+        assert challenge.siblings["paymentRequired"]["network"] == own.network.name
+        assert {entry["network"]: entry["payTo"] for entry in entries} == {
+            "base-sepolia": PAID_TO,
+            "other-test": checksum_address("0x" + "ab" * 20),
+        }
 
 
 def test_shape_a_is_the_specification_s_to_the_letter() -> None:

@@ -20,6 +20,7 @@ from tollkeeper.core.paygate_fields import (
     CreditBinding,
     HeaderAuthMode,
     OnFailure,
+    Recipient,
     is_slug,
     parse_methods,
     parse_price,
@@ -109,6 +110,13 @@ BAD_FIELDS: list[tuple[str, Any, Code]] = [
     ("onFailure", "refund", Code.INVALID_PARAMETER),
     ("onFailure", {}, Code.INVALID_PARAMETER),
     ("accepts", [{"network": "base"}], Code.INVALID_PARAMETER),
+    ("accepts", ["base"], Code.INVALID_PARAMETER),
+    ("accepts", [{"network": "base", "paymentAddress": OTHER, "price": "1"}], Code.INVALID_PARAMETER),
+    ("accepts", [{"network": "base-sepolia", "paymentAddress": OTHER}], Code.INVALID_PARAMETER),
+    ("accepts", [{"network": "base", "paymentAddress": OTHER}] * 2, Code.INVALID_PARAMETER),
+    ("accepts", [{"network": "base", "paymentAddress": OTHER}] * 9, Code.INVALID_PARAMETER),
+    ("accepts", [{"network": "polygon", "paymentAddress": OTHER}], Code.INVALID_NETWORK),
+    ("accepts", [{"network": "base", "paymentAddress": SIGNER}], Code.INVALID_ADDRESS),
     ("accepts", {}, Code.INVALID_PARAMETER),
     ("targetHeaders", {"X-Key": "1"}, Code.INVALID_PARAMETER),
     ("targetHeaders", [], Code.INVALID_PARAMETER),
@@ -157,6 +165,7 @@ def test_a_create_with_the_required_fields_takes_the_documented_defaults() -> No
         "credit_binding": CreditBinding.PAYMENT,
         "on_failure": OnFailure.CONSUME,
         "credits_expire_after_seconds": None,
+        "accepts": (),
         "network": "base-sepolia",
         "payment_address": PAY_TO,
     }
@@ -204,6 +213,7 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
         "credit_binding": CreditBinding.WALLET,
         "on_failure": OnFailure.RESTORE,
         "credits_expire_after_seconds": CREDITS_EXPIRE_AFTER_MAX_SECONDS,
+        "accepts": (),
         "network": "base",
         "payment_address": OTHER,
     }
@@ -419,15 +429,14 @@ def former(**changed: Any) -> FormerVersion:
     fields: dict[str, Any] = {
         "price_micro": 1,
         "credits": 2,
-        "network": GATE.network,
-        "payment_address": GATE.payment_address,
+        "recipients": GATE.recipients,
         "replaced_ms": NOW_MS,
     }
     return FormerVersion(**{**fields, **changed})
 
 
 def test_a_former_price_sells_its_terms_for_two_minutes() -> None:
-    assert with_former_prices(GATE, [former()]).former == (FormerPrice(1, 2, NOW_MS + 120_000),)
+    assert with_former_prices(GATE, [former()]).former == (FormerPrice(1, 2, NOW_MS + 120_000, GATE.network),)
 
 
 def test_of_two_former_versions_with_one_price_the_newer_sells() -> None:
@@ -442,9 +451,40 @@ def test_the_current_price_has_no_former_terms() -> None:
     assert with_former_prices(GATE, [former(price_micro=GATE.price_micro)]).former == ()
 
 
-@pytest.mark.parametrize("changed", [{"network": "base"}, {"payment_address": "0x" + "77" * 20}])
-def test_a_former_recipient_or_network_sells_nothing(changed: dict[str, str]) -> None:
-    assert with_former_prices(GATE, [former(**changed)]).former == ()
+SEPOLIA = Recipient("base-sepolia", PAY_TO)
+BASE = Recipient("base", OTHER)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "sells_on"),
+    [
+        ((Recipient("base-sepolia", OTHER),), (SEPOLIA,), []),
+        ((Recipient("base", PAY_TO),), (SEPOLIA,), []),
+        ((SEPOLIA, BASE), (SEPOLIA,), ["base-sepolia"]),
+        ((SEPOLIA,), (SEPOLIA, BASE), ["base-sepolia"]),
+        ((BASE, SEPOLIA), (SEPOLIA, BASE), ["base", "base-sepolia"]),
+        ((SEPOLIA, Recipient("base", PAY_TO)), (SEPOLIA, BASE), ["base-sepolia"]),
+    ],
+)
+def test_a_former_price_sells_on_a_network_whose_recipient_is_the_same(
+    then: tuple[Recipient, ...], now: tuple[Recipient, ...], sells_on: list[str]
+) -> None:
+    gate = replace(GATE, network=now[0].network, payment_address=now[0].payment_address, accepts=now[1:])
+    assert [price.network for price in with_former_prices(gate, [former(recipients=then)]).former] == sells_on
+
+
+def test_a_gate_may_be_paid_on_several_networks() -> None:
+    accepts = [{"network": "base-mainnet", "paymentAddress": checksum_address(OTHER)}]
+    fields = parse_create({**LEAST, "accepts": accepts}, DEFAULTS).fields
+    assert fields["accepts"] == (BASE,)
+    gate = change(accepts=accepts)
+    assert gate.recipients == (SEPOLIA, BASE)
+    assert (gate.pay_to_on("base"), gate.pay_to_on("solana-devnet")) == (OTHER, None)
+    body = paygate_body(gate, Counters(), "u", str)
+    assert body["accepts"] == [{"network": "base", "paymentAddress": checksum_address(OTHER)}]
+    with pytest.raises(ApiError) as refused:
+        change(gate, network="base")
+    assert refused.value.details == {"field": "accepts"}
 
 
 def test_an_update_never_turns_the_clock_back() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.core.gates import GATE, NOW_MS
 from tests.core.payments import AUTHORIZATION, PAY_TO, with_value
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.paygate_fields import Recipient
 from tollkeeper.core.paygates import FormerPrice
 from tollkeeper.core.purchases import (
     TRANSITIONS,
@@ -63,13 +64,13 @@ def test_every_outcome_has_a_name() -> None:
 
 @pytest.mark.parametrize("value", [10_000, 10_001, 10**15])
 def test_a_payment_of_at_least_the_price_buys_the_current_terms(value: int) -> None:
-    assert terms_for(GATE, with_value(value), NOW_MS) == CURRENT
+    assert terms_for(GATE, "base-sepolia", with_value(value), NOW_MS) == CURRENT
 
 
 @pytest.mark.parametrize("value", [0, 1, 9_999])
 def test_a_payment_below_the_price_is_insufficient_amount(value: int) -> None:
     with pytest.raises(ApiError) as refused:
-        terms_for(GATE, with_value(value), NOW_MS)
+        terms_for(GATE, "base-sepolia", with_value(value), NOW_MS)
     assert refused.value.code is Code.INSUFFICIENT_AMOUNT
     assert refused.value.details is not None
     assert (refused.value.details["expected"], refused.value.details["found"]) == ("10000", str(value))
@@ -79,38 +80,57 @@ def test_a_payment_to_somebody_else_is_refused_whatever_its_value() -> None:
     stranger = "0x" + "ab" * 20
     payload = EvmPayload(replace(AUTHORIZATION, pay_to=stranger, value=10**12), b"")
     with pytest.raises(ApiError) as refused:
-        terms_for(GATE, payload, NOW_MS)
+        terms_for(GATE, "base-sepolia", payload, NOW_MS)
     assert refused.value.code is Code.PAYMENT_INVALID
     assert refused.value.details is not None
     assert (refused.value.details["expected"], refused.value.details["found"]) == (PAY_TO, stranger)
 
 
-RAISED = replace(GATE, price_micro=20_000, credits=9, former=(FormerPrice(10_000, 5, NOW_MS + 120_000),))
-LOWERED = replace(GATE, price_micro=5_000, credits=2, former=(FormerPrice(10_000, 5, NOW_MS + 120_000),))
+RAISED = replace(
+    GATE, price_micro=20_000, credits=9, former=(FormerPrice(10_000, 5, NOW_MS + 120_000, "base-sepolia"),)
+)
+LOWERED = replace(
+    GATE, price_micro=5_000, credits=2, former=(FormerPrice(10_000, 5, NOW_MS + 120_000, "base-sepolia"),)
+)
 NEW_OF_RAISED = Terms(7, 3, 20_000, 9, PAY_TO, "base-sepolia")
 NEW_OF_LOWERED = Terms(7, 3, 5_000, 2, PAY_TO, "base-sepolia")
 
 
 def test_exactly_the_former_price_buys_the_former_terms_while_they_last() -> None:
     for gate in (RAISED, LOWERED):
-        assert terms_for(gate, with_value(10_000), NOW_MS) == CURRENT
-        assert terms_for(gate, with_value(10_000), NOW_MS + 119_999) == CURRENT
+        assert terms_for(gate, "base-sepolia", with_value(10_000), NOW_MS) == CURRENT
+        assert terms_for(gate, "base-sepolia", with_value(10_000), NOW_MS + 119_999) == CURRENT
 
 
 def test_the_former_price_buys_nothing_of_its_own_once_its_time_is_over() -> None:
     with pytest.raises(ApiError) as refused:
-        terms_for(RAISED, with_value(10_000), NOW_MS + 120_000)
+        terms_for(RAISED, "base-sepolia", with_value(10_000), NOW_MS + 120_000)
     assert refused.value.code is Code.INSUFFICIENT_AMOUNT
-    assert terms_for(LOWERED, with_value(10_000), NOW_MS + 120_000) == NEW_OF_LOWERED
+    assert terms_for(LOWERED, "base-sepolia", with_value(10_000), NOW_MS + 120_000) == NEW_OF_LOWERED
+
+
+TWO_NETWORKS = replace(
+    RAISED, network="base", payment_address="0x" + "ab" * 20, accepts=(Recipient("base-sepolia", PAY_TO),)
+)
+
+
+def test_each_network_has_its_own_recipient_and_its_own_former_price() -> None:
+    assert terms_for(TWO_NETWORKS, "base-sepolia", with_value(10_000), NOW_MS) == CURRENT
+    to_base = EvmPayload(replace(AUTHORIZATION, pay_to="0x" + "ab" * 20, value=20_000), b"")
+    assert terms_for(TWO_NETWORKS, "base", to_base, NOW_MS) == Terms(7, 3, 20_000, 9, "0x" + "ab" * 20, "base")
+    cheap = EvmPayload(replace(AUTHORIZATION, pay_to="0x" + "ab" * 20, value=10_000), b"")
+    for network, payload in (("base", cheap), ("base-sepolia", to_base), ("base", with_value(20_000))):
+        with pytest.raises(ApiError):
+            terms_for(TWO_NETWORKS, network, payload, NOW_MS)
 
 
 def test_any_other_payment_that_covers_the_current_price_buys_the_current_terms() -> None:
-    assert terms_for(RAISED, with_value(20_000), NOW_MS) == NEW_OF_RAISED
-    assert terms_for(RAISED, with_value(20_001), NOW_MS) == NEW_OF_RAISED
-    assert terms_for(LOWERED, with_value(9_999), NOW_MS) == NEW_OF_LOWERED
+    assert terms_for(RAISED, "base-sepolia", with_value(20_000), NOW_MS) == NEW_OF_RAISED
+    assert terms_for(RAISED, "base-sepolia", with_value(20_001), NOW_MS) == NEW_OF_RAISED
+    assert terms_for(LOWERED, "base-sepolia", with_value(9_999), NOW_MS) == NEW_OF_LOWERED
     for value in (9_999, 10_001, 19_999):
         with pytest.raises(ApiError):
-            terms_for(RAISED, with_value(value), NOW_MS)
+            terms_for(RAISED, "base-sepolia", with_value(value), NOW_MS)
 
 
 def test_too_many_attempts_are_payment_invalid_and_say_so() -> None:

@@ -18,7 +18,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Requirements, requirements_body
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.verification import EvmAsset
@@ -48,13 +48,18 @@ def profile_of(accept: str, default: Profile) -> Profile:
 
 
 def requirements_of(gate: PayGate, asset: EvmAsset, resource: str) -> Requirements:
-    """What the gate asks for, as an x402 version 1 client reads it. Amount in micro-units, addresses EIP-55."""
+    """What the gate asks for on the asset's network, as an x402 version 1 client reads it.
+
+    Amount in micro-units, addresses EIP-55. The gate is paid on that network.
+    """
+    pay_to = gate.pay_to_on(asset.network.name)
+    assert pay_to is not None  # noqa: S101 - see above
     return Requirements(
         scheme=SCHEME,
         network=asset.network.v1_name,
         amount=gate.price_micro,
         asset=checksum_address(asset.address),
-        pay_to=checksum_address(gate.payment_address),
+        pay_to=checksum_address(pay_to),
         resource=resource,
         description=gate.description or gate.title,
         mime_type=gate.mime_type,
@@ -101,15 +106,26 @@ class Sold:
     also: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build_challenge(gate: PayGate, asset: EvmAsset, resource: str, api_version: str) -> Challenge:
-    """The challenge of one gate version."""
+def build_challenge(
+    gate: PayGate, asset: EvmAsset, resource: str, api_version: str, others: Sequence[EvmAsset] = ()
+) -> Challenge:
+    """The challenge of one gate version on the asset's network; `accepts` has those of the others that fit beside it.
+
+    Clients of version 1 choose among entries of one family, and none should pay real money for play money.
+    """
     also: dict[str, Any] = {}
     if gate.credit_binding is not CreditBinding.PAYMENT:
         also["creditBinding"] = gate.credit_binding.value
     if gate.credits_expire_after_seconds is not None:
         also["creditsExpireAfter"] = gate.credits_expire_after_seconds
     sold = Sold(gate.title, gate.description, gate.credits, gate.mime_type, gate.on_failure.value, also)
-    return challenge_for(requirements_of(gate, asset, resource), asset, sold, api_version)
+    own = asset.network
+    beside = [
+        requirements_of(gate, other, resource)
+        for other in others
+        if (other.network.family, other.network.is_test) == (own.family, own.is_test) and other.network != own
+    ]
+    return challenge_for(requirements_of(gate, asset, resource), asset, sold, api_version, beside)
 
 
 def transfer_challenge(asset: EvmAsset, pay_to: str, amount_micro: int, resource: str, api_version: str) -> Challenge:
@@ -130,14 +146,20 @@ def transfer_challenge(asset: EvmAsset, pay_to: str, amount_micro: int, resource
     return challenge_for(requirements, asset, sold, api_version)
 
 
-def challenge_for(requirements: Requirements, asset: EvmAsset, sold: Sold, api_version: str) -> Challenge:
-    """The bodies of a 402 that asks for these requirements."""
+def challenge_for(
+    requirements: Requirements,
+    asset: EvmAsset,
+    sold: Sold,
+    api_version: str,
+    beside: Sequence[Requirements] = (),
+) -> Challenge:
+    """The bodies of a 402 that asks for these requirements, or for one of those `beside`."""
     price = format_usdc(requirements.amount)
     symbol = asset.network.usdc.symbol
     shape_a = {"x402": {"token": symbol, "amount": price, "address": requirements.pay_to}}
     siblings: dict[str, Any] = {
         "x402Version": X402_VERSION,
-        "accepts": [requirements_body(requirements)],
+        "accepts": [requirements_body(one) for one in (requirements, *beside)],
         "paymentRequired": {"amount": price, "currency": symbol, "network": asset.network.name},
         **shape_a,
     }

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.errors import invalid
-from tollkeeper.core.limits import CREDITS_EXPIRE_AFTER_MAX_SECONDS, CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
+from tollkeeper.core.errors import ApiError, invalid
+from tollkeeper.core.limits import (
+    ACCEPTS_MAX,
+    CREDITS_EXPIRE_AFTER_MAX_SECONDS,
+    CREDITS_MAX,
+    DESCRIPTION_LENGTH,
+    TITLE_LENGTH,
+)
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.strict_json import NumberText
 from tollkeeper.core.usdc import parse_usdc
@@ -59,7 +66,6 @@ FIXED: Final[dict[str, Any]] = {
     "resourceType": "url",
     "allowSubpaths": False,
     "stream": False,
-    "accepts": [],
     "targetHeaders": {},
 }
 
@@ -163,6 +169,33 @@ class OnFailure(StrEnum):
     RESTORE = "restore"
 
 
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """Who is paid on a network."""
+
+    network: str
+    payment_address: str
+
+
+def _accepts(value: object) -> tuple[Recipient, ...]:
+    if not isinstance(value, list) or len(value) > ACCEPTS_MAX:
+        raise invalid("accepts", f"accepts must be a list of at most {ACCEPTS_MAX} objects")
+    recipients: list[Recipient] = []
+    for entry in value:
+        if not isinstance(entry, dict) or entry.keys() != {"network", "paymentAddress"}:
+            raise invalid("accepts", "each of accepts must have network and paymentAddress, and nothing else")
+        try:
+            recipients.append(Recipient(normalise(entry["network"]).name, entry["paymentAddress"]))
+        except ApiError as error:
+            raise within(error, "accepts") from None
+    return tuple(recipients)
+
+
+def within(error: ApiError, field: str) -> ApiError:
+    """The refusal of a part of a field, as one of the field."""
+    return ApiError(error.code, error.message, details={**(error.details or {}), "field": field})
+
+
 def _expire_after(value: object) -> int | None:
     if value is not None and (type(value) is not int or not 1 <= value <= CREDITS_EXPIRE_AFTER_MAX_SECONDS):
         message = f"creditsExpireAfter must be null or an integer from 1 to {CREDITS_EXPIRE_AFTER_MAX_SECONDS} seconds"
@@ -183,6 +216,7 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "creditBinding": ("credit_binding", lambda value: _choice(value, "creditBinding", CreditBinding)),
     "onFailure": ("on_failure", lambda value: _choice(value, "onFailure", OnFailure)),
     "creditsExpireAfter": ("credits_expire_after_seconds", _expire_after),
+    "accepts": ("accepts", _accepts),
     "isEnabled": ("is_enabled", lambda value: _boolean(value, "isEnabled")),
     "mimeType": ("mime_type", _mime_type),
     "network": ("network", lambda value: normalise(value).name),
@@ -201,6 +235,7 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
     "credit_binding": CreditBinding.PAYMENT,
     "on_failure": OnFailure.CONSUME,
     "credits_expire_after_seconds": None,
+    "accepts": (),
 }
 
 

@@ -19,8 +19,10 @@ from tollkeeper.core.paygate_fields import (
     CreditBinding,
     HeaderAuthMode,
     OnFailure,
+    Recipient,
     parse_fields,
     parse_slug,
+    within,
 )
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import family_of, shown_address
@@ -33,16 +35,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FormerPrice:
-    """Terms that a buyer may have been shown before an update; good until `until_ms` (contract 3.3)."""
+    """Terms that a buyer may have been shown on a network before an update; good until `until_ms` (contract 3.3)."""
 
     price_micro: int
     credits: int
     until_ms: int
+    network: str
 
 
 @dataclass(frozen=True, slots=True)
 class PayGate:
     """One PayGate. `version` counts its updates; `payment_address` is lower case on EVM.
+
+    `accepts` are the further networks that it is paid on.
 
     `former` and `secrets` (newest first, under `hmac` only) are there where a gate is loaded to be called.
     """
@@ -69,8 +74,18 @@ class PayGate:
     credit_binding: CreditBinding = CreditBinding.PAYMENT
     on_failure: OnFailure = OnFailure.CONSUME
     credits_expire_after_seconds: int | None = None
+    accepts: tuple[Recipient, ...] = ()
     former: tuple[FormerPrice, ...] = ()
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
+
+    @property
+    def recipients(self) -> tuple[Recipient, ...]:
+        """Who is paid on which network, its own network first."""
+        return (Recipient(self.network, self.payment_address), *self.accepts)
+
+    def pay_to_on(self, network: str) -> str | None:
+        """Who is paid on this network, None where the gate is not paid there."""
+        return next((one.payment_address for one in self.recipients if one.network == network), None)
 
     def allows(self, method: str) -> bool:
         """May this HTTP method be called? GET implies HEAD (contract 3.1)."""
@@ -121,6 +136,19 @@ def check_payment_address(value: object, network: str, forbidden: frozenset[str]
     return address
 
 
+def _check_accepts(accepts: tuple[Recipient, ...], network: str, forbidden: frozenset[str]) -> tuple[Recipient, ...]:
+    networks = [network, *(recipient.network for recipient in accepts)]
+    if len(set(networks)) != len(networks):
+        raise invalid("accepts", "accepts names a network twice, or the PayGate's own")
+    try:
+        return tuple(
+            Recipient(one.network, check_payment_address(one.payment_address, one.network, forbidden))
+            for one in accepts
+        )
+    except ApiError as error:
+        raise within(error, "accepts") from None
+
+
 @dataclass(frozen=True, slots=True)
 class NewPayGate:
     """A parsed create: everything of a PayGate but what the database gives it."""
@@ -143,6 +171,7 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults) -> NewPayGate:
     if address is None:
         raise missing("paymentAddress")
     fields["payment_address"] = check_payment_address(address, fields["network"], defaults.forbidden_addresses)
+    fields["accepts"] = _check_accepts(fields["accepts"], fields["network"], defaults.forbidden_addresses)
     slug = parse_slug(body["slug"]) if body.get("slug") is not None else None
     return NewPayGate(slug, fields)
 
@@ -160,6 +189,7 @@ def updated(gate: PayGate, body: dict[str, Any], now_ms: int, forbidden: frozens
     network = fields.get("network", gate.network)
     address = fields.get("payment_address", gate.payment_address)
     fields["payment_address"] = check_payment_address(address, network, forbidden)
+    fields["accepts"] = _check_accepts(fields.get("accepts", gate.accepts), network, forbidden)
     return replace(
         gate, **fields, version=gate.version + 1, updated_ms=max(now_ms, gate.updated_ms), former=(), secrets=()
     )
@@ -171,23 +201,25 @@ class FormerVersion:
 
     price_micro: int
     credits: int
-    network: str
-    payment_address: str
+    recipients: tuple[Recipient, ...]
     replaced_ms: int
 
 
 def with_former_prices(gate: PayGate, versions: Iterable[FormerVersion]) -> PayGate:
     """The gate with what its former versions (newest first) still sell (contract 3.3).
 
-    A former price sells for FORMER_PRICE_SECONDS, to the same recipient on the same network only; the current price
+    A former price sells for FORMER_PRICE_SECONDS, on a network whose recipient is still the same; the current price
     sells the current terms, however it was before.
     """
-    former: dict[int, FormerPrice] = {}
+    former: dict[tuple[int, str], FormerPrice] = {}
     for version in versions:
-        is_same_sale = (version.network, version.payment_address) == (gate.network, gate.payment_address)
-        if is_same_sale and version.price_micro != gate.price_micro:
-            until_ms = version.replaced_ms + FORMER_PRICE_SECONDS * 1000
-            former.setdefault(version.price_micro, FormerPrice(version.price_micro, version.credits, until_ms))
+        if version.price_micro == gate.price_micro:
+            continue
+        until_ms = version.replaced_ms + FORMER_PRICE_SECONDS * 1000
+        for one in version.recipients:
+            if one in gate.recipients:
+                sold = FormerPrice(version.price_micro, version.credits, until_ms, one.network)
+                former.setdefault((version.price_micro, one.network), sold)
     return replace(gate, former=tuple(former.values()))
 
 
@@ -218,6 +250,9 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "requireAuth": gate.require_auth,
         "paymentAddress": shown_address(gate.payment_address),
         "network": gate.network,
+        "accepts": [
+            {"network": one.network, "paymentAddress": checksum_address(one.payment_address)} for one in gate.accepts
+        ],
         "mimeType": gate.mime_type,
         "isEnabled": gate.is_enabled,
         "headerAuthMode": gate.header_auth_mode.value,

@@ -95,18 +95,21 @@ class Terms:
     credits_expire_after_seconds: int | None = None
 
 
-def terms_for(gate: PayGate, payload: EvmPayload, now_ms: int) -> Terms:
-    """The terms that this payment buys: the current ones, or those of a former price (contract 3.3).
+def terms_for(gate: PayGate, network: str, payload: EvmPayload, now_ms: int) -> Terms:
+    """The terms that this payment on a network buys: the current ones, or those of a former price (contract 3.3).
 
     A former price counts for a while, and only when it is paid to the micro-unit.
     Raises: the payment error of a wrong recipient or too small a value.
     """
     authorization = payload.authorization
-    if authorization.pay_to != gate.payment_address:
-        raise refusal_of("recipient", gate.payment_address, authorization.pay_to)
+    pay_to = gate.pay_to_on(network)
+    assert pay_to is not None  # noqa: S101 - only networks that the gate is paid on are asked for
+    if authorization.pay_to != pay_to:
+        raise refusal_of("recipient", pay_to, authorization.pay_to)
     price_micro, granted = gate.price_micro, gate.credits
     for former in gate.former:
-        if now_ms < former.until_ms and authorization.value == former.price_micro:
+        is_shown = now_ms < former.until_ms and former.network == network
+        if is_shown and authorization.value == former.price_micro:
             price_micro, granted = former.price_micro, former.credits
             break
     if authorization.value < price_micro:
@@ -116,8 +119,8 @@ def terms_for(gate: PayGate, payload: EvmPayload, now_ms: int) -> Terms:
         gate.version,
         price_micro,
         granted,
-        gate.payment_address,
-        gate.network,
+        pay_to,
+        network,
         gate.credits_expire_after_seconds,
     )
 

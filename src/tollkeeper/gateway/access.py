@@ -338,9 +338,10 @@ class PaidCall(Crediting):
         opened = self.opened
         if not opened.gate.is_enabled:
             raise not_found()
+        shown = calls.challenge_on(opened, self.call)
         self.enter(Stage.OVER)
         self.access.traffic.challenged(opened.gate.id)
-        body = opened.challenge.body(self._profile(), iso(clock_ms()))
+        body = shown.body(self._profile(), iso(clock_ms()))
         self.call.answer(402, _402_LINES, body)
 
     def _profile(self) -> Profile:
@@ -355,7 +356,7 @@ class PaidCall(Crediting):
             return
         self.enter(Stage.OVER)
         detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
-        body = exhausted_body(opened.challenge, detail, self._profile(), iso(clock_ms()))
+        body = exhausted_body(calls.challenge_beside(opened, self.call), detail, self._profile(), iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id)
         self.call.answer(402, JSON_LINE + CORS, body)
 
@@ -372,7 +373,7 @@ class PaidCall(Crediting):
             self._answer_refusal(error, self._credit_token_line(buyer.claimed))
         elif error.status == 402:
             self.enter(Stage.OVER)
-            body = error_envelope(error, self.call.request_id, self.opened.challenge.siblings)
+            body = error_envelope(error, self.call.request_id, calls.challenge_beside(self.opened, self.call).siblings)
             self.call.refuse(error, CORS, body)
         else:
             self._answer_refusal(error)

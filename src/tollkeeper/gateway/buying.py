@@ -190,14 +190,15 @@ class Buying:
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
         arrived_ms = self._clock_ms()
         authorization = presented.payload.authorization
-        terms = terms_for(opened.gate, presented.payload, arrived_ms)
+        network = presented.key.network
+        terms = terms_for(opened.gate, network, presented.payload, arrived_ms)
         require(time_checks(presented.payload, arrived_ms // 1000))
-        requirements = settle_requirements(opened, terms.price_micro)
+        requirements = settle_requirements(opened, network, terms.price_micro)
         verdict = await self._hub.verify(presented.payment, requirements)
         if not verdict.is_valid:
             raise await self._invalid(verdict, presented.key)
         if not opened.gate.assume_valid:
-            self._require_proof(opened.gate.network)
+            self._require_proof(network)
 
         made: dict[int, SettleRequest] = {}
 
@@ -210,7 +211,7 @@ class Buying:
             terms,
             purchase_id=self._new_id(),
             paid=Paid(authorization.value, authorization.valid_before, presented.header_hash),
-            trust=self._trust(opened.gate.network) if opened.gate.assume_valid else None,
+            trust=self._trust(network) if opened.gate.assume_valid else None,
             request_of=request_of,
             now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
         )
@@ -361,9 +362,9 @@ class Buying:
 _ASK_AGAIN: Final = SpendResult(Spend.STALE)
 
 
-def settle_requirements(opened: OpenGate, price_micro: int) -> Requirements:
-    """The requirements that a payment at this gate is verified and settled against."""
-    shown = opened.challenge.requirements
+def settle_requirements(opened: OpenGate, network: str, price_micro: int) -> Requirements:
+    """The requirements that a payment on this network is verified and settled against."""
+    shown = opened.offers[network].requirements
     return Requirements(
         scheme=shown.scheme,
         network=shown.network,

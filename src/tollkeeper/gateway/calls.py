@@ -15,6 +15,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.forwarding import VIA, caller_lines, gateway_headers, header_lines, request_target
+from tollkeeper.core.networks import normalise
 from tollkeeper.core.target_signing import NONCE_SIZE_BYTES, SIGNATURE_NAMES, HmacSecret, SignedCall, signature_lines
 from tollkeeper.core.wire import encode_header
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.addresses import TargetUrl
+    from tollkeeper.core.challenge import Challenge
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.edge.call import BodySink, InboundCall
     from tollkeeper.gateway.gates import OpenGate
@@ -97,6 +99,29 @@ def check_size(call: InboundCall, limit_bytes: int) -> None:
     """Raises: PAYLOAD_TOO_LARGE for a body that says it is over the limit."""
     if call.head.content_length is not None and call.head.content_length > limit_bytes:
         raise too_large(limit_bytes)
+
+
+def challenge_on(opened: OpenGate, call: InboundCall) -> Challenge:
+    """What a gate asks for on the network that its caller names by `X-Payment-Network`, else on its own.
+
+    Raises: INVALID_NETWORK for a network that it is not paid on.
+    """
+    named = call.head.header.get(b"x-payment-network")
+    if named is None:
+        return opened.challenge
+    try:
+        return opened.offers[normalise(named.decode("latin-1")).name]
+    except (ApiError, KeyError):
+        details = {"field": "X-Payment-Network", "supported": list(opened.offers)}
+        raise ApiError(Code.INVALID_NETWORK, "this PayGate is not paid on that network", details=details) from None
+
+
+def challenge_beside(opened: OpenGate, call: InboundCall) -> Challenge:
+    """What stands beside another refusal: as `challenge_on`, or what the gate asks for on its own network."""
+    try:
+        return challenge_on(opened, call)
+    except ApiError:
+        return opened.challenge
 
 
 def check_payer(wallet: str | None, payer: str) -> None:

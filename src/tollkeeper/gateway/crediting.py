@@ -183,11 +183,15 @@ class Crediting(Steps):
             raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
         if self.opened.is_of_wallets:
             calls.check_payer(self.wallet, presented.key.payer)
-        if presented.key.network != gate.network:
+        if presented.key.network not in self.opened.offers:
             raise payment_error(
                 Code.INVALID_NETWORK,
                 "the payment is for another network",
-                details={"reason": "invalid_network", "expected": gate.network, "found": presented.key.network},
+                details={
+                    "reason": "invalid_network",
+                    "expected": ", ".join(self.opened.offers),
+                    "found": presented.key.network,
+                },
             )
         return await self.access.buying.buy(self.opened, presented, buyer, deadline)
 

@@ -30,6 +30,9 @@ CACHED_GATES_MAX: Final = 100_000
 class OpenGate:
     """A gate ready to be called: its target taken apart, its challenge made.
 
+    `asset` and `challenge` are its own network's; `others` are the assets of its `accepts`, None where the facilitator
+    does not settle one now; `offers` are the challenges of each network that can be paid on.
+
     `wire` is what of its answers and of the requests to its target is the same each time. `takes_header`: whoever shows
     the payment again may spend its credits; `is_of_wallets`: only its payer may (contract 4.3, `creditBinding`).
     """
@@ -37,7 +40,9 @@ class OpenGate:
     gate: PayGate
     target: TargetUrl
     asset: EvmAsset
+    others: tuple[EvmAsset | None, ...]
     challenge: Challenge
+    offers: Mapping[str, Challenge]
     resource: str
     wire: GateWire
     takes_header: bool
@@ -75,7 +80,12 @@ class Gates:
     def kept(self, slug: str) -> OpenGate | None:
         """The copy of the gate, where there is one that counts."""
         kept = self._open.get(slug)
-        return kept if kept is not None and self._assets().get(kept.gate.network) is kept.asset else None
+        if kept is None or self._assets().get(kept.gate.network) is not kept.asset:
+            return None
+        return None if kept.others and kept.others != self._others(kept.gate) else kept
+
+    def _others(self, gate: PayGate) -> tuple[EvmAsset | None, ...]:
+        return tuple(self._assets().get(one.network) for one in gate.accepts)
 
     async def by_slug(self, slug: str) -> OpenGate:
         """The gate with this slug. Raises: NOT_FOUND, UNAVAILABLE while the facilitator's networks are unknown."""
@@ -108,12 +118,19 @@ class Gates:
             raise unavailable()
         resource = self.access_url(gate.slug)
         target = check_target_url(gate.target_url, allow_private=self._allow_private)
-        challenge = build_challenge(gate, asset, resource, API_VERSION)
+        others = self._others(gate)
+        settled = [asset, *(other for other in others if other is not None)]
+        offers = {
+            one.network.name: build_challenge(gate, one, resource, API_VERSION, settled if gate.accepts else ())
+            for one in settled
+        }
         return OpenGate(
             gate,
             target,
             asset,
-            challenge,
+            others,
+            offers[gate.network],
+            offers,
             resource,
             gate_wire(gate, target, self._public_url),
             takes_header=gate.credit_binding is CreditBinding.PAYMENT,

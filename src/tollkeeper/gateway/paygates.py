@@ -55,8 +55,9 @@ class Management:
             self.default_network, self.default_payment_address, self._forbidden(), creator_wallet=caller.wallet
         )
         new = parse_create(body, defaults)
-        self._check_network(new.fields["network"])
-        self._check_trust(new.fields["network"], assume_valid=new.fields["assume_valid"])
+        for network in (new.fields["network"], *(one.network for one in new.fields["accepts"])):
+            self._check_network(network)
+            self._check_trust(network, assume_valid=new.fields["assume_valid"])
         await self.resolver.check_target(new.fields["target_url"])
         token = None
         if caller.wallet is None and not self._manages_freely:
@@ -117,8 +118,9 @@ class Management:
         gate, _ = await self._managed(bearer, gate_id)
         forbidden, now_ms = self._forbidden(), clock_ms()
         wanted = updated(gate, body, now_ms, forbidden)  # refuses before anything is asked of the network
-        self._check_network(wanted.network)
-        self._check_trust(wanted.network, assume_valid=wanted.assume_valid)
+        for one in wanted.recipients:
+            self._check_network(one.network)
+            self._check_trust(one.network, assume_valid=wanted.assume_valid)
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
         secret = self._new_secret()

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
-from tollkeeper.core.paygate_fields import CreditBinding, HeaderAuthMode, OnFailure, random_slug
+from tollkeeper.core.paygate_fields import CreditBinding, HeaderAuthMode, OnFailure, Recipient, random_slug
 from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, with_former_prices
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
 from tollkeeper.storage.paygate_secrets import PayGateSecrets
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database, Row, Unit
 
 _Q = load_queries("gateway.sql")
+_ENCODE: Final = msgspec.json.Encoder().encode
+_DECODE_ACCEPTS: Final = msgspec.json.Decoder(tuple[Recipient, ...]).decode
 # An owner who changes the price more often than this within two minutes gives up the oldest of them.
 _FORMER_VERSIONS_MAX: Final = 100
 
@@ -118,14 +122,29 @@ class PayGates:
         return replace(gate, secrets=await self._secrets.of_gate(self._database, gate.id, now_ms))
 
     def _former(self, gate_id: int, row: Row) -> FormerVersion:
-        where = place("paygate_versions", f"{gate_id}.{row['version']}", "pay_to")
+        version = f"{gate_id}.{row['version']}"
+        pay_to = self._unseal(row["pay_to"], "paygate_versions", version, "pay_to")
         return FormerVersion(
             price_micro=row["price_micro"],
             credits=row["credits"],
-            network=row["network"],
-            payment_address=unseal(self._ring, row["pay_to"], where).decode(),
+            recipients=(
+                Recipient(row["network"], pay_to),
+                *self._accepts(row["accepts"], "paygate_versions", version),
+            ),
             replaced_ms=row["replaced_ms"],
         )
+
+    def _accepts(self, sealed: bytes | None, table: str, row: str | int) -> tuple[Recipient, ...]:
+        return () if sealed is None else _DECODE_ACCEPTS(self._unseal(sealed, table, row, "accepts"))
+
+    def _sealed_accepts(self, accepts: tuple[Recipient, ...], table: str, row: str | int) -> bytes | None:
+        return self._seal(_ENCODE(accepts).decode(), table, row, "accepts") if accepts else None
+
+    def _seal(self, text: str, table: str, row: str | int, column: str) -> bytes:
+        return seal(self._ring, text.encode(), place(table, row, column), self._random(NONCE_SIZE_BYTES))
+
+    def _unseal(self, sealed: bytes, table: str, row: str | int, column: str) -> str:
+        return unseal(self._ring, sealed, place(table, row, column)).decode()
 
     async def by_id(self, gate_id: int) -> tuple[PayGate, bytes | None] | None:
         """The gate with this id and the hash of its management token, unless it is deleted."""
@@ -233,19 +252,19 @@ class PayGates:
             yield _Q.count_traffic(gate_id=gate_id, challenges=challenges, calls=calls, failures=failures)
 
     def _version(self, gate: PayGate) -> Any:  # noqa: ANN401 - a Statement
-        where = place("paygate_versions", f"{gate.id}.{gate.version}", "pay_to")
+        version = f"{gate.id}.{gate.version}"
         return _Q.insert_version(
             gate_id=gate.id,
             version=gate.version,
             price_micro=gate.price_micro,
             credits=gate.credits,
             network=gate.network,
-            pay_to=seal(self._ring, gate.payment_address.encode(), where, self._random(NONCE_SIZE_BYTES)),
+            pay_to=self._seal(gate.payment_address, "paygate_versions", version, "pay_to"),
+            accepts=self._sealed_accepts(gate.accepts, "paygate_versions", version),
             now_ms=gate.updated_ms,
         )
 
     def _columns(self, gate: PayGate) -> dict[str, Any]:
-        where = place("paygates", gate.id, "payment_address")
         return {
             "id": gate.id,
             "version": gate.version,
@@ -258,7 +277,8 @@ class PayGates:
             "assume_valid": int(gate.assume_valid),
             "require_auth": int(gate.require_auth),
             "network": gate.network,
-            "payment_address": seal(self._ring, gate.payment_address.encode(), where, self._random(NONCE_SIZE_BYTES)),
+            "payment_address": self._seal(gate.payment_address, "paygates", gate.id, "payment_address"),
+            "accepts": self._sealed_accepts(gate.accepts, "paygates", gate.id),
             "mime_type": gate.mime_type,
             "is_enabled": int(gate.is_enabled),
             "header_auth_mode": gate.header_auth_mode.value,
@@ -268,7 +288,6 @@ class PayGates:
         }
 
     def _gate(self, row: Row) -> PayGate:
-        where = place("paygates", row["id"], "payment_address")
         return PayGate(
             id=row["id"],
             slug=row["slug"],
@@ -282,7 +301,8 @@ class PayGates:
             assume_valid=bool(row["assume_valid"]),
             require_auth=bool(row["require_auth"]),
             network=row["network"],
-            payment_address=unseal(self._ring, row["payment_address"], where).decode(),
+            payment_address=self._unseal(row["payment_address"], "paygates", row["id"], "payment_address"),
+            accepts=self._accepts(row["accepts"], "paygates", row["id"]),
             mime_type=row["mime_type"],
             is_enabled=bool(row["is_enabled"]),
             header_auth_mode=HeaderAuthMode(row["header_auth_mode"]),

@@ -4,21 +4,21 @@
 INSERT INTO paygates (
     id, slug, version, owner_wallet, management_hash, target_url, price_micro, credits, methods, title, description,
     assume_valid, require_auth, network, payment_address, mime_type, is_enabled, header_auth_mode,
-    credit_binding, on_failure, credits_expire_after_seconds, created_ms, updated_ms
+    credit_binding, on_failure, credits_expire_after_seconds, accepts, created_ms, updated_ms
 ) VALUES (
     :id, :slug, 1, :owner_wallet, :management_hash, :target_url, :price_micro, :credits, :methods, :title,
     :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :header_auth_mode,
-    :credit_binding, :on_failure, :credits_expire_after_seconds, :now_ms, :now_ms
+    :credit_binding, :on_failure, :credits_expire_after_seconds, :accepts, :now_ms, :now_ms
 )
 ON CONFLICT (slug) DO NOTHING
 RETURNING id;
 
 -- name: insert_version
-INSERT INTO paygate_versions (gate_id, version, price_micro, credits, network, pay_to, created_ms)
-VALUES (:gate_id, :version, :price_micro, :credits, :network, :pay_to, :now_ms);
+INSERT INTO paygate_versions (gate_id, version, price_micro, credits, network, pay_to, accepts, created_ms)
+VALUES (:gate_id, :version, :price_micro, :credits, :network, :pay_to, :accepts, :now_ms);
 
 -- name: former_versions
-SELECT v.version, v.price_micro, v.credits, v.network, v.pay_to, later.created_ms AS replaced_ms
+SELECT v.version, v.price_micro, v.credits, v.network, v.pay_to, v.accepts, later.created_ms AS replaced_ms
 FROM paygate_versions v JOIN paygate_versions later ON later.gate_id = v.gate_id AND later.version = v.version + 1
 WHERE v.gate_id = :gate_id AND v.version < :version AND later.created_ms > :since_ms
 ORDER BY v.version DESC LIMIT :limit;
@@ -57,7 +57,7 @@ UPDATE paygates SET
     title = :title, description = :description, assume_valid = :assume_valid, require_auth = :require_auth,
     network = :network, payment_address = :payment_address, mime_type = :mime_type, is_enabled = :is_enabled,
     header_auth_mode = :header_auth_mode, credit_binding = :credit_binding, on_failure = :on_failure,
-    credits_expire_after_seconds = :credits_expire_after_seconds, updated_ms = :now_ms
+    credits_expire_after_seconds = :credits_expire_after_seconds, accepts = :accepts, updated_ms = :now_ms
 WHERE id = :id AND version = :from_version AND deleted_ms IS NULL
 RETURNING id;
 

@@ -55,7 +55,8 @@ FROM purchases p
 WHERE CAST(p.value_micro AS BIGINT) < p.price_micro OR NOT EXISTS (
     SELECT 1 FROM paygate_versions v
     WHERE v.gate_id = p.gate_id AND v.version <= p.gate_version AND v.price_micro = p.price_micro
-        AND v.credits = p.credits AND v.network = p.network
+        AND v.credits = p.credits
+        AND (v.network = p.network OR v.accepts IS NOT NULL)  -- which those are is sealed
 );
 
 -- name: i13_a_payers_debt_is_within_the_cap
