@@ -251,7 +251,7 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "paymentAddress": shown_address(gate.payment_address),
         "network": gate.network,
         "accepts": [
-            {"network": one.network, "paymentAddress": checksum_address(one.payment_address)} for one in gate.accepts
+            {"network": one.network, "paymentAddress": shown_address(one.payment_address)} for one in gate.accepts
         ],
         "mimeType": gate.mime_type,
         "isEnabled": gate.is_enabled,
