@@ -56,17 +56,22 @@ def signed(chain: ChainUnderTest, payer: TestWallet, **changes: object) -> Signe
 
 def delegate(chain: ChainUnderTest, payer: TestWallet, to: str = BURNER) -> None:
     """The payer sets an EIP-7702 delegation, as anybody may at any moment; the faucet sends it."""
+    wait_for_receipt(chain.rpc, chain.rpc.call("eth_sendRawTransaction", delegate_raw(chain, payer, to)))
+    assert chain.rpc.call("eth_getCode", payer.address, "latest") == "0xef0100" + to[2:]
+
+
+def delegate_raw(chain: ChainUnderTest, payer: TestWallet, to: str, *, tip_wei: int = 1_000_000) -> str:
+    """The transaction that does so."""
     chain_id = BASE_SEPOLIA_CHAIN_ID
     grant: list[RlpItem] = [chain_id, bytes.fromhex(to[2:]), chain.nonce(payer)]
     fields: list[RlpItem] = [
-        *(chain_id, chain.nonce(chain.wallets.faucet), 1_000_000, 5_000_000_000, 200_000),
+        *(chain_id, chain.nonce(chain.wallets.faucet), tip_wei, 10_000_000_000, 200_000),
         *(bytes.fromhex(payer.address[2:]), 0, b"", []),
         [grant + _signature(sign_digest(keccak256(b"\x05" + rlp_encode(grant)), payer.private_key))],
     ]
     signature = sign_digest(keccak256(b"\x04" + rlp_encode(fields)), chain.wallets.faucet.private_key)
     raw = b"\x04" + rlp_encode(fields + _signature(signature))
-    wait_for_receipt(chain.rpc, chain.rpc.call("eth_sendRawTransaction", "0x" + raw.hex()))
-    assert chain.rpc.call("eth_getCode", payer.address, "latest") == "0xef0100" + to[2:]
+    return "0x" + raw.hex()
 
 
 def _signature(signature: bytes) -> list[RlpItem]:

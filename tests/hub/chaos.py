@@ -40,7 +40,7 @@ class ChaosNode:
     url: str = ""
     act: Callable[[list[str]], Act] = _pass
     falsify: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = _unchanged
-    after_pass: Callable[[list[str]], None] = lambda _methods: None
+    after_pass: Callable[[list[str]], object] = lambda _methods: None
     calls: Counter[str] = field(default_factory=Counter)
 
     def on(self, method: str, act: Act, *, times: int = 1_000_000) -> None:

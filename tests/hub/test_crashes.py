@@ -21,8 +21,9 @@ ROOT: Final = Path(__file__).parents[2]
 class HubProcess:
     """A hub process. Starting it blocks until it listens: do that in a thread, because it asks its node meanwhile."""
 
-    def __init__(self, directory: Path, node_url: str) -> None:
-        command = [sys.executable, "-m", "tests.hub.hub_process", str(directory / "hub.db"), node_url]
+    def __init__(self, directory: Path, node_url: str, batch_queue_depth: int = 0) -> None:
+        database = str(directory / "hub.db")
+        command = [sys.executable, "-m", "tests.hub.hub_process", database, node_url, str(batch_queue_depth)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()

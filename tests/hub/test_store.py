@@ -17,7 +17,16 @@ from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, Proof, State
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import Database, open_database
-from tollkeeper.storage.claims import Claim, Claimed, NewSettlement, Wish, claim_and_sign, hand_out
+from tollkeeper.storage.claims import (
+    Claim,
+    Claimed,
+    NewSettlement,
+    Overtaken,
+    Wish,
+    claim_and_sign,
+    hand_out,
+    sign_again,
+)
 from tollkeeper.storage.database import Statement, Unit
 from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
 from tollkeeper.storage.leases import LeaseLost, join, leave, renew, take_lease
@@ -40,6 +49,7 @@ from tollkeeper.storage.settlements import (
 from tollkeeper.storage.transactions import (
     GasBudget,
     RawTransaction,
+    next_nonce_of,
     open_lane,
     settlements_of,
     store_filler,
@@ -175,6 +185,30 @@ async def test_what_a_transaction_is_not_signed_for_takes_no_nonce(database: Dat
     await claimed(database)
     assert [one.outcome for one in await claim(database, Wish(NEW))] == [Claimed.LOST]
     assert (await claimed(database, OTHERS[0])).transaction_hash == f"0x{8:064x}"
+
+
+async def test_a_settlement_signed_for_again_keeps_its_attempt_and_names_the_new_transaction(
+    database: Database,
+) -> None:
+    budget = GasBudget("base-sepolia", 1_000, 1_000, 60_000)
+    first, second = await claim(database, Wish(OTHERS[0]), Wish(OTHERS[1]))
+    assert first.settlement is not None
+    again = await database.run(sign_again(first.settlement, SIGNER, sign_alone, budget, gas=600))
+    assert again is not None
+    assert (again.settlement.state, again.settlement.attempt) == (State.SIGNED, 1)
+    assert again.settlement.transaction_hash == again.raw.hash == f"0x{8:064x}"
+    assert [raw.signer_nonce for raw in await transactions_of(database, again.settlement)] == [8, 7]
+    assert second.settlement is not None
+    assert [raw.signer_nonce for raw in await transactions_of(database, second.settlement)] == [7]
+    # The row has moved since, and the hour has no room for another.
+    with pytest.raises(Overtaken):
+        await database.run(sign_again(first.settlement, SIGNER, sign_alone, budget, gas=1))
+    assert await database.run(sign_again(second.settlement, SIGNER, sign_alone, budget, gas=600)) is None
+    assert await next_nonce_of(database, "base-sepolia", SIGNER) == 9
+
+
+def sign_alone(nonce: int) -> tuple[bytes, str]:
+    return sign(nonce, ())
 
 
 async def test_a_key_bound_to_another_request_leaves_nothing_of_the_claim(database: Database) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.verification import Check, EvmAsset
     from tollkeeper.core.wire import EvmPayload
+    from tollkeeper.hub.company import Company
     from tollkeeper.hub.gas import Gas
     from tollkeeper.hub.signer_pool import SignerPool
 
@@ -33,6 +34,7 @@ class Account:
     chain: EvmChain
     signers: SignerPool
     gas: Gas
+    company: Company
 
     @property
     def caller(self) -> str:

@@ -16,12 +16,12 @@ from litestar import Litestar, Request, Response, get
 
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
-from tollkeeper.chains.batcher import allowed_carriers
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
 from tollkeeper.hub.accounts import Account
+from tollkeeper.hub.company import Company
 from tollkeeper.hub.completer import Completer, open_account
 from tollkeeper.hub.facilitator import Facilitator
 from tollkeeper.hub.gas import Gas
@@ -163,7 +163,7 @@ class Hub:
         if chain_id is None:
             msg = f"{name} is not an EVM network"
             raise ValueError(msg)
-        carriers = allowed_carriers(config.batcher) if config.batch_queue_depth else ()
+        company = Company(config)
         relayers = [
             Relayer(
                 signer,
@@ -173,14 +173,14 @@ class Hub:
                     gas_max=config.gas_limit,
                     max_fee_per_gas_max=config.max_fee_per_gas_wei,
                     own=signer.address,
-                    carriers=carriers,
+                    carriers=company.allowed,
                 ),
                 Purse(name, signer.address, config.gas_limit, self.metrics),
             )
             for signer in network.signers
         ]
         gas = Gas(name, config.gas_budget_per_hour, self.trusted_keys, self._now_ms)
-        return Account(EvmChain(config), SignerPool(relayers), gas)
+        return Account(EvmChain(config), SignerPool(relayers), gas, company)
 
     async def _open(self, account: Account) -> None:
         try:

@@ -254,6 +254,8 @@ async def open_account(account: Account, settlements: Settlements) -> None:
     """Opens a network and, where it was not open, its signers' lanes. Raises: RpcUnavailable, StorageError."""
     was_open = account.chain.asset is not None
     await account.chain.open()
+    if account.chain.asset is not None:
+        await account.company.look(account.chain)
     if account.chain.asset is not None and not was_open:
         try:
             await settlements.open_lanes(account)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.hub.accounts import Account
     from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.second_try import SecondTry
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -44,10 +45,12 @@ class Advance:
 class Pipeline:
     """Carries settlements forward. Holds no row: the database does."""
 
-    def __init__(self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics) -> None:
+    def __init__(
+        self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics, second_try: SecondTry
+    ) -> None:
         self._database = database
         self._clock_ms = clock_ms
-        self.recovery = Recovery(database, clock_ms, metrics)
+        self.recovery = Recovery(database, clock_ms, metrics, second_try)
 
     async def advance(
         self, account: Account, row: Settlement, sent: asyncio.Future[Submission], deadline: float
@@ -62,8 +65,15 @@ class Pipeline:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(max(deadline, asyncio.get_running_loop().time() + SEND_SECONDS)):
                 submission = await asyncio.shield(sent)
-        sighting = await account.chain.wait(expected_transfer(row, account.chain.config.depths), deadline)
-        return await self.record(account, row, submission, sighting, for_caller=True)
+        while True:
+            sighting = await account.chain.wait(expected_transfer(row, account.chain.config.depths), deadline)
+            advance = await self.record(account, row, submission, sighting, for_caller=True)
+            if advance.settlement.transaction_hash == row.transaction_hash:
+                return advance
+            # It was replaced, or is tried alone: that one is followed now, if there is time.
+            row, submission = advance.settlement, Submission.UNCLEAR
+            if asyncio.get_running_loop().time() >= deadline:
+                return advance
 
     async def record(
         self, account: Account, row: Settlement, submission: Submission, sighting: Sighting, *, for_caller: bool = False

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.signed_transactions import SignedTransaction
     from tollkeeper.hub.accounts import Account
     from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.second_try import SecondTry
     from tollkeeper.storage.database import Database, Unit
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -71,9 +72,12 @@ def seen(sighting: Sighting, now_ms: int) -> Move:
 class Recovery:
     """Of one hub."""
 
-    def __init__(self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics) -> None:
+    def __init__(
+        self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics, second_try: SecondTry
+    ) -> None:
         self._database = database
         self._clock_ms = clock_ms
+        self._second_try = second_try
         self._metrics = metrics
 
     async def find_out(self, account: Account, row: Settlement) -> Finding:
@@ -107,6 +111,10 @@ class Recovery:
         )
         if conclusion is Conclusion.WAIT:
             return Finding(row)
+        if conclusion is Conclusion.REVERTED:
+            again = await self._second_try.alone(account, row, raws)
+            if again is not None:
+                return Finding(again)
         if conclusion is Conclusion.OURS and use is not None and signed is not None:
             return await self._adopt(account, row, signed)
         return Finding(row, self._failure(conclusion, sightings, use))

@@ -23,6 +23,7 @@ from tollkeeper.hub.orders import Order, Outcome
 from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.recovery import expected_transfer
 from tollkeeper.hub.requests import conflict
+from tollkeeper.hub.second_try import SecondTry
 from tollkeeper.hub.signing import Signed, Signing
 from tollkeeper.storage.claims import Claim, Claimed, hand_out
 from tollkeeper.storage.database import StorageError
@@ -69,8 +70,8 @@ class Settlements:
         self._clock_ms = clock_ms
         self._status_url = status_url
         self._metrics = metrics
-        self.pipeline = Pipeline(database, clock_ms, metrics)
         self._signing = Signing(database, clock_ms, membership)
+        self.pipeline = Pipeline(database, clock_ms, metrics, SecondTry(self._signing))
         self._leading: dict[PaymentKey, asyncio.Future[Shared]] = {}
         self._active: set[str] = set()
 

@@ -1,9 +1,8 @@
 """From an order that the chain would take to a transaction on its way (contract 5.2; security 5, A-24, A-25, F15).
 
 Claim, budget, nonce, signature and raw transaction are one commit; only then is anything sent, at once and without
-waiting for a block. Today every order has a transaction of its own. Where several share one, this is the place: gather
-wishes for one relayer, let `claim_and_sign` claim them all, sign one call for what was won, and give all of them the
-same `sent`.
+waiting for a block. Orders that come while many are under way share a transaction, where the network has a contract
+that carries several: one commit claims them all, and what was won is one call.
 """
 
 from __future__ import annotations
@@ -17,16 +16,28 @@ import structlog
 
 from tollkeeper.api import new_request_id
 from tollkeeper.chains.evm import Submission
-from tollkeeper.core.evm import Transaction, transfer_calldata
 from tollkeeper.core.wire import payment_body, requirements_body
+from tollkeeper.hub.gathering import Gathering
 from tollkeeper.hub.requests import canonical_json
-from tollkeeper.storage.claims import Claim, Claimed, NewSettlement, Wish, adopt_and_sign, claim_and_sign
+from tollkeeper.storage.claims import (
+    Claim,
+    Claimed,
+    NewSettlement,
+    Overtaken,
+    Wish,
+    adopt_and_sign,
+    claim_and_sign,
+    sign_again,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tollkeeper.chains.batcher import Carrier
     from tollkeeper.chains.evm import Fees
     from tollkeeper.core.signed_transactions import SignedTransaction
+    from tollkeeper.core.wire import EvmPayload
+    from tollkeeper.hub.accounts import Account
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.orders import Order
     from tollkeeper.hub.signer_pool import Relayer
@@ -46,6 +57,16 @@ class Signed:
     sent: asyncio.Task[Submission] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An order that the chain would take, the row that it will have, and what it may pay."""
+
+    order: Order
+    known: Settlement | None
+    row_id: str
+    fees: Fees
+
+
 class Signing:
     """Of one process."""
 
@@ -54,62 +75,130 @@ class Signing:
         self._clock_ms = clock_ms
         self._membership = membership
         self._sending: set[asyncio.Task[Submission]] = set()
+        self._gatherings: dict[str, Gathering[_Ready, Signed]] = {}
 
     def settlement_id(self, known: Settlement | None) -> str:
         """The row that an order will have, so that it is known to be carried before it is written."""
         return new_request_id() if known is None else known.id
 
     async def sign(self, order: Order, known: Settlement | None, row_id: str, fees: Fees) -> Signed:
-        """Claims and signs for an order, and begins to send. Raises: UNAVAILABLE, StorageError."""
-        account = order.account
-        relayer = account.signers.pick()
-        chain = account.chain
-        calldata = transfer_calldata(order.payload.authorization, order.payload.signature)
+        """Claims and signs for an order, and begins to send, perhaps with others. Raises: UNAVAILABLE, StorageError."""
+        ready = _Ready(order, known, row_id, fees)
+        if not order.account.company.takes(order.payload):
+            (signed,) = await self._together(order.account, [ready], None)
+            return signed
+        return await self._gathering(order.account).join(ready)
 
-        def sign(nonce: int, _won: Sequence[NewSettlement]) -> tuple[bytes, str]:
-            transaction = Transaction(
-                chain_id=relayer.policy.chain_id,
-                nonce=nonce,
-                max_priority_fee_per_gas=fees.max_priority_fee_per_gas,
-                max_fee_per_gas=fees.max_fee_per_gas,
-                gas=chain.config.gas_limit,
-                to=order.key.asset,
-                value=0,
-                data=calldata,
+    def _gathering(self, account: Account) -> Gathering[_Ready, Signed]:
+        config = account.chain.config
+        gathering = self._gatherings.get(config.network.name)
+        if gathering is None:
+            gathering = Gathering(
+                config.batch_queue_depth,
+                config.batch_items_max,
+                lambda: sum(relayer.in_flight for relayer in account.signers.relayers),
+                lambda party: self._set_out(account, party),
+                _let_go,
             )
-            return relayer.signer.sign(transaction, relayer.policy)
+            self._gatherings[config.network.name] = gathering
+        return gathering
 
-        wish = self._wish(order, known, row_id, relayer.signer.address)
-        relayer.in_flight += 1
+    async def _set_out(self, account: Account, party: list[_Ready]) -> list[Signed | Exception]:
+        """Those whose accounts have no code share a transaction; each of the others has its own."""
+        if len(party) == 1:
+            return [*await self._together(account, party, None)]
+        carrier = account.company.carrier
+        plain = [False] * len(party)
+        if carrier is not None:
+            plain = await account.company.plain(account.chain, [ready.order.payload for ready in party])
+        groups = [[ready] for ready, is_plain in zip(party, plain, strict=True) if not is_plain]
+        together = [ready for ready, is_plain in zip(party, plain, strict=True) if is_plain]
+        if together:
+            groups.append(together)
+        outcomes: dict[str, Signed | Exception] = {}
+
+        async def go(group: list[_Ready]) -> None:
+            try:
+                signed: Sequence[Signed | Exception] = await self._together(account, group, carrier)
+            except Exception as error:  # noqa: BLE001 - told to those whom it concerns
+                signed = [error] * len(group)
+            outcomes.update(zip((ready.row_id for ready in group), signed, strict=True))
+
+        await asyncio.gather(*(go(group) for group in groups))
+        return [outcomes[ready.row_id] for ready in party]
+
+    async def _together(self, account: Account, party: Sequence[_Ready], carrier: Carrier | None) -> list[Signed]:
+        """One transaction for all of them that are won. Raises: UNAVAILABLE, StorageError."""
+        relayer = account.signers.pick()
+        fees = max((ready.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
+        payloads = {ready.row_id: ready.order.payload for ready in party}
+
+        def sign(nonce: int, won: Sequence[NewSettlement]) -> tuple[bytes, str]:
+            called = account.company.call(carrier, won[0].key.asset, [payloads[new.id] for new in won])
+            return relayer.signer.sign(called.transaction(relayer.policy.chain_id, nonce, fees), relayer.policy)
+
+        gas = account.company.gas_of_each(carrier, len(party))
+        wishes = [self._wish(ready.order, ready.known, ready.row_id, relayer.signer.address, gas) for ready in party]
+        relayer.in_flight += len(party)
         try:
-            (claim,) = await self._database.run(claim_and_sign([wish], sign, account.gas.budget()))
+            claims = await self._database.run(claim_and_sign(wishes, sign, account.gas.budget()))
         except BaseException:
-            relayer.in_flight -= 1
+            relayer.in_flight -= len(party)
             raise
-        if claim.outcome is not Claimed.WON or claim.raw is None:
-            relayer.in_flight -= 1
-            return Signed(claim, relayer)
-        sent = asyncio.get_running_loop().create_task(self._send(order, claim.raw))
+        sent: asyncio.Task[Submission] | None = None
+        signed: list[Signed] = []
+        for claim in claims:
+            if claim.outcome is not Claimed.WON or claim.raw is None:
+                relayer.in_flight -= 1
+                signed.append(Signed(claim, relayer))
+                continue
+            sent = sent or self._send_soon(account, claim.raw)
+            signed.append(Signed(claim, relayer, sent))
+        return signed
+
+    async def sign_alone(self, account: Account, row: Settlement, payload: EvmPayload, fees: Fees) -> Settlement | None:
+        """Signs another transaction for a row, which carries its transfer alone, and begins to send it.
+
+        None where the hour's gas is used up, or somebody else has moved the row. Raises: UNAVAILABLE, StorageError.
+        """
+        relayer = account.signers.pick()
+        called = account.company.call(None, row.key.asset, [payload])
+
+        def sign(nonce: int) -> tuple[bytes, str]:
+            return relayer.signer.sign(called.transaction(relayer.policy.chain_id, nonce, fees), relayer.policy)
+
+        unit = sign_again(row, relayer.signer.address, sign, account.gas.budget(), gas=called.gas)
+        try:
+            again = await self._database.run(unit)
+        except Overtaken:
+            return None
+        if again is None:
+            return None
+        self._send_soon(account, again.raw)
+        return again.settlement
+
+    def _send_soon(self, account: Account, raw: RawTransaction) -> asyncio.Task[Submission]:
+        sent = asyncio.get_running_loop().create_task(self._send(account, raw))
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
-        return Signed(claim, relayer, sent)
+        return sent
 
     async def adopt(self, order: Order, known: Settlement | None, found: SignedTransaction) -> Claim:
         """Claims an order for a transaction of one of our signers that the database does not remember.
 
         Raises: StorageError.
         """
-        wish = self._wish(order, known, self.settlement_id(known), found.sender)
+        wish = self._wish(order, known, self.settlement_id(known), found.sender, gas=0)
         unit = adopt_and_sign(wish, found.raw, found.hash, found.transaction.nonce)
         return await self._database.run(unit)
 
-    async def _send(self, order: Order, raw: RawTransaction) -> Submission:
+    async def _send(self, account: Account, raw: RawTransaction) -> Submission:
         if not self._membership.is_current():
             _LOG.error("not_sent_by_a_process_whose_lease_ended", transaction=raw.hash)
             return Submission.UNCLEAR
-        return await order.account.chain.submit(raw.raw, raw.hash)
+        return await account.chain.submit(raw.raw, raw.hash)
 
-    def _wish(self, order: Order, known: Settlement | None, row_id: str, signer: str) -> Wish:
+    def _wish(self, order: Order, known: Settlement | None, row_id: str, signer: str, gas: int) -> Wish:
         new = NewSettlement(
             id=row_id,
             key=order.key,
@@ -125,5 +214,10 @@ class Signing:
             holder=self._membership.id,
             now_ms=self._clock_ms(),
         )
-        gas = order.account.chain.config.gas_limit
         return Wish(new, known, order.idempotency, is_trusted=order.is_trusted, gas=gas)
+
+
+def _let_go(signed: Signed) -> None:
+    """Nobody follows what was signed; the completer will."""
+    if signed.sent is not None:
+        signed.relayer.in_flight -= 1

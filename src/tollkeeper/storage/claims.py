@@ -15,7 +15,14 @@ from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, State
 from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.settlements import Settlement, event, find_statement, hand_out_statement, read_row
+from tollkeeper.storage.settlements import (
+    Settlement,
+    event,
+    find_statement,
+    hand_out_statement,
+    name_transaction,
+    read_row,
+)
 from tollkeeper.storage.transactions import (
     GasBudget,
     RawTransaction,
@@ -143,6 +150,41 @@ def adopt_and_sign(wish: Wish, raw: bytes, transaction_hash: str, signer_nonce: 
     found = RawTransaction(raw, transaction_hash, new.key.network, new.signer, signer_nonce, new.now_ms)
     yield from adopt_transaction(found, row)
     return Claim(Claimed.WON, (yield from _set_signed(new, row, transaction_hash)), found)
+
+
+class Overtaken(Exception):  # noqa: N818 - undoes a unit, is no fault
+    """Somebody else moved the row in the meantime; the unit was undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The row as it names its new transaction, and that transaction."""
+
+    settlement: Settlement
+    raw: RawTransaction
+
+
+def sign_again(
+    known: Settlement, signer: str, sign: Callable[[int], tuple[bytes, str]], budget: GasBudget, *, gas: int
+) -> Unit[Again | None]:
+    """Sign another transaction for the row's attempt, with the signer's next nonce; the row names it from then on.
+
+    To be used where every transaction of the attempt has lost its nonce without carrying the transfer out. None where
+    the budget has no room. Raises: Overtaken; what `sign` raises. Either undoes the unit.
+    """
+    left = yield from gas_left(budget)
+    # Only a trusted gateway's request has purchase data.
+    if not left.take(gas, is_trusted=known.purchase_data is not None):
+        return None
+    nonce = yield from take_nonce(known.key.network, signer)
+    raw, transaction_hash = sign(nonce)
+    signed = RawTransaction(raw, transaction_hash, known.key.network, signer, nonce, budget.now_ms)
+    yield from add_signed(signed, [(known.id, known.attempt)])
+    row = yield from name_transaction(known, transaction_hash, budget.now_ms)
+    if row is None:
+        raise Overtaken
+    yield from add_gas(budget, left)
+    return Again(row, signed)
 
 
 def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit[bool]:
