@@ -48,9 +48,12 @@ def iso(when_ms: int) -> str:
     return datetime.fromtimestamp(when_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+PROCESS_MARK: Final = os.urandom(4).hex()  # which process made an id: of several workers one may die with calls open
+
+
 def new_request_id() -> str:
-    """32 hex digits, the first twelve the time in ms, so that rows named by it are written in order."""
-    return f"{clock_ms():012x}{os.urandom(10).hex()}"
+    """32 hex digits: twelve of the time in ms, so that rows named by it are written in order, then PROCESS_MARK."""
+    return f"{clock_ms():012x}{PROCESS_MARK}{os.urandom(6).hex()}"
 
 
 def envelope(body: Mapping[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, NoReturn, TextIO
 import typer
 
 from tollkeeper import __version__
-from tollkeeper.settings import FILE_NAME, Role, Settings, SettingsError, load_settings, wants_colours
+from tollkeeper.settings import FILE_NAME, Role, SettingsError, load_settings, wants_colours
 
 EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 3
@@ -40,6 +40,7 @@ Config = Annotated[
 ]
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
+Workers = Annotated[int | None, typer.Option(help="How many processes serve calls; 1 unless given.", min=1, max=64)]
 ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gateway or of hub.")]
 
 
@@ -85,34 +86,30 @@ def options(
     del version  # its callback has acted
 
 
-def _settings(role: Role, config: Path | None, host: str | None, port: int | None) -> Settings:
-    overrides = {} if host is None else {"host": host}
-    return load_settings(role, config, overrides=overrides if port is None else {**overrides, "port": str(port)})
-
-
-def _serve(role: Role, config: Path | None, host: str | None, port: int | None) -> None:
-    settings = _settings(role, config, host, port)
+def _serve(role: Role, config: Path | None, **given: str | int | None) -> None:
+    overrides = {name: str(value) for name, value in given.items() if value is not None}
+    settings = load_settings(role, config, overrides=overrides)
     from tollkeeper.serving.process import serve
 
     serve(settings)
 
 
 @app.command("serve")
-def serve_command(config: Config = None, host: Host = None, port: Port = None) -> None:
+def serve_command(config: Config = None, host: Host = None, port: Port = None, workers: Workers = None) -> None:
     """Run gateway and hub on one port: the gateway at /, the hub under /hub.
 
     Example: tollkeeper serve --config /etc/tollkeeper/tollkeeper.toml
     """
-    _serve(Role.SERVE, config, host, port)
+    _serve(Role.SERVE, config, host=host, port=port, workers=workers)
 
 
 @app.command("gateway")
-def gateway_command(config: Config = None, host: Host = None, port: Port = None) -> None:
+def gateway_command(config: Config = None, host: Host = None, port: Port = None, workers: Workers = None) -> None:
     """Run the gateway alone, with a hub or another x402 facilitator at hub_url.
 
     Example: TOLLKEEPER_HUB_URL=https://hub.example.org tollkeeper gateway
     """
-    _serve(Role.GATEWAY, config, host, port)
+    _serve(Role.GATEWAY, config, host=host, port=port, workers=workers)
 
 
 @app.command("hub")
@@ -121,7 +118,7 @@ def hub_command(config: Config = None, host: Host = None, port: Port = None) -> 
 
     Example: tollkeeper hub --port 8404
     """
-    _serve(Role.HUB, config, host, port)
+    _serve(Role.HUB, config, host=host, port=port)
 
 
 @app.command("init")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.gateway.gates import Announce
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.gateway")
@@ -76,6 +77,18 @@ class GatewayConfig:
     body_limit_bytes: int = BODY_LIMIT_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One of several processes that serve one database's gates. The first does what only one may do.
+
+    `announce` tells the others that a gate changed, and returns once none of them has the former copy; None where there
+    are none.
+    """
+
+    announce: Announce | None
+    is_first: bool
+
+
 class Gateway:
     """The gateway's parts, and their life: `start` before the first request, `aclose` after the last."""
 
@@ -87,9 +100,15 @@ class Gateway:
         hub: HubClient,
         random_bytes: Callable[[int], bytes],
         chains: Mapping[str, EvmChain] | None = None,
+        *,
+        worker: Worker | None = None,
     ) -> None:
-        """`chains`: nodes by network, for a facilitator that cannot confirm; the gateway opens and closes them."""
+        """`chains`: nodes by network, for a facilitator that cannot confirm; the gateway opens and closes them.
+
+        `worker`: what this process is among several on one database; None where it is the only one.
+        """
         self.config = config
+        self._worker = worker = worker or Worker(None, is_first=True)
         self.auth = auth
         self._hub = hub
         self.proofs_on_chain = ChainProofs(chains or {})
@@ -101,19 +120,13 @@ class Gateway:
         self._forwarder = Forwarder(self.resolver)
         self.traffic = Traffic(self.paygates, self.purchases, clock_ms)
         self.gates = Gates(
-            self.paygates, self.assets, config.public_url, allow_private_targets=config.allow_private_targets
+            self.paygates,
+            self.assets,
+            config.public_url,
+            allow_private_targets=config.allow_private_targets,
+            announce=worker.announce,
         )
-        self.buying = Buying(
-            self.purchases,
-            hub,
-            self.supported,
-            self.proofs_on_chain,
-            cap=config.exposure_cap,
-            clock_ms=clock_ms,
-            new_id=lambda: "pur_" + new_request_id(),
-            gateway_url=config.public_url,
-            status_url=config.hub_url,
-        )
+        self.buying = self._buying()
         self.proofs = Proofs(self.assets)
         self.access = Access(
             gates=self.gates,
@@ -147,8 +160,32 @@ class Gateway:
             hub_url=config.hub_url,
             profile=config.profile,
         )
-        self._completer = Completer(self.purchases, self.buying, hub, self.supported, self.proofs_on_chain, clock_ms)
+        self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _buying(self) -> Buying:
+        return Buying(
+            self.purchases,
+            self._hub,
+            self.supported,
+            self.proofs_on_chain,
+            cap=self.config.exposure_cap,
+            clock_ms=clock_ms,
+            new_id=lambda: "pur_" + new_request_id(),
+            gateway_url=self.config.public_url,
+            status_url=self.config.hub_url,
+        )
+
+    def _completing(self) -> Completer:
+        return Completer(
+            self.purchases,
+            self.buying,
+            self._hub,
+            self.supported,
+            self.proofs_on_chain,
+            clock_ms,
+            is_first=self._worker.is_first,
+        )
 
     def supported(self) -> Supported:
         """What the facilitator said last."""
@@ -159,10 +196,14 @@ class Gateway:
         return self._supported.assets
 
     async def start(self) -> None:
-        """Marks calls that a dead process left open, learns the facilitator's networks, starts the background work."""
-        interrupted = await self.purchases.interrupt_calls(clock_ms())
-        if interrupted:
-            _LOG.warning("calls_interrupted", count=interrupted)
+        """Marks calls that a dead process left open, learns the facilitator's networks, starts the background work.
+
+        Of several workers none may mark: who started them knows which calls are a dead one's.
+        """
+        if self._worker.announce is None:
+            interrupted = await self.purchases.interrupt_calls(clock_ms())
+            if interrupted:
+                _LOG.warning("calls_interrupted", count=interrupted)
         opening = asyncio.create_task(self.proofs_on_chain.keep_open())
         with suppress(TimeoutError):
             async with asyncio.timeout(NODES_WAIT_SECONDS):

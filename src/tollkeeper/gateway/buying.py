@@ -161,6 +161,11 @@ class Buying:
         if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
             _LOG.error("purchase_broke_off", fault=repr(fault))
 
+    @property
+    def awaits_any(self) -> bool:
+        """Does a buyer wait right now for any purchase to be decided?"""
+        return bool(self._awaited)
+
     def is_awaited(self, purchase_id: str) -> bool:
         """Does a buyer wait right now for this purchase to be decided?"""
         return self._awaited[purchase_id] > 0

@@ -4,6 +4,8 @@ A claim is never forgotten and never guessed at: the very request that was first
 our hub answers with that attempt's outcome or, once the request has expired, that it never was. At a facilitator that
 knows no keys the claim is looked for on the chain, or, without a node, parked for the operator. Trusted purchases
 (`assumeValid`) are followed until final, in the same two ways.
+A claim that another worker's request is settling may be asked about too: the key gives both the same outcome, and the
+grant is one conditional statement.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ class Completer:
         supported: Callable[[], Supported],
         proofs: ChainProofs,
         clock_ms: Callable[[], int],
+        *,
+        is_first: bool = True,
     ) -> None:
+        """Of several workers the one that `is_first` completes all; the others only what their own buyers wait for."""
+        self._is_first = is_first
         self._purchases = purchases
         self._buying = buying
         self._hub = hub
@@ -79,11 +85,14 @@ class Completer:
 
         Nothing is decided before the facilitator has said what it is. One claim's trouble holds up no other.
         """
-        if not self._supported().assets:
+        if not self._supported().assets or not (self._is_first or self._buying.awaits_any):
             return
         for purchase, request in await self._purchases.in_flight(CLAIMS_MAX):
-            if not self._buying.is_under_way(_key(purchase)):
+            is_ours = self._is_first or self._buying.is_awaited(purchase.id)
+            if is_ours and not self._buying.is_under_way(_key(purchase)):
                 self._begin(purchase.id, self._finish(purchase, request))
+        if not self._is_first:
+            return
         for purchase in await self._purchases.unconfirmed(CLAIMS_MAX):
             self._begin(purchase.id, self._follow(purchase))
 

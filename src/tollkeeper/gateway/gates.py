@@ -1,12 +1,13 @@
 """PayGates as the data plane uses them: looked up by slug, kept by version, their 402 made once (architecture 2).
 
-The copy is only a copy: claim and spend check the version again where they commit, and say STALE.
+The copy is only a copy: claim and spend check the version again where they commit, and say STALE. Where several workers
+serve, an update is answered only after all of them have dropped theirs (contract 3.3), so that no 402 is stale either.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tollkeeper.api import API_VERSION, clock_ms
 from tollkeeper.core.addresses import TargetUrl, check_target_url
@@ -17,12 +18,13 @@ from tollkeeper.gateway.calls import GateWire, gate_wire
 from tollkeeper.gateway.hub_client import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.storage.paygates import PayGates
 
+Announce: TypeAlias = "Callable[[str], Awaitable[None]]"
 CACHED_GATES_MAX: Final = 100_000
 
 
@@ -65,8 +67,11 @@ class Gates:
         public_url: str,
         *,
         allow_private_targets: bool,
+        announce: Announce | None = None,
     ) -> None:
+        """`announce` returns once every other process that serves the same gates has dropped its copy too."""
         self._store = store
+        self._announce = announce
         self._assets = assets
         self._public_url = public_url
         self._allow_private = allow_private_targets
@@ -94,15 +99,17 @@ class Gates:
     async def reload(self, slug: str) -> OpenGate:
         """The gate as the database has it now. Raises: as `by_slug`."""
         self._open.pop(slug, None)
-        changes = self._changes
-        gate = await self._store.by_slug(slug, clock_ms())
+        while True:
+            changes = self._changes
+            gate = await self._store.by_slug(slug, clock_ms())
+            if changes == self._changes:  # else what was read may be older than an update that was answered meanwhile
+                break
         if gate is None:
             raise not_found()
         opened = self._opened(gate)
         if len(self._open) >= CACHED_GATES_MAX:
             self._open.clear()
-        if changes == self._changes:  # else what was read may be older than an update that was answered meanwhile
-            self._open[slug] = opened
+        self._open[slug] = opened
         return opened
 
     async def deleted(self, slug: str) -> OpenGate:
@@ -147,7 +154,13 @@ class Gates:
         except ApiError:
             return opened
 
+    async def changed(self, slug: str) -> None:
+        """Drops the copies of all processes, after an update or delete was committed and before it is answered."""
+        self.forget(slug)
+        if self._announce is not None:
+            await self._announce(slug)
+
     def forget(self, slug: str) -> None:
-        """Drops the copy, after an update or delete was committed and before it is answered."""
+        """Drops the copy of this process."""
         self._changes += 1
         self._open.pop(slug, None)

@@ -129,7 +129,7 @@ class Management:
                 gate_id, lambda current: updated(current, body, now_ms, forbidden), secret
             )
         finally:
-            self.gates.forget(gate.slug)  # also where the answer was lost: the commit may stand
+            await self.gates.changed(gate.slug)  # also where the answer was lost: the commit may stand
         return {**self._body(changed, await self._counters(changed)), **(_shown(secret) if changed.secrets else {})}
 
     async def replace_secret(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Management:
         try:
             await self.store.replace_secret(gate_id, secret, clock_ms())
         finally:
-            self.gates.forget(gate.slug)
+            await self.gates.changed(gate.slug)
         return _shown(secret)
 
     async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Management:
         try:
             claimed = await self.store.claim(gate_id, wallet, clock_ms())
         finally:
-            self.gates.forget(gate.slug)
+            await self.gates.changed(gate.slug)
         return self._body(claimed, await self._counters(claimed))
 
     async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Management:
         try:
             outstanding = await self.store.delete(gate_id, clock_ms())
         finally:
-            self.gates.forget(gate.slug)
+            await self.gates.changed(gate.slug)
         return {"success": True, "message": "the PayGate is deleted", "outstandingCredits": outstanding}
 
     async def _found(self, gate_id: int) -> tuple[PayGate, bytes | None]:

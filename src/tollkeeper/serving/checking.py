@@ -83,6 +83,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ("cors_origins", ", ".join(settings.cors_origins) or "none"),
         ("log_level", settings.log_level.value),
         ("log_format", settings.log_format.value),
+        ("workers", str(settings.workers)),
         ("shutdown_timeout_seconds", str(settings.shutdown_timeout_seconds)),
     ]
 

@@ -28,6 +28,7 @@ from tollkeeper.hub.app import create_app as create_hub_app
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
+from tollkeeper.serving.hub_proxy import HubProxy
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.nodes import evm_config
 from tollkeeper.serving.origins import OriginGuard
@@ -40,8 +41,10 @@ from tollkeeper.storage.purchases import Exposure
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from tollkeeper.core.keyring import Secret
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.edge.call import CallHandler
+    from tollkeeper.gateway.app import Worker
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.sqlite import SqliteDatabase
@@ -60,9 +63,7 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
     async with AsyncExitStack() as parts:
         database = open_own_database(settings)
         parts.push_async_callback(database.close)
-        trusted = TrustedIssuers(settings.trusted_issuers, clock_ms)
-        parts.push_async_callback(trusted.close)
-        auth = _auth(settings, database, trusted)
+        auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings)))
         if settings.role is not Role.GATEWAY:
             parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
@@ -71,13 +72,40 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
             yield _fronted(create_gateway_app(gateway), settings, gateway.access)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
-        hub = await _open_hub(parts, settings, database, auth, settings.public_url.text + prefix)
+        signer_key = _given(settings.signer_key)
+        hub = await _open_hub(parts, settings, database, auth, signer_key, settings.public_url.text + prefix)
         if settings.role is Role.HUB:
             yield _fronted(hub, settings)
             return
         gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
         app = Mounted(create_gateway_app(gateway), HUB_PREFIX, hub)
         yield _fronted(app, settings, gateway.access)
+
+
+@asynccontextmanager
+async def compose_hub(settings: Settings, database: Database, signer_key: Secret[bytes]) -> AsyncIterator[Application]:
+    """The hub of `serve` alone, for a process of its own behind the workers. `settings` need no signer's key."""
+    async with AsyncExitStack() as parts:
+        auth = _auth(parts, settings, database)
+        parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
+        yield await _open_hub(parts, settings, database, auth, signer_key, settings.public_url.text + HUB_PREFIX)
+
+
+@asynccontextmanager
+async def compose_worker(
+    settings: Settings, database: Database, worker: Worker, hub_url: str | None
+) -> AsyncIterator[tuple[Application, Gateway]]:
+    """One of several gateways on one database; in `serve` the hub is at `hub_url` and reached through each of them."""
+    async with AsyncExitStack() as parts:
+        auth = _auth(parts, settings, database)
+        transport = HttpTransport(hub_url or _given(settings.hub_url))
+        gateway = await _open_gateway(parts, settings, database, auth, transport, worker)
+        app: Application = create_gateway_app(gateway)
+        if hub_url is not None:
+            proxy = HubProxy(hub_url)
+            parts.push_async_callback(proxy.close)
+            app = Mounted(app, HUB_PREFIX, proxy)
+        yield _fronted(app, settings, gateway.access), gateway
 
 
 def _fronted(app: Application, settings: Settings, calls: CallHandler | None = None) -> Application:
@@ -87,16 +115,23 @@ def _fronted(app: Application, settings: Settings, calls: CallHandler | None = N
 
 def open_own_database(settings: Settings) -> SqliteDatabase:
     """The database of these settings, its directory made where it is not there. Blocks. Raises: StorageError."""
+    make_directory(settings)
+    return open_database(settings.database_url)
+
+
+def make_directory(settings: Settings) -> None:
+    """Makes the database's directory where it is not there. Raises: StorageError."""
     directory = Path(settings.database_url.removeprefix("sqlite:///")).parent
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         msg = f"{directory} cannot be made ({error.strerror})"
         raise StorageError(msg) from error
-    return open_database(settings.database_url)
 
 
-def _auth(settings: Settings, database: Database, trusted: TrustedIssuers) -> Auth:
+def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth:
+    trusted = TrustedIssuers(settings.trusted_issuers, clock_ms)
+    parts.push_async_callback(trusted.close)
     ring = _given(settings.auth_keys)
     network = settings.default_network or next(iter(settings.networks.values())).network
     return Auth(
@@ -111,9 +146,14 @@ def _auth(settings: Settings, database: Database, trusted: TrustedIssuers) -> Au
 
 
 async def _open_hub(
-    parts: AsyncExitStack, settings: Settings, database: Database, auth: Auth, public_url: str
+    parts: AsyncExitStack,
+    settings: Settings,
+    database: Database,
+    auth: Auth,
+    signer_key: Secret[bytes],
+    public_url: str,
 ) -> Application:
-    signers = (Signer(_given(settings.signer_key).reveal()),)
+    signers = (Signer(signer_key.reveal()),)
     hub = Hub(
         database,
         auth,
@@ -140,7 +180,12 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def _open_gateway(
-    parts: AsyncExitStack, settings: Settings, database: Database, auth: Auth, transport: Transport
+    parts: AsyncExitStack,
+    settings: Settings,
+    database: Database,
+    auth: Auth,
+    transport: Transport,
+    worker: Worker | None = None,
 ) -> Gateway:
     ring = _given(settings.encryption_keys)
     config = GatewayConfig(
@@ -159,7 +204,7 @@ async def _open_gateway(
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
     apart = settings.networks.values() if settings.role is Role.GATEWAY else ()
     chains = {one.network.name: EvmChain(evm_config(one, settings)) for one in apart if one.rpc_urls}
-    gateway = Gateway(config, database, auth, hub, os.urandom, chains)
+    gateway = Gateway(config, database, auth, hub, os.urandom, chains, worker=worker)
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
     return gateway

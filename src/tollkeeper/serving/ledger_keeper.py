@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
+from tollkeeper.serving.child import environment_without_settings
 from tollkeeper.storage import StorageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class LedgerKeeper:
         self._socket_path = socket_path
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._passing_on: asyncio.Task[None] | None = None
 
     @property
     def process_id(self) -> int:
@@ -66,6 +68,7 @@ class LedgerKeeper:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            env=environment_without_settings(),
         )
         assert process.stdout is not None  # noqa: S101 - piped
         assert process.stderr is not None  # noqa: S101 - piped
@@ -73,6 +76,8 @@ class LedgerKeeper:
             problem = (await process.stderr.read()).decode(errors="replace").strip().rpartition("\n")[2]
             await process.wait()
             raise StorageError(problem or "the ledger process did not start")
+        _LOG.info("process_started", process="ledger", pid=process.pid)
+        self._passing_on = asyncio.create_task(_pass_on(process.stderr))
         return process
 
     async def _keep(self) -> None:
@@ -94,3 +99,9 @@ class LedgerKeeper:
                 else:
                     _LOG.info("ledger_process_started_anew")
                     break
+
+
+async def _pass_on(stream: asyncio.StreamReader) -> None:
+    """Log what the process writes, until its end."""
+    while text := await stream.readline():
+        _LOG.error("ledger_process_wrote", text=text.decode(errors="replace").rstrip())

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.sealing import KeyRing
 
+WORKERS_MAX: Final = 64
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = {Role.SERVE: 8402, Role.GATEWAY: 8402, Role.HUB: 8404}
 _DATABASE_NAME: Final = {Role.SERVE: "tollkeeper.db", Role.GATEWAY: "gateway.db", Role.HUB: "hub.db"}
@@ -109,7 +110,15 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         log_level=take("log_level", text_of.choice(LogLevel), LogLevel.INFO),
         log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
+        workers=_workers(sources, role),
     )
+
+
+def _workers(sources: Sources, role: Role) -> int:
+    workers = sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1)
+    if role is Role.HUB and workers > 1:
+        sources.report("workers", "a hub is one process", "remove it, or set it to 1")
+    return workers
 
 
 def _exposure(sources: Sources) -> ExposureCaps:

@@ -114,3 +114,4 @@ class Settings:
     log_level: LogLevel
     log_format: LogFormat
     shutdown_timeout_seconds: int
+    workers: int = 1

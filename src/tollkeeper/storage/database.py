@@ -42,6 +42,13 @@ class StorageError(ApiError):
         super().__init__(Code.UNAVAILABLE, message)
 
 
+class LostError(StorageError):
+    """The process that owns the database went away, or was not there: it is started anew, and can be asked again soon.
+
+    As for any StorageError the outcome is unknown. A unit that finds by itself what it did before may be run again.
+    """
+
+
 class StatementError(Exception):
     """A statement that no database would take: a fault of ours, so a 500. Its unit is rolled back, others are not."""
 

@@ -43,6 +43,7 @@ from tollkeeper.storage.remote_messages import (
     frame,
     refusal_of,
 )
+from tollkeeper.storage.spending_again import spend_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +130,9 @@ class _Worker(asyncio.Protocol):
             self._transport.write(frame(answer))
 
     def _spend(self, request: Spends) -> None:
+        if request.is_again:
+            self._start(self._spend_again(request))
+            return
         results: list[tuple[SpendResult | None, Refusal | None]] = [(None, None)] * len(request.spends)
         left = len(request.spends)
 
@@ -141,6 +145,14 @@ class _Worker(asyncio.Protocol):
 
         for place, spend in enumerate(request.spends):
             self._ledger.spend(spend, request.now_ms, partial(answered, place))
+
+    async def _spend_again(self, request: Spends) -> None:
+        try:
+            results = await self._database.run(spend_again(request.spends, request.now_ms))
+        except Exception as error:  # noqa: BLE001 - the worker's own
+            self._send(failed(request.number, error))
+        else:
+            self._send(Spent(request.number, [(result, None) for result in results]))
 
     async def _read(self, request: Read) -> None:
         try:

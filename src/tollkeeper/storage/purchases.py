@@ -7,16 +7,19 @@ plane spend through `ledger`, in batches (`spend_soon`); the other verbs are for
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, SealError, place, seal, unseal
+from tollkeeper.storage.database import LostError
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.spending import end_calls, restore_call, spend_all, spend_first, spend_of_payer
+from tollkeeper.storage.spending_again import spend_again, spend_of_payer_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database, Row, Unit
 
 __all__ = ["ClaimResult", "Exposure", "Paid", "Purchase", "Purchases", "SpendRequest", "SpendResult"]
+
+T = TypeVar("T")
 
 _Q = load_queries("gateway.sql")
 
@@ -62,6 +67,8 @@ class Exposure:
 # A gate has many payers: all of them together may owe it this many times what one payer may.
 GATE_EXPOSURE_FACTOR: Final = 10
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
+_AGAIN_SECONDS: Final = 10.0  # how long what may have been done waits for a database that went away
+_AGAIN_PAUSE_SECONDS: Final = 0.1
 _ENDED_AT_ONCE: Final = 256  # below a millisecond of the writer's time
 
 
@@ -96,18 +103,30 @@ class Purchases:
 
     async def spend_of_payer(self, payer: str, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
-        return await self._database.run(spend_of_payer(payer, wish, now_ms))
+        return await self._run(spend_of_payer(payer, wish, now_ms), lambda: spend_of_payer_again(payer, wish, now_ms))
 
     async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
         """Gives the credit of a call back whose target failed with this status, once.
 
         Returns how many are left then; None where the call is not open any more or its purchase is void.
         """
-        return await self._database.run(restore_call(call_id, status, now_ms))
+        return await self._run(restore_call(call_id, status, now_ms), lambda: restore_call(call_id, status, now_ms))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
-        (result,) = await self._database.run(spend_all([spend], now_ms))
+        (result,) = await self._run(spend_all([spend], now_ms), lambda: spend_again([spend], now_ms))
         return result
+
+    async def _run(self, unit: Unit[T], again: Callable[[], Unit[T]]) -> T:
+        """Runs `unit`; where the database went away, `again` once it is back: it finds what `unit` may have done."""
+        give_up = asyncio.get_running_loop().time() + _AGAIN_SECONDS
+        while True:
+            try:
+                return await self._database.run(unit)
+            except LostError:
+                if asyncio.get_running_loop().time() > give_up:
+                    raise
+            await asyncio.sleep(_AGAIN_PAUSE_SECONDS)
+            unit = again()
 
     async def claim(
         self,
@@ -194,8 +213,11 @@ class Purchases:
 
         A claim that was granted or failed meanwhile is left as it is (the outcome says so).
         """
-        unit = self._grant(purchase, transaction_hash, confirmed, wish, now_ms)
-        return await self._database.run(unit)
+
+        def unit() -> Unit[SpendResult]:
+            return self._grant(purchase, transaction_hash, confirmed, wish, now_ms)
+
+        return await self._run(unit(), unit)
 
     def _grant(
         self,
@@ -214,7 +236,8 @@ class Purchases:
         )
         rows = yield _Q.purchase_by_id(id=purchase.id)
         if not granted:
-            return SpendResult(Spend.STALE, purchase_from(rows[0]))
+            spent = [] if wish is None else (yield _Q.purchase_of_call(id=wish.call_id))
+            return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
         gate_id = granted[0]["gate_id"]
         yield _Q.insert_entry(
             cause=purchase.id, reason="grant", purchase_id=purchase.id, delta=granted[0]["granted"], now_ms=now_ms
@@ -258,9 +281,12 @@ class Purchases:
         for start in range(0, len(calls), _ENDED_AT_ONCE):
             await self._database.run(end_calls(calls[start : start + _ENDED_AT_ONCE], now_ms))
 
-    async def interrupt_calls(self, now_ms: int) -> int:
-        """At start: calls that a dead process left dispatched stay charged and are marked; returns how many."""
-        return len(await self._database.run(_rows(_Q.interrupt_calls(now_ms=now_ms))))
+    async def interrupt_calls(self, now_ms: int, living: str = "") -> int:
+        """Calls that a dead process left dispatched stay charged and are marked; returns how many.
+
+        `living`: the marks of the processes that serve (`api.PROCESS_MARK`), whose calls are left alone.
+        """
+        return len(await self._database.run(_rows(_Q.interrupt_calls(now_ms=now_ms, living=living))))
 
     async def by_id(self, purchase_id: str) -> Purchase | None:
         """One purchase."""

@@ -1,8 +1,9 @@
 """A database that another process owns: `Database` over the ledger process's socket, for each of several workers.
 
-What was sent and not answered when the connection breaks has an unknown outcome and is a StorageError, as is all that
-is asked until a connection stands again; nothing is sent twice. Connecting is tried again as long as the database is
-open, so that a ledger process that was restarted is found by itself. What this module does not do: start that process.
+What was sent and not answered when the connection breaks has an unknown outcome and is a LostError, as is all that is
+asked until a connection stands again. Spends alone are asked again by themselves, once the process is back: a credit
+that was taken for a call is found by the call's id, so that nobody pays twice. Connecting is tried again as long as the
+database is open. What this module does not do: start that process.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from tollkeeper.storage.database import Outcome, Row, Statement, StorageError, Unit
+from tollkeeper.storage.database import LostError, Outcome, Row, Statement, StorageError, Unit
 from tollkeeper.storage.remote_messages import (
     Abort,
     Answer,
@@ -36,7 +38,7 @@ from tollkeeper.storage.remote_messages import (
 from tollkeeper.storage.spending import SpendBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from tollkeeper.storage.database import Job
@@ -44,13 +46,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AGAIN_SECONDS: Final = 0.05
+BACK_SECONDS: Final = 10.0  # how long spends under way wait for the process that is started anew
 _LOST: Final = "the ledger process cannot be reached at the moment"
 
 
 class _Line(asyncio.Protocol):
     """One connection to the ledger process, and who waits for an answer on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_back: asyncio.Event) -> None:
+        """`is_back` is cleared when the connection breaks, before anybody is told."""
+        self._is_back = is_back
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, Callable[[Answer], None]] = {}
@@ -64,10 +69,11 @@ class _Line(asyncio.Protocol):
         """Tell everybody who waits that nobody knows."""
         del exc
         self._transport = None
+        self._is_back.clear()
         self.lost.set()
         waiting, self._waiting = self._waiting, {}
         for number, answer in waiting.items():
-            answer(Failed(number, "storage", _LOST))
+            answer(Failed(number, "lost", _LOST))
 
     def data_received(self, data: bytes) -> None:
         """Give the answers to those who wait for them."""
@@ -80,7 +86,7 @@ class _Line(asyncio.Protocol):
     def ask(self, request: Request, answer: Callable[[Answer], None]) -> None:
         """Send; `answer` is called once, later. Raises: StorageError, with nothing sent; OverflowError."""
         if self._transport is None:
-            raise StorageError(_LOST)
+            raise LostError(_LOST)
         self._transport.write(frame(request))
         self._waiting[request.number] = answer
 
@@ -99,31 +105,31 @@ class RemoteDatabase:
         self._numbers = itertools.count(1)
         self._running: set[asyncio.Task[Any]] = set()
         self._is_closing = False
+        self._is_back = asyncio.Event()
         self._connecting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Wait until the ledger process is there, and keep the connection from then on."""
-        connected = asyncio.Event()
-        self._connecting = asyncio.create_task(self._keep_connected(connected))
-        await connected.wait()
+        self._connecting = asyncio.create_task(self._keep_connected())
+        await self._is_back.wait()
 
-    async def _keep_connected(self, connected: asyncio.Event) -> None:
+    async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                _, line = await loop.create_unix_connection(_Line, str(self._path))
+                _, line = await loop.create_unix_connection(partial(_Line, self._is_back), str(self._path))
             except OSError:
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
             self._line = line
-            connected.set()
+            self._is_back.set()
             await line.lost.wait()
 
     def _open_line(self) -> _Line:
         if self._is_closing:
             raise StorageError("the database is closed")
         if self._line is None:
-            raise StorageError(_LOST)
+            raise LostError(_LOST)
         return self._line
 
     async def read(self, statement: Statement) -> list[Row]:
@@ -135,9 +141,7 @@ class RemoteDatabase:
 
     async def run(self, unit: Unit[T]) -> T:
         """See `Database.run`. The ledger process's writer is this unit's until it ends."""
-        task = asyncio.create_task(self._drive(self._open_line(), unit))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task = self._task(self._drive(self._open_line(), unit))
         return await asyncio.shield(task)
 
     async def _drive(self, line: _Line, unit: Unit[T]) -> T:
@@ -171,15 +175,38 @@ class RemoteDatabase:
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
         """See `Database.post`: a batch of spends is one message; any other job a unit like those of `run`."""
         if isinstance(job, SpendBatch):
-            request = Spends(next(self._numbers), job.spends, job.now_ms)
-            self._open_line().ask(request, lambda answered: answer(_outcome(answered)))
+            self._spend(self._open_line(), job, answer)
             return
-        task = asyncio.create_task(self._drive(self._open_line(), job.unit()))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task = self._task(self._drive(self._open_line(), job.unit()))
         task.add_done_callback(
             lambda task: answer(Outcome(error=task.exception()) if task.exception() else Outcome(task.result()))
         )
+
+    def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def _spend(
+        self, line: _Line, batch: SpendBatch, answer: Callable[[Outcome], None], *, is_again: bool = False
+    ) -> None:
+        def answered(result: Answer) -> None:
+            if isinstance(result, Failed) and result.kind == "lost" and not self._is_closing:
+                self._task(self._spend_again(batch, answer))
+            else:
+                answer(_outcome(result))
+
+        line.ask(Spends(next(self._numbers), batch.spends, batch.now_ms, is_again), answered)
+
+    async def _spend_again(self, batch: SpendBatch, answer: Callable[[Outcome], None]) -> None:
+        """Asks the process that was started anew; an outcome that stays unknown is told as such."""
+        try:
+            async with asyncio.timeout(BACK_SECONDS):
+                await self._is_back.wait()
+            self._spend(self._open_line(), batch, answer, is_again=True)
+        except (TimeoutError, StorageError):
+            answer(Outcome(error=LostError(_LOST)))
 
     async def _answer(self, line: _Line, request: Request) -> Answer:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeAlias
 import msgspec
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.storage.database import ConstraintError, Statement, StatementError, StorageError
+from tollkeeper.storage.database import ConstraintError, LostError, Statement, StatementError, StorageError
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.spending import HeldSpend
 
@@ -70,11 +70,12 @@ class Abort(msgspec.Struct, tag=5, array_like=True):
 
 
 class Spends(msgspec.Struct, tag=6, array_like=True):
-    """A batch of spends."""
+    """A batch of spends. `is_again`: it was sent before, to a process that went away without an answer."""
 
     number: int
     spends: list[HeldSpend]
     now_ms: int
+    is_again: bool = False
 
 
 class Rows(msgspec.Struct, tag=11, array_like=True):
@@ -167,6 +168,8 @@ def failed(number: int, error: BaseException) -> Failed:
 
 def error_of(answer: Failed) -> Exception:
     """The exception that an answer stands for."""
+    if answer.kind == "lost":
+        return LostError(answer.message)
     if answer.kind == "storage":
         return StorageError(answer.message)
     return _ERRORS.get(answer.kind, RuntimeError)(answer.message)

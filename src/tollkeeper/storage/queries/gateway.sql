@@ -173,8 +173,13 @@ RETURNING gate_id, value_micro;
 INSERT INTO credit_entries (cause, reason, purchase_id, delta, created_ms)
 VALUES (:cause, :reason, :purchase_id, :delta, :now_ms);
 
+-- name: purchase_of_call
+SELECT p.* FROM calls c JOIN purchases p ON p.id = c.purchase_id WHERE c.id = :id;
+
 -- name: interrupt_calls
-UPDATE calls SET state = 'INTERRUPTED', ended_ms = :now_ms WHERE state = 'DISPATCHED' RETURNING id;
+-- :living = the marks (digits 13 to 20 of an id) of the processes that may still end their calls; '' where none may.
+UPDATE calls SET state = 'INTERRUPTED', ended_ms = :now_ms
+WHERE state = 'DISPATCHED' AND (:living = '' OR :living NOT LIKE '%' || substr(id, 13, 8) || '%') RETURNING id;
 
 -- name: claims_in_flight
 SELECT * FROM purchases WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;

@@ -1,0 +1,205 @@
+"""One child process in its place, as its parent sees it: started, started anew when it ends, told, stopped.
+
+Whoever is asked to forget a gate and does not say in time that it has is killed: a process that serves nothing serves
+nothing stale (contract 3.3). What this module does not do: know how many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import socket
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.serving import StartError
+from tollkeeper.serving.worker_messages import Changed, Forget, Go, Post, Ready, Stop, decode_from_worker, line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.serving.worker_messages import Announced
+
+_LOG = structlog.get_logger("tollkeeper.serving")
+FORGET_SECONDS: Final = 3.0  # far beyond any turn of a worker's loop
+END_SECONDS: Final = 5.0
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_LAST_PAUSE_SECONDS: Final = 2.0
+
+
+def environment_without_settings() -> dict[str, str]:
+    """This process's environment without our settings: a child is told all that it may know."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TOLLKEEPER_")}
+
+
+class _Life:
+    """One process from its start to its end."""
+
+    def __init__(self, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
+        self.process = process
+        self.writer = writer
+        self.mark = ""
+        self.ready = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.forgetting: dict[int, asyncio.Event] = {}
+
+
+class Child:
+    """A process that is kept running. `listening` stays open here, so that callers wait while it is started anew."""
+
+    def __init__(
+        self,
+        post: Post,
+        listening: socket.socket,
+        changed: Callable[[Child, Changed], None],
+        died: Callable[[], None],
+    ) -> None:
+        """`changed` is called with what the process announces; `died` after each of its ends that nobody ordered."""
+        self.name = post.name
+        self._post = post
+        self._listening = listening
+        self._changed = changed
+        self._died = died
+        self._life: _Life | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def process_id(self) -> int:
+        """The process that runs now, or ran last."""
+        assert self._life is not None  # noqa: S101 - it was started
+        return self._life.process.pid
+
+    @property
+    def mark(self) -> str:
+        """What the ids of its open calls have in common; empty where it cannot have any."""
+        return "" if self._life is None or self._life.ended.is_set() else self._life.mark
+
+    async def start(self) -> None:
+        """Returns once it serves, and keeps it from then on. Raises: StartError."""
+        life = await self._start()
+        waiting = [asyncio.ensure_future(life.ready.wait()), asyncio.ensure_future(life.ended.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+        if not life.ready.is_set():
+            msg = f"{self.name} ended before it served (exit code {life.process.returncode})"
+            raise StartError(msg)
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def _start(self) -> _Life:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "tollkeeper.serving.worker_process",
+                str(theirs.fileno()),
+                str(self._listening.fileno()),
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=(theirs.fileno(), self._listening.fileno()),
+                env=environment_without_settings(),
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        life = self._life = _Life(process, writer)
+        _LOG.info("process_started", process=self.name, pid=process.pid)
+        asyncio.create_task(self._follow(life, reader))  # noqa: RUF006 - `ended` says when it is over
+        assert process.stdin is not None  # noqa: S101 - piped
+        with suppress(OSError):
+            process.stdin.write(pickle.dumps(self._post))
+            await process.stdin.drain()
+            process.stdin.close()
+        return life
+
+    async def _follow(self, life: _Life, reader: asyncio.StreamReader) -> None:
+        """Take what the process says, until its end."""
+        try:
+            while text := await reader.readline():
+                message = decode_from_worker(text)
+                if isinstance(message, Ready):
+                    life.mark = message.mark
+                    life.ready.set()
+                    life.writer.write(line(Go()))
+                elif isinstance(message, Changed):
+                    self._changed(self, message)
+                else:
+                    life.forgetting.pop(message.number).set()
+        except (OSError, ValueError, KeyError):
+            life.process.kill()
+        await life.process.wait()
+        life.writer.close()
+        life.ended.set()
+        for forgotten in life.forgetting.values():
+            forgotten.set()
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE_SECONDS
+        while self._life is not None:
+            begun = loop.time()
+            await self._life.ended.wait()
+            self._died()
+            _LOG.error("process_died", process=self.name, code=self._life.process.returncode)
+            pause = _FIRST_PAUSE_SECONDS if loop.time() - begun > 2 * _LAST_PAUSE_SECONDS else pause
+            while True:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE_SECONDS)
+                try:
+                    await self._start()
+                except OSError as error:
+                    _LOG.error("process_does_not_start", process=self.name, error=str(error))
+                else:
+                    break
+
+    async def forget(self, number: int, slug: str) -> None:
+        """Returns once the process has no former copy of the gate; it is killed where it does not say so in time."""
+        life = self._life
+        if life is None or life.ended.is_set():
+            return
+        if not life.ready.is_set():
+            return  # it has no copies, and what it reads from now on is read after the update
+        forgotten = life.forgetting[number] = asyncio.Event()
+        life.writer.write(line(Forget(number, slug)))
+        try:
+            async with asyncio.timeout(FORGET_SECONDS):
+                await forgotten.wait()
+        except TimeoutError:
+            _LOG.error("process_hangs", process=self.name)
+            life.process.kill()
+            await life.ended.wait()
+
+    def answer(self, message: Announced) -> None:
+        """Tell the process that what it announced is known to all."""
+        if self._life is not None and not self._life.ended.is_set():
+            self._life.writer.write(line(message))
+
+    async def stop(self) -> None:
+        """Let it finish what it accepted; returns when it has ended."""
+        await self._end_keeping()
+        if self._life is not None:
+            self._life.writer.write(line(Stop()))
+            await self._life.ended.wait()
+
+    async def end(self) -> None:
+        """End it soon, whatever it does."""
+        await self._end_keeping()
+        life = self._life
+        if life is None or life.ended.is_set():
+            return
+        life.writer.write(line(Stop()) * 2)
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await life.ended.wait()
+        except TimeoutError:
+            life.process.kill()
+            await life.ended.wait()
+
+    async def _end_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)

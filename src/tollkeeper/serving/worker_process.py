@@ -1,0 +1,94 @@
+"""A process that a parent started: a gateway's worker, or the hub of several (contract 1; performance 7).
+
+It composes what it is told to, on the ledger process's database, listens on an inherited socket, and stops when its
+parent says so: signals that a terminal or a service manager sends to the whole group are the parent's to answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import socket
+import sys
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tollkeeper.api import PROCESS_MARK
+from tollkeeper.core.keyring import Secret
+from tollkeeper.gateway.app import Worker
+from tollkeeper.logs import configure_logs
+from tollkeeper.serving.composition import compose_hub, compose_worker
+from tollkeeper.serving.http_server import HttpServer, run
+from tollkeeper.serving.worker_messages import ParentLine, Post
+from tollkeeper.settings import wants_colours
+from tollkeeper.storage.remote import RemoteDatabase
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tollkeeper.serving.access import Application
+
+_LOG = structlog.get_logger("tollkeeper.serving")
+
+
+async def _serve(post: Post, parent: ParentLine, listening: socket.socket, stop: asyncio.Event) -> None:
+    database = RemoteDatabase(Path(post.ledger_path))
+    try:
+        await database.open()
+        async with _composed(post, parent, database) as (app, forget):
+            await parent.ready(PROCESS_MARK, forget)
+            async with HttpServer(app, listening, drain_seconds=post.settings.shutdown_timeout_seconds):
+                _LOG.info("process_serving", process=post.name)
+                await stop.wait()
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def _composed(
+    post: Post, parent: ParentLine, database: RemoteDatabase
+) -> AsyncIterator[tuple[Application, Callable[[str], None]]]:
+    """The application, and what drops its copy of a gate."""
+    if post.signer_key is not None:
+        async with compose_hub(post.settings, database, Secret(post.signer_key)) as hub:
+            yield hub, lambda _slug: None
+    else:
+        worker = Worker(parent.announce, post.is_first)
+        async with compose_worker(post.settings, database, worker, post.hub_url) as (app, gateway):
+            yield app, gateway.gates.forget
+
+
+async def _main(post: Post, line_descriptor: int, listening: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: None)
+    stop = asyncio.Event()
+    serving: asyncio.Task[None] | None = None
+
+    def stopped() -> None:
+        if serving is not None and stop.is_set():
+            serving.cancel()
+        stop.set()
+
+    parent = await ParentLine.open(line_descriptor, stopped)
+    serving = asyncio.create_task(_serve(post, parent, listening, stop))
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+def main() -> int:
+    """Serve on the socket of the second argument's descriptor, with the parent at the first one's."""
+    post = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent's pipe
+    assert isinstance(post, Post)  # noqa: S101 - it sends nothing else
+    settings = post.settings
+    configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
+    run(_main(post, int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

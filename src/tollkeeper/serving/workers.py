@@ -1,0 +1,179 @@
+"""Several workers on one port: a parent process, the ledger's, the hub's and the gateway's workers (performance 7).
+
+The parent serves nothing. It owns the listening sockets, so that nothing is refused while a process is started anew,
+starts the ledger's process, then the hub's (which alone knows the signer's key), then the workers; passes on which
+gates changed; marks the calls that a dead worker left open; checks the books; and stops them in the reverse order.
+Where the parent dies, all of them end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.api import clock_ms
+from tollkeeper.serving.child import Child
+from tollkeeper.serving.composition import make_directory
+from tollkeeper.serving.http_server import Address, ListenError, listen
+from tollkeeper.serving.inspection import keep_inspecting
+from tollkeeper.serving.ledger_keeper import LedgerKeeper
+from tollkeeper.serving.worker_messages import Announced, Changed, Post
+from tollkeeper.settings import Role
+from tollkeeper.storage import StorageError
+from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.remote import RemoteDatabase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tollkeeper.settings import Settings
+
+_LOG = structlog.get_logger("tollkeeper.serving")
+_LOOPBACK: Final = "127.0.0.1"
+# What a dead worker had sent is committed or undone in the ledger's process by then.
+_SETTLED_SECONDS: Final = 10.0
+_AGAIN_SECONDS: Final = 0.5
+
+
+async def serve_with_workers(settings: Settings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, finish the accepted requests, close. Raises: StartError, StorageError."""
+    with ExitStack() as sockets:
+        listening = [
+            sockets.enter_context(one) for one in listen_shared(settings.host, settings.port, settings.workers)
+        ]
+        async with AsyncExitStack() as parts:
+            directory = parts.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-"))
+            ledger_path = Path(directory) / "ledger"
+            make_directory(settings)
+            keeper = await parts.enter_async_context(LedgerKeeper(settings.database_url, ledger_path))
+            database = RemoteDatabase(ledger_path)
+            parts.push_async_callback(database.close)
+            await database.open()
+            family = Family(settings, database, ledger_path)
+            parts.push_async_callback(family.stop)
+            await family.start(listening, sockets)
+            address = Address(*listening[0].getsockname()[:2])
+            inspecting = asyncio.create_task(keep_inspecting(settings))
+            parts.callback(inspecting.cancel)
+            _LOG.info(
+                "serving",
+                role=settings.role.value,
+                url=address.url,
+                public_url=settings.public_url.text,
+                processes={"ledger": keeper.process_id, **family.process_ids},
+            )
+            await stop.wait()
+            sockets.close()  # before the workers: nobody may wait in a line that is never served
+    _LOG.info("stopped")
+
+
+def listen_shared(host: str, port: int, count: int) -> Iterator[socket.socket]:
+    """That many listening sockets on one port, among which the kernel spreads connections evenly. Raises: ListenError.
+
+    The first bind, which shares with nobody, finds out whether another program has the port.
+    """
+    with listen(host, port) as alone:
+        port = alone.getsockname()[1]
+    for _ in range(count):
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            yield socket.create_server((host, port), family=family, backlog=2048, reuse_port=True)
+        except OSError as error:
+            msg = f"{host}:{port} cannot be listened on ({error.strerror or error})"
+            raise ListenError(msg) from error
+
+
+class Family:
+    """The hub's process and the workers. `start` them once, `stop` them before the ledger's process."""
+
+    def __init__(self, settings: Settings, database: RemoteDatabase, ledger_path: Path) -> None:
+        """`database` is the parent's own way to the ledger's process."""
+        self._settings = settings
+        self._ledger_path = str(ledger_path)
+        assert settings.encryption_keys is not None  # noqa: S101 - a gateway has them
+        self._purchases = Purchases(database, settings.encryption_keys, os.urandom)
+        self._hub: Child | None = None
+        self._workers: list[Child] = []
+        self._number = 0
+        self._telling: set[asyncio.Task[None]] = set()
+        self._deaths = asyncio.Event()
+        self._marking: asyncio.Task[None] | None = None
+
+    @property
+    def process_ids(self) -> dict[str, int]:
+        """Who runs, by name."""
+        children = self._workers if self._hub is None else [self._hub, *self._workers]
+        return {child.name: child.process_id for child in children}
+
+    async def start(self, listening: list[socket.socket], sockets: ExitStack) -> None:
+        """Returns when all serve. The hub's own socket is closed with `sockets`. Raises: StartError, StorageError."""
+        interrupted = await self._purchases.interrupt_calls(clock_ms())
+        if interrupted:
+            _LOG.warning("calls_interrupted", count=interrupted)
+        self._marking = asyncio.create_task(self._mark_calls())
+        public = replace(self._settings, signer_key=None)
+        hub_url = None
+        if self._settings.role is Role.SERVE:
+            own = sockets.enter_context(listen(_LOOPBACK, 0))
+            hub_url = Address(*own.getsockname()[:2]).url
+            key = self._settings.signer_key
+            post = Post("hub", public, self._ledger_path, None if key is None else key.reveal())
+            self._hub = Child(post, own, self._changed, lambda: None)
+            await self._hub.start()
+        for number, one in enumerate(listening):
+            post = Post(f"worker {number + 1}", public, self._ledger_path, hub_url=hub_url, is_first=number == 0)
+            self._workers.append(Child(post, one, self._changed, self._deaths.set))
+        await asyncio.gather(*(worker.start() for worker in self._workers))
+
+    def _changed(self, origin: Child, message: Changed) -> None:
+        task = asyncio.create_task(self._tell(origin, message))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, origin: Child, message: Changed) -> None:
+        self._number += 1
+        others = [worker for worker in self._workers if worker is not origin]
+        await asyncio.gather(*(other.forget(self._number, message.slug) for other in others))
+        origin.answer(Announced(message.number))
+
+    async def _mark_calls(self) -> None:
+        """After a worker's death its open calls are marked: at once, and again when nothing of it can be under way."""
+        while True:
+            await self._deaths.wait()
+            self._deaths.clear()
+            await self._mark()
+            await asyncio.sleep(_SETTLED_SECONDS)
+            await self._mark()
+
+    async def _mark(self) -> None:
+        while True:
+            living = [worker.mark for worker in self._workers]
+            try:
+                # A worker without a mark is being started: its calls come once it has said its mark, and are younger.
+                count = await self._purchases.interrupt_calls(clock_ms(), " ".join(living) or " ")
+            except StorageError:
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            if count:
+                _LOG.warning("calls_interrupted", count=count)
+            return
+
+    async def stop(self) -> None:
+        """Let the workers finish what they accepted, then the hub's process what is under way."""
+        if self._marking is not None:
+            self._marking.cancel()
+        hub = [] if self._hub is None else [self._hub]
+        try:
+            await asyncio.gather(*(worker.stop() for worker in self._workers))
+            await asyncio.gather(*(child.stop() for child in hub))
+        except BaseException:
+            await asyncio.gather(*(child.end() for child in [*self._workers, *hub]))
+            raise

@@ -1,0 +1,45 @@
+"""Spends asked again after an answer was lost: what was taken stays taken, once (contract 4.3; security F12).
+
+A call's id names its spend for ever. What this module does not do: ask; `remote` does, of a process started anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.purchases import Spend
+from tollkeeper.storage.purchase_rows import SpendResult, purchase_from
+from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.spending import spend_all, spend_of_payer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.storage.database import Unit
+    from tollkeeper.storage.purchase_rows import SpendRequest
+    from tollkeeper.storage.spending import HeldSpend
+
+_Q: Final = load_queries("gateway.sql")
+
+
+def spend_again(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
+    """As `spend_all`, but SPENT for each whose credit was taken already."""
+    results: dict[str, SpendResult] = {}
+    for spend in spends:
+        call_id = spend.wish.call_id
+        rows = yield _Q.purchase_of_call(id=call_id)
+        if rows:
+            results[call_id] = SpendResult(Spend.SPENT, purchase_from(rows[0]))
+    rest = [spend for spend in spends if spend.wish.call_id not in results]
+    if rest:
+        answers = yield from spend_all(rest, now_ms)
+        results.update({spend.wish.call_id: answer for spend, answer in zip(rest, answers, strict=True)})
+    return [results[spend.wish.call_id] for spend in spends]
+
+
+def spend_of_payer_again(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
+    """As `spend_of_payer`, but SPENT where the credit was taken already."""
+    rows = yield _Q.purchase_of_call(id=wish.call_id)
+    if rows:
+        return SpendResult(Spend.SPENT, purchase_from(rows[0]))
+    return (yield from spend_of_payer(payer, wish, now_ms))

@@ -1,0 +1,221 @@
+"""Start, stop and the deaths of single processes: who is started anew, what callers see, how all of it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.processes import finished
+from tests.gateway.recording_target import Received, Writer, answer_ok
+from tests.workers.program import Scene, Site, is_alive, lines_to_all, scene
+from tollkeeper.sandbox.buyer import Answer
+
+
+async def waiting_call(shop: Scene, url: str, payment: str) -> tuple[asyncio.Task[Answer], asyncio.Event]:
+    """A call whose target answers once the event is set; returns when the target has it."""
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    async def answer_later(request: Received, writer: Writer) -> None:
+        reached.set()
+        await release.wait()
+        await answer_ok(request, writer)
+
+    shop.target.answer = answer_later
+    call = asyncio.create_task(shop.buyer.call(url, payment))
+    await reached.wait()
+    shop.target.answer = answer_ok
+    return call, release
+
+
+async def test_a_stop_finishes_what_was_accepted_and_the_ledger_ends_last(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        gate = await shop.gate(credits=3)
+        payment, _ = await shop.buy(gate)
+        call, release = await waiting_call(shop, gate["url"], payment)
+        everybody = list(shop.program.children().values())
+        os.kill(shop.program.parent, signal.SIGTERM)
+        for pid in everybody:  # as a service manager does; only the parent's word counts
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        host, port = shop.program.url.removeprefix("http://").split(":")
+
+        def is_refused() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex((host, int(port))) != 0
+
+        await shop.until(is_refused)
+        assert not call.done()
+        release.set()
+        assert (await call).status == 200
+        assert await asyncio.to_thread(shop.program.process.exit_code) == 0
+        assert not any(is_alive(pid) for pid in everybody)
+        assert shop.program.process.lines()[-1]["event"] == "stopped"
+        assert "ledger_process_died" not in shop.program.process.wrote
+    assert shop.site.rows("SELECT count(*) FROM calls WHERE state = 'DONE'") == [(2,)]
+
+
+async def test_a_second_signal_ends_the_waiting(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        gate = await shop.gate(credits=3)
+        payment, _ = await shop.buy(gate)
+        call, _ = await waiting_call(shop, gate["url"], payment)
+        everybody = list(shop.program.children().values())
+        os.kill(shop.program.parent, signal.SIGINT)
+        await asyncio.sleep(0.5)
+        assert shop.program.process.process.poll() is None
+        os.kill(shop.program.parent, signal.SIGINT)
+        assert await asyncio.to_thread(shop.program.process.exit_code) == 0
+        assert not any(is_alive(pid) for pid in everybody)
+        with contextlib.suppress(aiohttp.ClientError):
+            await call
+
+
+async def test_a_dead_worker_is_replaced_and_only_its_own_calls_are_interrupted(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        gate = await shop.gate(credits=200, method="GET, POST")
+        payment, _ = await shop.buy(gate)
+        await shop.until(lambda: bool(shop.site.rows("SELECT 1 FROM calls WHERE state = 'DONE'")))
+        release = asyncio.Event()
+
+        async def answer_later(request: Received, writer: Writer) -> None:
+            await release.wait()
+            await answer_ok(request, writer)
+
+        shop.target.answer = answer_later
+        async with lines_to_all(shop.program.url + "/readyz", 2, count=10) as lines:
+            calls = [asyncio.create_task(line.post(gate["url"], X_Payment=payment)) for line in lines]
+            await shop.until(lambda: len(shop.target.requests) == 1 + len(lines))
+            shop.program.kill("worker 1")
+            await shop.until(lambda: "calls_interrupted" in shop.program.process.wrote)
+            release.set()
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        served = {answer.headers["x-request-id"] for answer in answers if isinstance(answer, Answer)}
+        lost = [answer for answer in answers if isinstance(answer, aiohttp.ClientError)]
+        assert served
+        assert lost
+        assert len(served) + len(lost) == len(answers)
+        await shop.until(lambda: not shop.site.rows("SELECT 1 FROM calls WHERE state = 'DISPATCHED'"))
+        done = {name for (name,) in shop.site.rows("SELECT id FROM calls WHERE state = 'DONE'")}
+        assert served <= done
+        assert shop.site.rows("SELECT count(*) FROM calls WHERE state = 'INTERRUPTED'") == [(len(lost),)]
+        await shop.until(lambda: len(shop.program.children()) == 4)
+        async with lines_to_all(shop.program.url + "/readyz", 2):
+            pass  # both answer again
+
+
+async def test_a_dead_ledger_refuses_or_serves_and_is_replaced(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        gate = await shop.gate(credits=100_000)
+        payment, _ = await shop.buy(gate)
+        seen: list[Answer] = []
+        until = time.monotonic() + 4
+
+        async def call_on() -> None:
+            while time.monotonic() < until:
+                seen.append(await shop.buyer.call(gate["url"], payment))
+                await asyncio.sleep(0.01)
+
+        callers = [asyncio.create_task(call_on()) for _ in range(4)]
+        await asyncio.sleep(0.5)
+        shop.program.kill("ledger")
+        await asyncio.gather(*callers)
+        assert {answer.status for answer in seen} <= {200, 503}
+        assert all("retry-after" in answer.headers for answer in seen if answer.status == 503)
+        assert seen[-1].status == 200
+        served = {answer.headers["x-request-id"] for answer in seen if answer.status == 200}
+        charged = {name for (name,) in shop.site.rows("SELECT id FROM calls")}
+        assert served <= charged
+        # What was under way when the ledger died was asked again: nobody was charged for nothing.
+        assert len(charged) == 1 + len(served)
+
+
+async def test_a_dead_hub_is_replaced(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        gate = await shop.gate()
+        before = shop.program.children()["hub"]
+        shop.program.kill("hub")
+        await shop.until(lambda: shop.program.children().get("hub", before) != before)
+        for _ in range(100):
+            if (await shop.buyer.ask("GET", shop.program.url + "/hub/readyz")).status == 200:
+                break
+            await asyncio.sleep(0.1)
+        _, answer = await shop.buy(gate)
+        assert answer.status == 200
+
+
+async def test_nothing_that_is_being_started_survives_its_parent(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        before = shop.program.children()
+        for name in before:
+            shop.program.kill(name)
+        await shop.until(lambda: shop.program.process.wrote.count("process_started") > len(before))
+        os.kill(shop.program.parent, signal.SIGKILL)
+        everybody = [line["pid"] for line in shop.program.process.lines() if line["event"] == "process_started"]
+        await shop.until(lambda: not any(is_alive(pid) for pid in everybody))
+
+
+async def test_nothing_survives_its_parent(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        everybody = list(shop.program.children().values())
+        assert len(everybody) == 4
+        os.kill(shop.program.parent, signal.SIGKILL)
+        await shop.until(lambda: not any(is_alive(pid) for pid in everybody))
+        with shop.site.serving():
+            pass
+
+
+def seen_of(pid: int) -> bytes:
+    """A process's environment and command line."""
+    return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline"))
+
+
+async def test_keys_are_where_they_are_needed(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        for pid in shop.program.children().values():
+            shown = seen_of(pid)
+            assert b"TOLLKEEPER_" not in shown
+            assert shop.site.key.removeprefix("0x").encode() not in shown
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_taken_port_is_told(tmp_path: Path, embedded_chain: ChainUnderTest, workers: int) -> None:
+    site = await asyncio.to_thread(Site, tmp_path / "home", embedded_chain)
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        port = taken.getsockname()[1]
+        arguments = ("serve", "--config", site.config, "--port", str(port), "--workers", str(workers))
+        refused = await asyncio.to_thread(finished, *arguments, environ=site.environ)
+    assert refused.returncode == 3
+    assert f"127.0.0.1:{port} cannot be listened on" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+async def test_a_database_in_use_is_told(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        arguments = ("serve", "--config", shop.site.config, "--port", "0", "--workers", "2")
+        refused = await asyncio.to_thread(finished, *arguments, environ=shop.site.environ)
+        assert refused.returncode == 3
+        assert "is in use" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+async def test_a_hub_has_no_workers(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    site = await asyncio.to_thread(Site, tmp_path / "home", embedded_chain)
+    environ = {**site.environ, "TOLLKEEPER_WORKERS": "2"}
+    refused = await asyncio.to_thread(finished, "hub", "--config", site.config, environ=environ)
+    assert refused.returncode == 3
+    assert "a hub is one process" in refused.stderr
