@@ -25,7 +25,7 @@ BENCHMARKS: Final = {
     "latency": "bench.latency:measure",
     "memory": "bench.memory:measure",
     "first-purchase": "bench.buying:first_purchase",
-    "peers": "bench.buying:peers",
+    "peers": "bench.peers:measure",
 }
 TAKES_NUMBER: Final = {"memory"}  # of calls
 

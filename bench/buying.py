@@ -4,10 +4,7 @@
 process, the reference is the middleware with the official Python facilitator. Both settle on the embedded chain, which
 has the other core with the callers, and answer only when the transaction is mined.
 
-`peers`: gateway and middleware alone. Both ask the same facilitator, an nginx on the other core that finds every
-payment valid and every settlement done at once. Ours also keeps a durable ledger and forwards each call to a target
-(200 bytes, the same nginx), where the middleware's route answers inside its own process. The gate is `assumeValid`,
-for such a facilitator confirms nothing.
+`peers` is in a file of its own and shares the payments and the instant facilitator.
 """
 
 from __future__ import annotations
@@ -46,6 +43,7 @@ ROUNDS: Final = 4
 ROUND_SECONDS: Final = 2.0
 FIRST_GUESS: Final = 3_000  # payments for the unmeasured turn
 MARGIN: Final = 2.0  # payments prepared per payment that the last turn took
+FASTAPI: Final = "PyPI x402 2.25.0, FastAPI"
 EXPECTED: Final = b"HTTP/1.1 200"
 V2_NETWORK: Final = "eip155:84532"
 
@@ -73,7 +71,7 @@ def first_purchase() -> Result:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-bench-")))
         node = running.enter_context(serving("embedded_node", other_core))
         port = free_port()
-        running.enter_context(nginx(_facilitator(port), port, other_core, directory / "target"))
+        running.enter_context(nginx(facilitator(port), port, other_core, directory / "target"))
         own = running.enter_context(gateway(directory / "gateway", node.url, server_core))
         gate = own.gate(f"http://127.0.0.1:{port}/small")
         with pinned(server_core):
@@ -81,29 +79,11 @@ def first_purchase() -> Result:
             peer = running.enter_context(
                 official_paid_server(settler, checksum_address(wallets.owner.address), TOKEN_NAME)
             )
-        return _measure("first-purchase", gate, peer + "/data")
+        return _measure("first-purchase", gate, peer.url + "/data")
 
 
-def peers() -> Result:
-    """Gateway and middleware at a facilitator that answers at once."""
-    server_core, other_core = cores()
-    owner = checksum_address(derive_wallets().owner.address)
-    with ExitStack() as running:
-        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-bench-")))
-        node = running.enter_context(serving("embedded_node", other_core))
-        port = free_port()
-        at = f"http://127.0.0.1:{port}"
-        running.enter_context(nginx(_facilitator(port), port, other_core, directory / "facilitator"))
-        own = running.enter_context(
-            gateway(directory / "gateway", node.url, server_core, role="gateway", TOLLKEEPER_HUB_URL=at + "/v1")
-        )
-        gate = own.gate(at + "/small", assumeValid=True)
-        with pinned(server_core):
-            peer = running.enter_context(official_paid_server(at + "/v2", owner, TOKEN_NAME))
-        return _measure("peers", gate, peer + "/data")
-
-
-def _facilitator(port: int) -> str:
+def facilitator(port: int) -> str:
+    """The nginx configuration of a facilitator that answers at once, and of a target."""
     extra = {"name": TOKEN_NAME, "version": "2"}
     kinds = [
         {"x402Version": 1, "scheme": "exact", "network": "base-sepolia", "extra": extra},
@@ -119,9 +99,9 @@ def _facilitator(port: int) -> str:
 
 def _measure(name: str, gate: str, peer: str) -> Result:
     load_core = cores()[1]
-    also: dict[str, float | str] = {"callers": float(CALLERS), "peer": "PyPI x402 2.25.0, FastAPI"}
+    also: dict[str, float | str] = {"callers": float(CALLERS), "peer": FASTAPI}
     last = {"ours": FIRST_GUESS / MARGIN, "reference": FIRST_GUESS / MARGIN}
-    ours, theirs = _v1_signer(gate), _v2_signer(peer)
+    ours, theirs = v1_signer(gate), v2_signer(peer)
 
     def turn(side: str, url: str, sign: Callable[[], bytes]) -> float:
         prepared = deque(sign() for _ in range(int(MARGIN * last[side]) + CALLERS))
@@ -141,14 +121,14 @@ def _measure(name: str, gate: str, peer: str) -> Result:
     )
 
 
-def _v1_signer(gate: str) -> Callable[[], bytes]:
+def v1_signer(gate: str) -> Callable[[], bytes]:
     """What makes requests that buy from our gate."""
     _, body = _unpaid(gate)
     requirements = json.loads(body)["accepts"][0]
     return lambda: request(gate, X_Payment=_signed(requirements))
 
 
-def _v2_signer(url: str) -> Callable[[], bytes]:
+def v2_signer(url: str) -> Callable[[], bytes]:
     """What makes requests that buy from an official server of protocol version 2."""
     headers, _ = _unpaid(url)
     required = json.loads(base64.b64decode(headers["payment-required"]))

@@ -1,49 +1,90 @@
-"""Starts a reference server for as long as a block lasts. Used by the benchmarks, in the project's own environment."""
+"""Starts a reference server for as long as a block lasts. Used by the benchmarks, in the project's own environment.
+
+The Python ones run in an environment of the interoperability tests. The npm one is installed at its first use from its
+lock, under .cache.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 HERE: Final = pathlib.Path(__file__).resolve().parent
-PYTHON: Final = HERE.parent.parent / ".cache" / "interop" / "x402-2.25.0" / "bin" / "python"
+CACHE: Final = HERE.parent.parent / ".cache"
+PYTHON: Final = CACHE / "interop" / "x402-2.25.0" / "bin" / "python"
 STOP_TIMEOUT_SECONDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A running server."""
+
+    url: str
+    pid: int
 
 
 @contextmanager
 def official_facilitator(rpc_url: str, private_key: str) -> Iterator[str]:
     """The URL of an official facilitator that settles on this node with this key (which needs gas there)."""
-    with reference("facilitator.py", FACILITATOR_RPC_URL=rpc_url, FACILITATOR_PRIVATE_KEY=private_key) as url:
-        yield url
+    command = (str(PYTHON), str(HERE / "facilitator.py"))
+    with _running(command, FACILITATOR_RPC_URL=rpc_url, FACILITATOR_PRIVATE_KEY=private_key) as server:
+        yield server.url
 
 
 @contextmanager
-def official_paid_server(facilitator_url: str, pay_to: str, token_name: str) -> Iterator[str]:
-    """The URL of an official resource server: GET /data costs 0.01 USDC on base-sepolia, GET /free nothing."""
-    with reference("paid_server.py", FACILITATOR_URL=facilitator_url, PAY_TO=pay_to, TOKEN_NAME=token_name) as url:
-        yield url
+def official_paid_server(facilitator_url: str, pay_to: str, token_name: str) -> Iterator[Reference]:
+    """An official FastAPI server: GET /data costs 0.01 USDC on base-sepolia, GET /free nothing."""
+    command = (str(PYTHON), str(HERE / "paid_server.py"))
+    with _running(command, FACILITATOR_URL=facilitator_url, PAY_TO=pay_to, TOKEN_NAME=token_name) as server:
+        yield server
 
 
 @contextmanager
-def reference(script: str, **variables: str) -> Iterator[str]:
-    """The URL of one of this folder's servers. Raises RuntimeError when it does not start."""
-    command = [str(PYTHON), str(HERE / script)]
+def official_express_server(facilitator_url: str, pay_to: str, token_name: str) -> Iterator[Reference]:
+    """An official Express server: GET /data costs 0.01 USDC on base-sepolia."""
+    command = ("node", str(HERE / "paid_server.mjs"))
+    variables = {"FACILITATOR_URL": facilitator_url, "PAY_TO": pay_to, "TOKEN_NAME": token_name}
+    with _running(command, **variables, PACKAGES=str(_npm_packages()), NODE_ENV="production") as server:
+        yield server
+
+
+def _npm_packages() -> pathlib.Path:
+    """The directory with the lock's packages, which are installed where they are not there. Runs nothing of them."""
+    lock = (HERE / "npm" / "package-lock.json").read_bytes()
+    directory = CACHE / "bench-npm" / hashlib.sha256(lock).hexdigest()[:16]
+    if not directory.exists():
+        making = directory.with_suffix(f".{os.getpid()}")
+        making.mkdir(parents=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copyfile(HERE / "npm" / name, making / name)
+        quiet = ("--no-audit", "--no-fund", "--loglevel=error")
+        install = ("npm", "ci", "--ignore-scripts", "--omit=dev", "--omit=peer", "--omit=optional", *quiet)
+        subprocess.run(install, cwd=making, check=True, stdout=subprocess.DEVNULL)
+        making.rename(directory)
+    return directory
+
+
+@contextmanager
+def _running(command: Sequence[str], **variables: str) -> Iterator[Reference]:
+    """One of this folder's servers. Raises RuntimeError when it does not start."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **variables}) as process:
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
             if not line:
-                message = f"{script} did not start; is its environment built (tests/interop/setup x402-2.25.0)?"
+                message = f"{command[-1]} did not start; is its environment built (tests/interop/setup)?"
                 raise RuntimeError(message)
-            url: str = json.loads(line)["url"]
-            yield url
+            yield Reference(json.loads(line)["url"], process.pid)
         finally:
             process.terminate()
             try:

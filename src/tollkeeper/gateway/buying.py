@@ -23,7 +23,7 @@ from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
 from tollkeeper.gateway.chain_proofs import Owed
 from tollkeeper.gateway.hub_client import Settlement, unavailable
 from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.purchases import Exposure, Paid
+from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # What the clocks of gateway and hub may differ by, and a claim may wait for its commit.
 EXPIRY_MARGIN_SECONDS: Final = 30
-_WITHOUT_LIMIT: Final = Exposure(purchases=2**62, value_micro=2**62)
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
 
 
@@ -278,7 +277,7 @@ class Buying:
 
     def _trust(self, network: str) -> Exposure:
         """The cap on trusted payments. Where none can be followed, a cap could never be lifted again."""
-        return self._cap if self._is_followed(network) else _WITHOUT_LIMIT
+        return self._cap if self._is_followed(network) else WITHOUT_LIMIT
 
     def _require_proof(self, network: str) -> None:
         """Raises: UNAVAILABLE where nobody can tell now whether a payment is final."""

@@ -1,0 +1,143 @@
+"""`peers`: first purchases per second beside the official FastAPI and Express middlewares, at 64 connections and one.
+
+All ask the same facilitator, an nginx on the other core that finds every payment valid and every settlement done at
+once. Ours also keeps a durable ledger and forwards each call to a target (200 bytes, the same nginx), where the
+middlewares' routes answer inside their own process. The gate is `assumeValid`, for such a facilitator confirms nothing.
+
+`ours`, `reference` and `ratio` are ours and FastAPI's first purchases at 64 connections. The other fields say the same
+of Express and of one connection, and `held` is ours on credits that are held, which the middlewares do not have.
+`*_cpu_ratio` compares purchases per second of processor time that each server used.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench.buying import EXPECTED, FASTAPI, facilitator, v1_signer, v2_signer
+from bench.gateway import family_cpu_seconds, gateway
+from bench.load import drive
+from bench.measuring import Result, cores, pinned, say
+from bench.nginx import nginx
+from bench.processes import serving
+from bench.references.running import official_express_server, official_paid_server
+from bench.start import free_port
+from bench.wrk import request
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.sandbox.genesis import TOKEN_NAME
+from tollkeeper.sandbox.wallets import derive_wallets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONNECTIONS: Final = (64, 1)
+ROUNDS: Final = 4
+ROUND_SECONDS: Final = 1.5
+FIRST_GUESS: Final = 1_200  # purchases per second, for the unmeasured turn
+MARGIN: Final = 3.0  # payments prepared per payment that the last turn would have taken
+HELD: Final = 64
+
+
+@dataclass(slots=True)
+class _Side:
+    """One server, and what its turns came to at each number of connections."""
+
+    name: str
+    url: str
+    pid: int
+    sign: Callable[[], bytes]
+    repeat: bool = False
+    rates: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
+    p50_ms: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
+    cpu: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
+    last: dict[int, float] = field(default_factory=lambda: dict.fromkeys(CONNECTIONS, FIRST_GUESS))
+
+    def turn(self, connections: int, *, counts: bool) -> None:
+        """One turn. The payments are signed before it."""
+        wanted = HELD if self.repeat else int(MARGIN * ROUND_SECONDS * self.last[connections]) + connections
+        prepared = deque(self.sign() for _ in range(wanted))
+        before = family_cpu_seconds(self.pid)
+        with pinned(cores()[1]):
+            load = drive(
+                self.url,
+                prepared,
+                callers=connections,
+                seconds=ROUND_SECONDS,
+                expected=EXPECTED,
+                repeat=self.repeat,
+            )
+        cpu_seconds = family_cpu_seconds(self.pid) - before
+        self.last[connections] = load.rate
+        if counts:
+            self.rates[connections].append(load.rate)
+            self.p50_ms[connections].append(load.wait_ms(0.5))
+            self.cpu[connections].append(load.answers / cpu_seconds)
+
+    def tell(self, also: dict[str, float | str]) -> None:
+        """The medians."""
+        for number in CONNECTIONS:
+            also[f"{self.name}_{number}"] = statistics.median(self.rates[number])
+            also[f"{self.name}_{number}_p50_ms"] = statistics.median(self.p50_ms[number])
+            also[f"{self.name}_{number}_per_cpu_second"] = statistics.median(self.cpu[number])
+
+
+def measure() -> Result:
+    """Every side in turns."""
+    server_core, other_core = cores()
+    owner = checksum_address(derive_wallets().owner.address)
+    with ExitStack() as running:
+        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-bench-")))
+        node = running.enter_context(serving("embedded_node", other_core))
+        port = free_port()
+        at = f"http://127.0.0.1:{port}"
+        running.enter_context(nginx(facilitator(port), port, other_core, directory / "facilitator"))
+        own = running.enter_context(
+            gateway(directory / "gateway", node.url, server_core, role="gateway", TOLLKEEPER_HUB_URL=at + "/v1")
+        )
+        gate = own.gate(at + "/small", assumeValid=True)
+        with pinned(server_core):
+            fastapi = running.enter_context(official_paid_server(at + "/v2", owner, TOKEN_NAME))
+            express = running.enter_context(official_express_server(at + "/v2", owner, TOKEN_NAME))
+        held = deque(request(gate, X_Payment=payment) for payment in own.buy(gate, HELD))
+        return _in_turns(
+            [
+                _Side("ours", gate, own.pid, v1_signer(gate)),
+                _Side("fastapi", fastapi.url + "/data", fastapi.pid, v2_signer(fastapi.url + "/data")),
+                _Side("express", express.url + "/data", express.pid, v2_signer(express.url + "/data")),
+                _Side("held", gate, own.pid, lambda: _next(held), repeat=True),
+            ]
+        )
+
+
+def _next(held: deque[bytes]) -> bytes:
+    held.rotate(-1)
+    return held[0]
+
+
+def _in_turns(sides: list[_Side]) -> Result:
+    for number in range(ROUNDS + 1):
+        for connections in CONNECTIONS:
+            for side in sides:
+                side.turn(connections, counts=number > 0)
+        if number:
+            rates = [f"{side.name} {' / '.join(f'{side.rates[c][-1]:.0f}' for c in CONNECTIONS)}" for side in sides]
+            say(f"peers {number}/{ROUNDS}: {', '.join(rates)} per second at {CONNECTIONS[0]} / {CONNECTIONS[1]}")
+    also: dict[str, float | str] = {"peer": FASTAPI, "express": "npm @x402/express 2.27.0"}
+    for side in sides:
+        side.tell(also)
+    for ours in ("ours", "held"):
+        for theirs in ("fastapi", "express"):
+            for connections in CONNECTIONS:
+                pair = f"{ours}_{connections}", f"{theirs}_{connections}"
+                name = f"{ours}_over_{theirs}_{connections}"
+                also[name] = float(also[pair[0]]) / float(also[pair[1]])
+                also[name + "_cpu_ratio"] = float(also[pair[0] + "_per_cpu_second"]) / float(
+                    also[pair[1] + "_per_cpu_second"]
+                )
+    ours_64, fastapi_64 = float(also["ours_64"]), float(also["fastapi_64"])
+    return Result("peers", ours_64, fastapi_64, ours_64 / fastapi_64, "purchases/s", ROUNDS, also)
