@@ -28,10 +28,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 database_app = typer.Typer(help="The database.", no_args_is_help=True)
+payments_app = typer.Typer(help="Payments.", no_args_is_help=True)
 config_app = typer.Typer(help="The configuration.", no_args_is_help=True)
 contracts_app = typer.Typer(help="Contracts of ours on a chain.", no_args_is_help=True)
 app.add_typer(database_app, name="db")
 app.add_typer(config_app, name="config")
+app.add_typer(payments_app, name="payments")
 app.add_typer(contracts_app, name="contracts")
 
 Config = Annotated[
@@ -264,6 +266,33 @@ def deploy_command(
         _refuse(str(error), code=EXIT_FAILED)
     for line in lines:
         typer.echo(line)
+
+
+@payments_app.command("honour")
+def honour_command(
+    transaction: Annotated[str, typer.Argument(help="The hash of the transaction that carried the payment out.")],
+    gate: Annotated[str, typer.Option(help="The slug of the PayGate that it bought.")],
+    nonce: Annotated[str | None, typer.Option(help="The authorization's nonce, where there are several.")] = None,
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+) -> None:
+    """Grant, once, what a payment bought that somebody else carried out; the chain must show it.
+
+    Example: tollkeeper payments honour 0x5c50...e8 --gate weather
+    """
+    import asyncio
+
+    from tollkeeper.serving.honouring import honour_payment
+
+    order = {"gate": gate, "transaction": transaction, "nonce": nonce}
+    answer = asyncio.run(honour_payment(load_settings(role, config), order))
+    if "error" in answer:
+        _refuse(answer["error"], code=EXIT_FAILED)
+    done = answer["done"]
+    typer.echo(f"{done['credits']} credits of {done['slug']} for {done['payer']}, who paid {done['paid']} USDC")
+    typer.echo(f"purchase      {done['purchaseId']}")
+    typer.echo(f"credit token  {done['creditToken']}")
+    typer.echo("Hand the credit token to the buyer: X-Credit-Token on each call. The payment header does not count.")
 
 
 @app.command("sandbox")

@@ -38,6 +38,7 @@ LAWFUL = {
     ("FAILED", "CLAIMED"),
     ("PARKED", "LIVE"),
     ("PARKED", "FAILED"),
+    ("FAILED", "LIVE"),
 }
 KEY, FORMER_KEY, STRANGE_KEY = b"k" * 32, b"f" * 32, b"s" * 32
 CURRENT = Terms(7, 3, 10_000, 5, PAY_TO, "base-sepolia")

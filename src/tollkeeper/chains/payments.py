@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.receipts import quantity
+from tollkeeper.chains.receipts import Expected, Verdict, quantity
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
@@ -26,6 +26,28 @@ _ADDRESSES_AT_ONCE: Final = 100
 _RECEIPTS_AT_ONCE: Final = 50
 
 
+async def payments_of(chain: EvmChain, transaction_hash: str) -> list[ChainPayment]:
+    """The payments that one transaction carried out, once it is as deep as a settlement must be.
+
+    Raises: RpcUnavailable.
+    """
+    (receipt,) = await chain.rpc.ask([("eth_getTransactionReceipt", [transaction_hash])])
+    if receipt is None:
+        return []
+    found = _payments_in(chain, receipt)
+    sightings = await chain.look(
+        [
+            Expected(transaction_hash, one.key.asset, one.key.payer, one.pay_to, one.value, one.key.nonce)
+            for one in found
+        ]
+    )
+    return [
+        one
+        for one, sighting in zip(found, sightings, strict=True)
+        if sighting.verdict is Verdict.TRANSFERRED and sighting.deep
+    ]
+
+
 async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: range) -> list[ChainPayment]:
     """The payments to these addresses in these blocks, in the chain's order. Raises: RpcUnavailable."""
     hashes: dict[str, None] = {}
@@ -40,7 +62,7 @@ async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: rang
     for first in range(0, len(wanted), _RECEIPTS_AT_ONCE):
         some = wanted[first : first + _RECEIPTS_AT_ONCE]
         for receipt in await chain.rpc.ask([("eth_getTransactionReceipt", [one]) for one in some]):
-            found += _payments_in(chain, receipt, frozenset(recipients))
+            found += [one for one in _payments_in(chain, receipt) if one.pay_to in recipients]
     return sorted(found, key=lambda payment: payment.block_number)
 
 
@@ -69,7 +91,7 @@ async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> l
     raise RpcUnavailable(msg)
 
 
-def _payments_in(chain: EvmChain, receipt: Any, recipients: frozenset[str]) -> list[ChainPayment]:  # noqa: ANN401 - JSON
+def _payments_in(chain: EvmChain, receipt: Any) -> list[ChainPayment]:  # noqa: ANN401 - JSON
     """The payments that one transaction carried out. Raises: RpcUnavailable where the receipt cannot be read."""
     try:
         logs = [
@@ -88,7 +110,7 @@ def _payments_in(chain: EvmChain, receipt: Any, recipients: frozenset[str]) -> l
                 number,
             )
             for one in _candidates(asset_of(chain), logs)
-            if one.pay_to in recipients and shows_transfer(logs, one)
+            if shows_transfer(logs, one)
         ]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         msg = "the node's receipt cannot be read"

@@ -36,7 +36,7 @@ class PurchaseState(StrEnum):
 TRANSITIONS: Final[dict[PurchaseState, frozenset[PurchaseState]]] = {
     PurchaseState.CLAIMED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED, PurchaseState.PARKED}),
     PurchaseState.LIVE: frozenset({PurchaseState.VOID}),
-    PurchaseState.FAILED: frozenset({PurchaseState.CLAIMED}),
+    PurchaseState.FAILED: frozenset({PurchaseState.CLAIMED, PurchaseState.LIVE}),  # tried again; honoured by hand
     PurchaseState.VOID: frozenset(),
     PurchaseState.PARKED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED}),
 }

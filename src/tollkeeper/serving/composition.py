@@ -7,8 +7,6 @@ socket. What this module does not do: listen (`process` does).
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import os
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -28,8 +26,11 @@ from tollkeeper.hub.app import create_app as create_hub_app
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
+from tollkeeper.serving.control import taking_orders
+from tollkeeper.serving.honouring import orders_of
 from tollkeeper.serving.hub_proxy import HubProxy
 from tollkeeper.serving.inspection import keep_inspecting
+from tollkeeper.serving.keys import token_keys
 from tollkeeper.serving.nodes import evm_config
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HUB_PREFIX: Final = "/hub"
-_TOKEN_KEY_PURPOSE: Final = b"tollkeeper credit tokens"
 # A node that does not answer must not hold up a start: the networks are opened in the background then.
 _NODES_WAIT_SECONDS: Final = 2.0
 
@@ -69,6 +69,7 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
             parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
         if settings.role is Role.GATEWAY:
             gateway = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
+            await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
             yield _fronted(create_gateway_app(gateway), settings, gateway.access)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
@@ -78,6 +79,7 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
             yield _fronted(hub, settings)
             return
         gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
+        await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
         app = Mounted(create_gateway_app(gateway), HUB_PREFIX, hub)
         yield _fronted(app, settings, gateway.access)
 
@@ -100,6 +102,8 @@ async def compose_worker(
         auth = _auth(parts, settings, database)
         transport = HttpTransport(hub_url or _given(settings.hub_url))
         gateway = await _open_gateway(parts, settings, database, auth, transport, worker)
+        if worker.is_first:
+            await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
         app: Application = create_gateway_app(gateway)
         if hub_url is not None:
             proxy = HubProxy(hub_url)
@@ -195,7 +199,7 @@ async def _open_gateway(
         anonymous=settings.anonymous_paygates,
         allow_private_targets=settings.allow_private_targets,
         key_ring=ring,
-        token_keys=_token_keys(ring),
+        token_keys=token_keys(ring),
         profile=settings.challenge_profile,
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
         exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
@@ -208,12 +212,6 @@ async def _open_gateway(
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
     return gateway
-
-
-def _token_keys(ring: KeyRing) -> tuple[bytes, ...]:
-    """Keys for credit tokens, the current one first: made from the ring's, so that no key has two uses."""
-    names = (ring.current, *(name for name in ring.keys if name != ring.current))
-    return tuple(hmac.digest(ring.keys[name], _TOKEN_KEY_PURPOSE, hashlib.sha256) for name in names)
 
 
 def _public_keys(ring: KeyRing) -> Mapping[str, bytes]:

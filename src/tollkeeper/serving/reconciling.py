@@ -29,7 +29,7 @@ from tollkeeper.storage.snapshot import open_snapshot
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tollkeeper.core.reconciliation import Entry
+    from tollkeeper.core.reconciliation import ChainPayment, Entry
     from tollkeeper.settings import Settings
     from tollkeeper.storage.database import Database
 
@@ -74,7 +74,7 @@ async def _chains(settings: Settings) -> AsyncIterator[EvmChain]:
 
 
 async def _compare_settlements(chain: EvmChain, books: Books, blocks: range) -> list[Difference]:
-    payments = await read_payments(chain, books.recipients(), blocks)
+    payments = _not_honoured(books, await read_payments(chain, books.recipients(), blocks))
     entries = books.entries((payment.key for payment in payments), blocks)
     return compare(entries, payments, books.signers(), blocks, books.sold_to())
 
@@ -84,7 +84,7 @@ async def _compare_sales(chain: EvmChain, books: Books, settings: Settings, bloc
     assert settings.encryption_keys is not None  # noqa: S101 - a gateway's settings have them
     entries = books.sales(settings.encryption_keys)
     sold_to = frozenset(entry.pay_to for entry in entries)
-    payments = await read_payments(chain, sorted(sold_to), blocks)
+    payments = _not_honoured(books, await read_payments(chain, sorted(sold_to), blocks))
     paid = [entry for entry in entries if entry.standing is Standing.PAID]
     missing: list[Difference] = []
     for first in range(0, len(paid), _LOOKED_AT_ONCE):
@@ -96,6 +96,11 @@ async def _compare_sales(chain: EvmChain, books: Books, settings: Settings, bloc
             if sighting.verdict is not Verdict.TRANSFERRED
         ]
     return missing + compare(entries, payments, frozenset(), blocks, sold_to)
+
+
+def _not_honoured(books: Books, payments: list[ChainPayment]) -> list[ChainPayment]:
+    """Without those that an operator checked by hand: they are others' transactions, and sales all the same."""
+    return [payment for payment in payments if not books.is_honoured(payment.key)]
 
 
 def _expected(entry: Entry) -> Expected:

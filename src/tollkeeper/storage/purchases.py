@@ -159,6 +159,57 @@ class Purchases:
         unit = self._claim(key, terms, purchase_id, trust, request_of, columns)
         return await self._database.run(unit)
 
+    async def honour(
+        self, key: PaymentKey, terms: Terms, *, purchase_id: str, paid: Paid, transaction_hash: str, now_ms: int
+    ) -> ClaimResult:
+        """Grants the credits of a payment that was found on the chain, once (contract 4.3).
+
+        Where it was claimed, the terms of the claim hold, else these.
+        TAKEN where it was granted before, is being settled or belongs to another gate; STALE where the gate changed.
+        """
+        columns: dict[str, Any] = {
+            "gate_version": terms.gate_version,
+            "price_micro": terms.price_micro,
+            "credits": terms.credits,
+            "header_hash": paid.header,
+            "credits_expire_after_seconds": terms.credits_expire_after_seconds,
+            "value_micro": str(paid.value_micro),
+            "valid_before_seconds": None,
+            "now_ms": now_ms,
+        }
+        return await self._database.run(self._honour(key, terms, purchase_id, transaction_hash, columns))
+
+    def _honour(
+        self, key: PaymentKey, terms: Terms, purchase_id: str, transaction_hash: str, columns: dict[str, Any]
+    ) -> Unit[ClaimResult]:
+        identity = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
+        now_ms: int = columns["now_ms"]
+        rows = yield _Q.purchase_by_payment(**identity)
+        if rows:
+            found = purchase_from(rows[0])
+            honours = {PurchaseState.FAILED: _Q.honour_failed, PurchaseState.PARKED: _Q.honour_parked}
+            if found.gate_id != terms.gate_id or found.state not in honours:
+                return ClaimResult(Claim.TAKEN, found)
+            granted = yield honours[found.state](
+                id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms
+            )
+            yield from _book_grant(found.id, granted[0], now_ms)
+        else:
+            standing = yield _Q.gate_standing(gate_id=terms.gate_id)
+            if standing[0]["version"] != terms.gate_version or standing[0]["deleted_ms"] is not None:
+                return ClaimResult(Claim.STALE)
+            pay_to = self._seal(purchase_id, "pay_to", terms.pay_to.encode())
+            yield _Q.claim_payment(
+                id=purchase_id, **identity, gate_id=terms.gate_id, pay_to=pay_to, assume_valid=0, **columns
+            )
+            granted = yield _Q.grant_credits(
+                id=purchase_id, attempt=1, transaction_hash=transaction_hash, confirmed=1, now_ms=now_ms
+            )
+            yield _Q.mark_honoured(id=purchase_id, now_ms=now_ms)
+            yield from _book_grant(purchase_id, granted[0], now_ms)
+        rows = yield _Q.purchase_by_payment(**identity)
+        return ClaimResult(Claim.WON, purchase_from(rows[0]))
+
     def _claim(
         self,
         key: PaymentKey,
@@ -240,10 +291,7 @@ class Purchases:
             spent = [] if wish is None else (yield _Q.purchase_of_call(id=wish.call_id))
             return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
         gate_id = granted[0]["gate_id"]
-        yield _Q.insert_entry(
-            cause=purchase.id, reason="grant", purchase_id=purchase.id, delta=granted[0]["granted"], now_ms=now_ms
-        )
-        yield _Q.count_purchase(gate_id=gate_id, revenue_micro=int(granted[0]["value_micro"]))
+        yield from _book_grant(purchase.id, granted[0], now_ms)
         result = SpendResult(Spend.STALE, purchase_from(rows[0]))
         if wish is not None:
             result = yield from spend_first(rows[0], wish, now_ms)
@@ -332,6 +380,14 @@ class Purchases:
     async def unconfirmed(self, limit: int) -> list[Purchase]:
         """Trusted purchases whose settlement is not known to be final, oldest first."""
         return [purchase_from(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
+
+
+def _book_grant(purchase_id: str, granted: Row, now_ms: int) -> Unit[None]:
+    """The ledger's entry and the gate's counters of a grant."""
+    yield _Q.insert_entry(
+        cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=granted["granted"], now_ms=now_ms
+    )
+    yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
 
 
 def _may_trust(payer: str, gate_id: int, value_micro: int, cap: Exposure) -> Unit[bool]:

@@ -68,6 +68,10 @@ class Books:
         """Every purchase, for a gateway whose hub keeps books of its own. Raises: SealError."""
         return [_sale(row, ring) for row in self._snapshot.read(_Q.sales(**self._where)) if row["honoured_ms"] is None]
 
+    def is_honoured(self, key: PaymentKey) -> bool:
+        """Did an operator grant the payment's credits by hand?"""
+        return bool(self._snapshot.read(_Q.honoured(payer=key.payer, nonce=key.nonce, **self._where)))
+
     def next_block(self) -> int | None:
         """The first block that was not compared yet; None before the first time."""
         rows = self._snapshot.read(_Q.cursor(**self._where))

@@ -150,6 +150,27 @@ UPDATE purchases SET
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
 RETURNING granted, gate_id, value_micro;
 
+-- An operator found the payment on the chain. Its header is public then, so only the credit token counts.
+-- name: honour_failed
+UPDATE purchases SET
+    state = 'LIVE', granted = credits, remaining = credits, transaction_hash = :transaction_hash, failure = NULL,
+    confirmed = 1, token_used = 1, request = NULL, granted_ms = :now_ms, honoured_ms = :now_ms,
+    expires_ms = :now_ms + credits_expire_after_seconds * 1000, updated_ms = :now_ms
+WHERE id = :id AND attempt = :attempt AND state = 'FAILED'
+RETURNING granted, gate_id, value_micro;
+
+-- name: honour_parked
+UPDATE purchases SET
+    state = 'LIVE', granted = credits, remaining = credits, transaction_hash = :transaction_hash, failure = NULL,
+    confirmed = 1, token_used = 1, request = NULL, granted_ms = :now_ms, honoured_ms = :now_ms,
+    expires_ms = :now_ms + credits_expire_after_seconds * 1000, updated_ms = :now_ms
+WHERE id = :id AND attempt = :attempt AND state = 'PARKED'
+RETURNING granted, gate_id, value_micro;
+
+-- Of a payment that was never claimed: claimed and granted in the same commit.
+-- name: mark_honoured
+UPDATE purchases SET honoured_ms = :now_ms, token_used = 1 WHERE id = :id;
+
 -- name: fail_purchase
 UPDATE purchases SET
     state = 'FAILED', failure = :failure, transaction_hash = :transaction_hash, request = NULL, updated_ms = :now_ms

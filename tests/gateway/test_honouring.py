@@ -1,0 +1,179 @@
+"""`tollkeeper payments honour`: what somebody else carried out is granted by hand, once (contract 4.3; A-08, A-09)."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.processes import finished
+from tests.faults.test_crash import Shop, url_of
+from tests.gateway import foreign_facilitator as foreign_ways
+from tests.gateway.composed import composed, settings_for
+from tests.gateway.foreign_facilitator import run_foreign
+from tests.gateway.recording_target import RecordingTarget
+from tests.hub.chaos import run_chaos
+from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving.honouring import honour_payment
+from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.settings import Role
+
+PAYEE = "0x" + "77" * 20
+
+
+def relay(chain: ChainUnderTest, payment: str) -> str:
+    """Carried out by a stranger; the hash."""
+    payload = decode_payment_header(payment.encode()).payload
+    assert isinstance(payload, EvmPayload)
+    data = transfer_calldata(payload.authorization, payload.signature)
+    receipt = chain.send_and_wait(chain.wallets.faucet, USDC_ADDRESS, data)
+    assert receipt["status"] == "0x1"
+    transaction: str = receipt["transactionHash"]
+    return transaction
+
+
+@dataclass(slots=True)
+class Honour:
+    """The program on its settings, and a buyer."""
+
+    url: str
+    settings: Any
+    chain: ChainUnderTest
+    target: RecordingTarget
+    buyer: Buyer
+
+    async def gate(self, **fields: object) -> dict[str, Any]:
+        body = {"price": "0.01", "targetUrl": self.target.url, "paymentAddress": PAYEE, "credits": 2, **fields}
+        answer = await self.buyer.ask("POST", self.url + "/api/v1/paygates", body=body)
+        assert answer.status == 201, answer.body
+        gate: dict[str, Any] = answer.json()
+        return gate
+
+    async def payment(self, gate: dict[str, Any]) -> str:
+        return self.buyer.sign((await self.buyer.ask("GET", gate["accessUrl"])).json())
+
+    async def honour(self, gate: dict[str, Any], transaction: str, nonce: str | None = None) -> dict[str, Any]:
+        return await honour_payment(self.settings, {"gate": gate["slug"], "transaction": transaction, "nonce": nonce})
+
+
+@pytest.fixture
+async def shop(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[Honour]:
+    database = tmp_path / "tollkeeper.db"
+    async with composed(embedded_chain.url, database) as url, Buyer(derive_wallets().buyer) as buyer:
+        yield Honour(url, settings_for(embedded_chain.url, database), embedded_chain, target, buyer)
+
+
+async def test_a_payment_that_a_stranger_carried_out_buys_nothing_until_it_is_honoured_once(shop: Honour) -> None:
+    gate = await shop.gate()
+    payment = await shop.payment(gate)
+    transaction = relay(shop.chain, payment)
+    refused = await shop.buyer.call(gate["accessUrl"], payment)
+    assert (refused.status, refused.error_code) == (402, "NONCE_ALREADY_USED")
+    assert refused.json()["error"]["details"]["transaction"] == transaction
+
+    outcomes = await asyncio.gather(*(shop.honour(gate, transaction) for _ in range(5)))
+    (done,) = [outcome["done"] for outcome in outcomes if "done" in outcome]
+    assert all("LIVE" in outcome["error"] for outcome in outcomes if "error" in outcome)
+    assert (done["credits"], done["paid"], done["transaction"]) == (2, "0.01", transaction)
+
+    by_header = await shop.buyer.call(gate["accessUrl"], payment)
+    assert (by_header.status, by_header.error_code) == (403, "CREDIT_TOKEN_REQUIRED")  # the header is public
+    token = {"X-Credit-Token": done["creditToken"]}
+    answers = [await shop.buyer.ask("GET", gate["accessUrl"], headers=token) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 402]
+    assert shop.chain.balance(PAYEE) == 10_000
+    assert await compare_with_chain(shop.settings) == []
+
+
+async def test_only_a_payment_of_the_price_to_the_gate_that_the_chain_shows_is_honoured(shop: Honour) -> None:
+    gate, dear, other = await shop.gate(), await shop.gate(price="5"), await shop.gate(paymentAddress="0x" + "66" * 20)
+    transaction = relay(shop.chain, await shop.payment(gate))
+    for wrong in (dear, other):
+        assert "no payment" in (await shop.honour(wrong, transaction))["error"]
+    assert "no payment" in (await shop.honour(gate, "0x" + "ab" * 32))["error"]
+    assert "no payment" in (await shop.honour(gate, transaction, "0x" + "cd" * 32))["error"]
+    assert "no PayGate" in (await shop.honour({"slug": "nothing"}, transaction))["error"]
+    assert "done" in await shop.honour(gate, transaction)
+
+
+async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> None:
+    gate = await shop.gate()
+    payment = await shop.payment(gate)
+    answer = await shop.buyer.call(gate["accessUrl"], payment)
+    assert answer.receipt is not None
+    assert "LIVE" in (await shop.honour(gate, answer.receipt["transaction"]))["error"]
+
+
+async def test_without_a_server_the_command_writes_itself(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    database = tmp_path / "tollkeeper.db"
+    settings = settings_for(embedded_chain.url, database)
+    async with Buyer(derive_wallets().buyer) as buyer:
+        async with composed(embedded_chain.url, database) as url:
+            shop = Honour(url, settings, embedded_chain, target, buyer)
+            gate = await shop.gate()
+            payment = await shop.payment(gate)
+            assert stat.S_IMODE((tmp_path / "tollkeeper.db.control").stat().st_mode) == 0o600
+        assert not (tmp_path / "tollkeeper.db.control").exists()
+        done = (await shop.honour(gate, relay(embedded_chain, payment)))["done"]
+        async with composed(embedded_chain.url, database) as url:
+            token = {"X-Credit-Token": done["creditToken"]}
+            assert (await buyer.ask("GET", f"{url}/{gate['slug']}", headers=token)).status == 200
+
+
+async def test_a_parked_claim_is_honoured_by_the_terms_that_were_claimed(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    database = tmp_path / "gateway.db"
+    async with run_foreign(embedded_chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
+        foreign.signers, foreign.settling = [], foreign_ways.error_after_sending
+        changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
+        async with composed(embedded_chain.url, database, **changes) as url:
+            settings = settings_for(embedded_chain.url, database, **changes)
+            shop = Honour(url, settings, embedded_chain, target, buyer)
+            gate = await shop.gate()
+            payment = await shop.payment(gate)
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+            changed = await buyer.ask("PUT", f"{url}/api/v1/paygates/{gate['id']}", body={"price": "9", "credits": 7})
+            assert changed.status == 200
+            embedded_chain.rpc.call("anvil_mine", 6)
+            (difference,) = await compare_with_chain(settings)
+            assert difference.rule == "carried_out_but_open"
+            done = (await shop.honour(gate, difference.found.split(", ")[1].split(" ")[0]))["done"]
+            assert done["credits"] == 2
+            token = {"X-Credit-Token": done["creditToken"]}
+            assert (await buyer.ask("GET", gate["accessUrl"], headers=token)).status == 200
+            assert await compare_with_chain(settings) == []
+
+
+async def test_the_command_prints_the_credit_token_beside_a_running_server(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with run_chaos(embedded_chain.url) as chaos, Buyer(derive_wallets().buyer) as buyer:
+        program = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, chaos)
+        with program.serving() as running:
+            url = await asyncio.to_thread(url_of, running)
+            shop = Honour(url, None, embedded_chain, target, buyer)
+            gate = await shop.gate()
+            gate = {**gate, "accessUrl": f"{url}/{gate['slug']}"}
+            transaction = relay(embedded_chain, await shop.payment(gate))
+            arguments = ("payments", "honour", transaction, "--gate", gate["slug"], "--config", program.config)
+            done = await asyncio.to_thread(finished, *arguments, environ=program.environ)
+            assert done.returncode == 0, done.stderr
+            (line,) = [line for line in done.stdout.splitlines() if line.startswith("credit token")]
+            token = {"X-Credit-Token": line.split()[-1]}
+            assert (await buyer.ask("GET", gate["accessUrl"], headers=token)).status == 200
+            again = await asyncio.to_thread(finished, *arguments, environ=program.environ)
+            assert (again.returncode, again.stdout) == (1, "")
+            assert "granted" in again.stderr
