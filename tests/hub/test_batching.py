@@ -216,6 +216,83 @@ async def test_a_contract_with_other_code_carries_nothing(tmp_path: Path, anvil_
     assert carriers_of(chain, 20) == {USDC_ADDRESS: 8}
 
 
+async def test_a_node_that_does_not_show_the_carrier_keeps_nobody_from_settling(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    plant(embedded_chain, Via.BATCHER)
+    chaos.act = lambda methods: Act.CUT if set(methods) == {"eth_getCode"} else Act.PASS
+    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, config={"batch_queue_depth": 1}) as hub:
+        payments = [new_payment(embedded_chain) for _ in range(4)]
+        answers = await asyncio.gather(*(hub.settle(payment) for payment in payments))
+        assert [answer.body.get("success") for answer in answers] == [True] * 4
+        chaos.calm()
+        hub.hub.completer.check_interval_seconds = 0
+        await hub.complete()  # the nodes are looked at again, and the contract is there
+        answers = await asyncio.gather(*(hub.settle(new_payment(embedded_chain)) for _ in range(4)))
+        assert len({answer.body["transaction"] for answer in answers}) == 2
+
+
+async def test_a_key_shows_its_own_payment_of_a_batch_again(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> None:
+    chain = anvil_fiat_token
+    payments = [new_payment(chain, signer=wallet) for wallet in payers(chain, 5)]
+    async with run_batching_hub(tmp_path, chain, batch_items_max=4) as hub:
+        keyed = list(zip(payments, "abcde", strict=True))
+        for _ in range(2):
+            answers = await asyncio.gather(*(hub.settle(payment, key=key) for payment, key in keyed))
+            assert [answer.body["success"] for answer in answers] == [True] * 5
+            assert [answer.body["payer"].lower() for answer in answers] == [
+                payment.authorization.payer for payment in payments
+            ]
+        assert (await hub.settle(payments[2], key="b")).status == 409
+
+
+async def test_a_batch_that_became_too_cheap_is_replaced_for_all_of_it(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+) -> None:
+    chain = anvil_fiat_token
+    payments = [new_payment(chain, signer=wallet) for wallet in payers(chain, 5)]
+    before = chain.balance(chain.wallets.owner.address)
+    async with run_batching_hub(tmp_path, chain, batch_items_max=4) as hub:
+        node = Paused(chain)
+        tasks = await settle_all(hub, payments, prefer="wait=1")
+        await node.wait_for_pool(2)
+        assert {answer.status for answer in await asyncio.gather(*tasks)} == {503}
+        base_fee = int(chain.rpc.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)
+        chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * base_fee))
+        node.mine()
+        assert set(await statuses(hub, payments)) == {"pending"}
+        hub.hub.completer.lanes.stuck_seconds = 0
+        for _ in range(2):
+            await hub.complete()
+        node.mine()
+        for payment in payments:
+            await hub.wait_for_status(payment, "success")
+    assert chain.balance(chain.wallets.owner.address) == before + 50_000
+    assert carriers_of(chain)[ADDRESSES[Via.BATCHER]] == 1
+
+
+async def test_a_hub_that_was_gone_while_its_batch_reverted_tries_each_alone_when_it_is_back(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+) -> None:
+    chain = anvil_fiat_token
+    wallets = payers(chain, 6)
+    payments = [new_payment(chain, signer=wallet) for wallet in wallets]
+    before = chain.balance(chain.wallets.owner.address)
+    node = Paused(chain)
+    async with run_batching_hub(tmp_path, chain, Via.MULTICALL, batch_items_max=5) as hub:
+        tasks = await settle_all(hub, payments, prefer="wait=1")
+        await node.wait_for_pool(2)
+        assert {answer.status for answer in await asyncio.gather(*tasks)} == {503}
+    burn(chain, wallets[3], payments[3])
+    node.resume()
+    async with run_batching_hub(tmp_path, chain, Via.MULTICALL) as hub:
+        for payment, wanted in zip(payments, 3 * ["success"] + ["failed"] + 2 * ["success"], strict=True):
+            await hub.wait_for_status(payment, wanted)
+        answers = await asyncio.gather(*(hub.settle(payment) for payment in payments))
+        assert [answer.body["success"] for answer in answers] == [True, True, True, False, True, True]
+    assert chain.balance(chain.wallets.owner.address) == before + 5 * 10_000
+
+
 async def test_where_few_are_under_way_each_goes_alone(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> None:
     chain = anvil_fiat_token
     payments = [new_payment(chain) for _ in range(8)]

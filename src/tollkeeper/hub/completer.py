@@ -254,11 +254,12 @@ async def open_account(account: Account, settlements: Settlements) -> None:
     """Opens a network and, where it was not open, its signers' lanes. Raises: RpcUnavailable, StorageError."""
     was_open = account.chain.asset is not None
     await account.chain.open()
-    if account.chain.asset is not None:
-        await account.company.look(account.chain)
     if account.chain.asset is not None and not was_open:
         try:
             await settlements.open_lanes(account)
         except RpcUnavailable:
             account.chain.asset = None  # not usable before its nonces are known
             raise
+    if account.chain.asset is not None:
+        with suppress(RpcUnavailable):  # settlements go as they went before
+            await account.company.look(account.chain)
