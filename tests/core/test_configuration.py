@@ -11,6 +11,7 @@ import pytest
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import (
     AnonymousPaygates,
+    Bucket,
     PublicUrl,
     choice,
     default_anonymous_paygates,
@@ -19,6 +20,7 @@ from tollkeeper.core.configuration import (
     local_url,
     parse_boolean,
     parse_database_url,
+    parse_files,
     parse_host,
     parse_network,
     parse_origin,
@@ -53,6 +55,10 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (parse_peers, "10.0.0.0/8", IPv4Network("10.0.0.0/8")),
     (parse_peers, "::1", IPv6Network("::1/128")),
     (parse_usdc_micro, "0.5", 500_000),
+    (parse_files, "files", "files"),
+    (parse_files, "/srv/files", "/srv/files"),
+    (parse_files, "s3://files", Bucket("files", "")),
+    (parse_files, "s3://my.files-1/toll/keeper/", Bucket("my.files-1", "toll/keeper")),
 ]
 
 BAD: list[tuple[Callable[[str], Any], str]] = [
@@ -94,6 +100,12 @@ BAD: list[tuple[Callable[[str], Any], str]] = [
     (parse_peers, "10.0.0.1/8"),
     (parse_peers, "proxy"),
     (parse_usdc_micro, "0.0000001"),
+    (parse_files, "gs://files"),
+    (parse_files, "fi\0les"),
+    (parse_files, "s3://"),
+    (parse_files, "s3://Files"),
+    (parse_files, "s3://files/\u20ac"),
+    (parse_files, "s3://files/a\nb"),
 ]
 
 

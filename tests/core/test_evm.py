@@ -468,3 +468,26 @@ def test_a_transaction_is_signed_as_eth_account_signs_it(transaction: Transactio
 def test_the_payment_of_these_tests_is_signed_by_its_payer() -> None:
     digest = evm.authorization_digest(BASE_SEPOLIA.separator, AUTHORIZATION)
     assert "0x" + evm.recover_address(digest, signed_payload().signature).hex() == PAYER
+
+
+def test_a_wallet_is_asked_as_the_token_asks_it() -> None:
+    calldata = evm.wallet_signature_calldata(b"\x11" * 32, b"\x22" * 96)
+    assert calldata.hex() == "1626ba7e" + "11" * 32 + f"{64:064x}" + f"{96:064x}" + "22" * 96
+    assert evm.wallet_signature_calldata(b"\x11" * 32, b"\x22").hex().endswith("22" + "00" * 31)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_yes"),
+    [
+        ("1626ba7e" + "00" * 28, True),
+        ("1626ba7e" + "00" * 60, True),
+        ("1626ba7e", False),
+        ("1626ba7e" + "00" * 27, False),
+        ("1626ba7e" + "00" * 27 + "01", False),
+        ("00" * 28 + "1626ba7e", False),
+        ("ffffffff" + "00" * 28, False),
+        ("", False),
+    ],
+)
+def test_only_the_magic_word_is_a_wallet_s_yes(answer: str, is_yes: bool) -> None:  # noqa: FBT001
+    assert evm.is_wallet_acceptance(bytes.fromhex(answer)) is is_yes

@@ -94,22 +94,16 @@ class NotBuilt:
     answer: str
 
 
-_FILES: Final = "file PayGates are not built"
 _SOLANA: Final = "payments on Solana are not built"
 
 NOT_BUILT: Final[dict[str, NotBuilt]] = {
-    "2.1-resourceType": NotBuilt(_FILES, "file: 400 INVALID_PARAMETER that names resourceType"),
-    "2.1-file": NotBuilt(_FILES, "400 INVALID_PARAMETER that names file"),
-    "2.1-rule-5": NotBuilt(_FILES, "multipart form data: 400 INVALID_PARAMETER"),
     "2.3-transaction": NotBuilt(_SOLANA, "402 INVALID_NETWORK, and PAYMENT_INVALID under an EVM network's name"),
     "2.4-solana-devnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
     "2.4-solana-mainnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
-    "4.1-create-file": NotBuilt(_FILES, "multipart form data: 400 INVALID_PARAMETER, with a bearer too"),
     "4.4-solana": NotBuilt(
         _SOLANA, "invalid_network from verify and settle, INVALID_NETWORK from transfer; no such kind"
     ),
     "7-status-429": NotBuilt("only a connection that floods is limited", "hundreds of quick requests are all answered"),
-    "8-proxy-size-file": NotBuilt(_FILES, "no PayGate is without the size limit"),
 }
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., object])

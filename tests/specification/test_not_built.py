@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 
-import aiohttp
-
-from tests.gateway.recording_target import Received, Writer
-from tests.specification.client import Json, Wallet, header
+from tests.specification.client import Json, header
 from tests.specification.rows import row
-from tests.specification.world import PAYGATES, World, bearer_header
+from tests.specification.world import World
 
 TRANSACTION = base64.b64encode(b"\x01" + bytes(200)).decode()
 
@@ -23,38 +20,6 @@ async def assert_field_refused(world: World, code: str, **fields: object) -> Non
         assert answer.refusal == (400, code, "validation"), answer.content
         assert answer.error["details"]["field"] == name
     assert {**await world.read(gate), "timestamp": gate["timestamp"]} == gate
-
-
-@row("2.1-resourceType")
-async def test_a_file_paygate_is_refused(world: World) -> None:
-    await assert_field_refused(world, "INVALID_PARAMETER", resourceType="file")
-    assert (await world.gate(resourceType="url"))["resourceType"] == "url"
-
-
-@row("2.1-file")
-async def test_a_file_is_refused(world: World) -> None:
-    await assert_field_refused(world, "INVALID_PARAMETER", file="aGVsbG8=")
-
-
-async def count_gates(world: World, headers: dict[str, str]) -> int:
-    """How many gates whoever sends these headers manages."""
-    page = (await world.gateway("GET", PAYGATES, headers=headers)).body["pagination"]
-    count: int = page["totalCount"]
-    return count
-
-
-@row("2.1-rule-5", "4.1-create-file")
-async def test_multipart_form_data_is_refused(world: World) -> None:
-    wallet = Wallet()
-    bearer = bearer_header((await world.login(wallet, world.gateway_url))["accessToken"])
-    for headers in ({}, bearer):
-        before = await count_gates(world, headers)
-        for content in (b"hello", bytes(1_000_000)):
-            form = aiohttp.FormData({"price": "1", "resourceType": "file"})
-            form.add_field("file", content, filename="hello.txt", content_type="text/plain")
-            answer = await world.gateway("POST", PAYGATES, data=form, headers=headers)
-            assert answer.refusal == (400, "INVALID_PARAMETER", "validation")
-        assert await count_gates(world, headers) == before
 
 
 @row("2.3-transaction")
@@ -111,15 +76,3 @@ async def test_quick_requests_are_answered_and_not_limited(world: World) -> None
     unpaid = await asyncio.gather(*(world.call(gate) for _ in range(300)))
     refused = await asyncio.gather(*(world.call(gate, "unreadable") for _ in range(100)))
     assert {answer.status for answer in [*unpaid, *refused]} == {402}
-
-
-@row("8-proxy-size-file")
-async def test_no_gate_is_without_the_size_limit(world: World) -> None:
-    async def large(_request: Received, writer: Writer) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10_485_761))
-        writer.close()
-
-    world.target.answer = large
-    gate = await world.gate(resourceType="url")
-    assert (await world.call(gate, await world.payment(gate))).refusal == (502, "UPSTREAM_TOO_LARGE", "server")
-    assert (await world.create(resourceType="file", stream=True)).status == 400

@@ -28,6 +28,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re
 _DIGITS: Final = re.compile(r"[0-9]{1,30}", re.ASCII)
 _TOKEN_TEXT: Final = re.compile(r"[\x20-\x7e]{1,64}", re.ASCII)
 _SQLITE: Final = "sqlite:///"
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
 class AnonymousPaygates(StrEnum):
@@ -178,6 +179,28 @@ def parse_database_url(text: str) -> str:
         msg = "it is not sqlite:/// and a path; this version has no other engine"
         raise ValueError(msg)
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of an S3-compatible store, and the prefix of our objects in it."""
+
+    name: str
+    prefix: str
+
+
+def parse_files(text: str) -> str | Bucket:
+    """Where files are kept: the path of a directory, or `s3://`, a bucket and perhaps a prefix. Raises: ValueError."""
+    if not text.startswith("s3://"):
+        if "://" in text or "\0" in text:
+            msg = "it is neither a directory nor s3:// and a bucket"
+            raise ValueError(msg)
+        return text
+    name, _, prefix = text.removeprefix("s3://").partition("/")
+    if _BUCKET.fullmatch(name) is None or not prefix.isascii() or not f"{prefix}x".isprintable():
+        msg = "it is not s3:// and the name of a bucket, such as s3://files/tollkeeper"
+        raise ValueError(msg)
+    return Bucket(name, prefix.strip("/"))
 
 
 def parse_network(text: str) -> Network:

@@ -63,11 +63,14 @@ BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 # Fields whose other values come with a later capability: the one value that means today's behaviour.
 FIXED: Final[dict[str, Any]] = {
-    "resourceType": "url",
     "allowSubpaths": False,
     "stream": False,
     "targetHeaders": {},
 }
+
+
+# Fields that speak of a target, which a file PayGate does not have.
+OF_TARGETS: Final = frozenset({"targetUrl", "headerAuthMode", "allowSubpaths", "stream", "targetHeaders", "onFailure"})
 
 
 def _boolean(value: object, name: str) -> bool:
@@ -241,11 +244,13 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
 
 def parse_fields(body: dict[str, Any], also_known: Iterable[str] = ()) -> dict[str, Any]:
     """The fields that are there, by their names in a PayGate. Raises: INVALID_PARAMETER and what each field raises."""
-    known = {*_PARSERS, *FIXED, *also_known}
+    known = {*_PARSERS, *FIXED, "resourceType", *also_known}
     for name in body:
         if name not in known:
             raise invalid(name, f"{name} is not a field that can be set")
     for name, only in FIXED.items():
         if name in body and (body[name] != only or type(body[name]) is not type(only)):
             raise invalid(name, f"{name} takes only {json.dumps(only)} in this version")
+    if body.get("resourceType", "url") != "url":
+        raise invalid("resourceType", "resourceType must be url; a file is sent as multipart/form-data, with file")
     return {attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body}

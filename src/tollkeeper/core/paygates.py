@@ -16,6 +16,7 @@ from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.paygate_fields import (
     CREATE_DEFAULTS,
     FIXED,
+    OF_TARGETS,
     CreditBinding,
     HeaderAuthMode,
     OnFailure,
@@ -30,6 +31,7 @@ from tollkeeper.core.wallets import family_of, shown_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tollkeeper.core.downloads import StoredFile
     from tollkeeper.core.target_signing import HmacSecret
 
 
@@ -48,7 +50,7 @@ class PayGate:
     """One PayGate. `version` counts its updates; `payment_address` is lower case on EVM.
 
     `accepts` are the further networks that it is paid on.
-
+    One with a `file` sells its content and has no target: `target_url` is empty.
     `former` and `secrets` (newest first, under `hmac` only) are there where a gate is loaded to be called.
     """
 
@@ -75,6 +77,7 @@ class PayGate:
     on_failure: OnFailure = OnFailure.CONSUME
     credits_expire_after_seconds: int | None = None
     accepts: tuple[Recipient, ...] = ()
+    file: StoredFile | None = None
     former: tuple[FormerPrice, ...] = ()
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
 
@@ -157,15 +160,16 @@ class NewPayGate:
     fields: dict[str, Any]
 
 
-def parse_create(body: dict[str, Any], defaults: CreateDefaults) -> NewPayGate:
-    """The fields of a create (contract 3.1).
+def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFile | None = None) -> NewPayGate:
+    """The fields of a create (contract 3.1); of a file PayGate with its content, which came with them.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT, INVALID_ADDRESS, INVALID_NETWORK.
     """
-    for required in ("price", "targetUrl"):
+    for required in ("price", "targetUrl") if file is None else ("price", "resourceType"):
         if body.get(required) in (None, ""):  # a set would want a hashable value, which JSON need not be
             raise missing(required)
-    fields = {"network": defaults.network, **CREATE_DEFAULTS, **parse_fields(body, ("slug",))}
+    given = parse_fields(body, ("slug",)) if file is None else _file_fields(body, file, ("slug",))
+    fields = {"network": defaults.network, **CREATE_DEFAULTS, **given}
     _require_evm(fields["network"])
     address = fields.get("payment_address", defaults.payment_address_on(fields["network"]))
     if address is None:
@@ -176,16 +180,37 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults) -> NewPayGate:
     return NewPayGate(slug, fields)
 
 
-def updated(gate: PayGate, body: dict[str, Any], now_ms: int, forbidden: frozenset[str]) -> PayGate:
+def _file_fields(body: dict[str, Any], file: StoredFile, also_known: Iterable[str] = ()) -> dict[str, Any]:
+    """The fields of a file PayGate. What speaks of a target has no meaning there and is refused."""
+    if body.get("resourceType", "file") != "file":
+        raise invalid("resourceType", "resourceType must be file where a file is sent, and cannot change")
+    for name in OF_TARGETS:
+        if name in body:
+            raise invalid(name, f"{name} has no meaning for a file PayGate")
+    fields = parse_fields({name: value for name, value in body.items() if name != "resourceType"}, also_known)
+    return {"mime_type": file.content_type, **fields, "target_url": "", "file": file}
+
+
+def updated(
+    gate: PayGate,
+    body: dict[str, Any],
+    now_ms: int,
+    forbidden: frozenset[str],
+    file: StoredFile | None = None,
+) -> PayGate:
     """The gate as an update leaves it: any subset of fields, all or nothing (specification 2.1 rules 3 and 4).
 
-    Raises: as `parse_create`; also when nothing is given.
+    A `file` takes the place of the one that is sold. Raises: as `parse_create`; also when nothing is given.
     """
-    if not body:
+    if not body and file is None:
         raise ApiError(Code.INVALID_PARAMETER, "the update names no field")
     if "slug" in body:
         raise invalid("slug", "slug cannot change")
-    fields = parse_fields(body)
+    if gate.file is None and file is not None:
+        raise invalid("file", "resourceType cannot change: this PayGate sells calls of its target")
+    fields = parse_fields(body) if gate.file is None else _file_fields(body, file or gate.file)
+    if file is None and "mimeType" not in body:
+        fields.pop("mime_type", None)
     network = fields.get("network", gate.network)
     address = fields.get("payment_address", gate.payment_address)
     fields["payment_address"] = check_payment_address(address, network, forbidden)
@@ -260,6 +285,7 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "onFailure": gate.on_failure.value,
         "creditsExpireAfter": gate.credits_expire_after_seconds,
         **FIXED,
+        **_content_body(gate.file),
         "targetHeaders": [],
         "ownerWallet": None if gate.owner_wallet is None else shown_address(gate.owner_wallet),
         "createdAt": iso(gate.created_ms),
@@ -271,4 +297,16 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
             "failures": counters.failures,
             "revenue": format_usdc(counters.revenue_micro),
         },
+    }
+
+
+def _content_body(file: StoredFile | None) -> dict[str, Any]:
+    if file is None:
+        return {"resourceType": "url"}
+    return {
+        "resourceType": "file",
+        "fileName": file.name,
+        "fileSize": file.size_bytes,
+        "contentType": file.content_type,
+        "sha256": file.sha256,
     }

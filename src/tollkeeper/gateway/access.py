@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from tollkeeper.api import bearer_token, clock_ms, error_envelope, iso
+from tollkeeper.api import bearer_token, clock_ms, envelope, error_envelope, iso
 from tollkeeper.core.challenge import Profile, exhausted_body, profile_of
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import response_lines
@@ -40,6 +40,7 @@ from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
+    from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.call import BodySource, InboundCall
     from tollkeeper.edge.relay import Relay, ResponseHead
     from tollkeeper.edge.spool import SpooledBody
@@ -230,6 +231,9 @@ class PaidCall(Crediting):
         self.receipts = calls.receipt_lines(purchase)
         if self.buyer is not None and self.buyer.claimed == purchase.id:
             self.receipts += self._credit_token_line(purchase.id)
+        if opened.gate.file is not None:
+            self._hand_over(opened.gate.file)
+            return
         length = call.head.content_length
         body = b"" if length == 0 else calls.BoundedBody(call, access.body_limit_bytes, self._excess)
         if not opened.wire.secrets:
@@ -238,6 +242,12 @@ class PaidCall(Crediting):
             self._sign(body, body)
         else:
             BodyAhead(body, self._sign).start(length)
+
+    def _hand_over(self, file: StoredFile) -> None:
+        """A file PayGate forwards nothing: the answer is a link to what was bought (contract 4.8)."""
+        body = envelope(self.access.files.bought(file, self.purchase.id, iso))
+        self.end(200)
+        self.call.answer(200, JSON_LINE + self.receipts + CORS, body)
 
     def _sign(self, signed: bytes | None, body: bytes | BodySource) -> None:
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
@@ -248,6 +258,7 @@ class PaidCall(Crediting):
 
     def _send(self, body: bytes | BodySource, length: int | None, signature: bytes) -> None:
         call, opened = self.call, self.opened
+        assert opened.target is not None  # noqa: S101 - a file was handed over
         head = calls.target_head(call, opened, self.asked, self.purchase, length, signature)
         self.relay = self.access.forwarder.relay(RelayRequest(opened.target, call.method, head, body, length), self)
         self.relay.start()

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from litestar import Litestar, Request, Response, get
+from litestar import Litestar, Request, Response, asgi, get
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway.access import Access
@@ -27,6 +28,7 @@ from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
 from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.completer import Completer
 from tollkeeper.gateway.credits import credit_routes
+from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.gates import Gates
 from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Supported
 from tollkeeper.gateway.ownership import Ownership
@@ -34,19 +36,21 @@ from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
+from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Exposure, Purchases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from litestar.types import ASGIApp
+    from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.gateway.gates import Announce
     from tollkeeper.storage.database import Database
+    from tollkeeper.storage.files import FileStore
 
 _LOG = structlog.get_logger("tollkeeper.gateway")
 BODY_LIMIT_BYTES = 100 * 1024 * 1024
@@ -74,6 +78,7 @@ class GatewayConfig:
     profile: Profile = Profile.SUPERSET
     hub_url: str = ""
     exposure_cap: Exposure = DEFAULT_EXPOSURE
+    link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
     body_limit_bytes: int = BODY_LIMIT_BYTES
 
 
@@ -98,13 +103,15 @@ class Gateway:
         database: Database,
         auth: Auth,
         hub: HubClient,
+        *,
+        store: FileStore,
         random_bytes: Callable[[int], bytes],
         chains: Mapping[str, EvmChain] | None = None,
-        *,
         worker: Worker | None = None,
     ) -> None:
-        """`chains`: nodes by network, for a facilitator that cannot confirm; the gateway opens and closes them.
+        """`store` keeps files.
 
+        `chains`: nodes by network, for a facilitator that cannot confirm; the gateway opens and closes them.
         `worker`: what this process is among several on one database; None where it is the only one.
         """
         self.config = config
@@ -128,11 +135,14 @@ class Gateway:
         )
         self.buying = self._buying()
         self.proofs = Proofs(self.assets)
+        self.uploads = Uploads(store, lambda: random_bytes(16).hex())
+        self.files = _files(config, database, store)
         self.access = Access(
             gates=self.gates,
             purchases=self.purchases,
             buying=self.buying,
             forwarder=self._forwarder,
+            files=self.files,
             traffic=self.traffic,
             auth=auth,
             proofs=self.proofs,
@@ -153,13 +163,7 @@ class Gateway:
             default_network=config.default_network,
             default_payment_address=config.default_payment_address,
         )
-        self.transfers = DirectTransfers(
-            hub=hub,
-            supported=self.supported,
-            public_url=config.public_url,
-            hub_url=config.hub_url,
-            profile=config.profile,
-        )
+        self.transfers = self._transferring()
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -174,6 +178,15 @@ class Gateway:
             new_id=lambda: "pur_" + new_request_id(),
             gateway_url=self.config.public_url,
             status_url=self.config.hub_url,
+        )
+
+    def _transferring(self) -> DirectTransfers:
+        return DirectTransfers(
+            hub=self._hub,
+            supported=self.supported,
+            public_url=self.config.public_url,
+            hub_url=self.config.hub_url,
+            profile=self.config.profile,
         )
 
     def _completing(self) -> Completer:
@@ -214,6 +227,7 @@ class Gateway:
             asyncio.create_task(self._keep_fresh()),
             asyncio.create_task(self._completer.run()),
             asyncio.create_task(self.traffic.run()),
+            *([asyncio.create_task(self.files.run())] if self._worker.is_first else []),
         ]
 
     async def _refresh(self) -> None:
@@ -260,6 +274,17 @@ class Gateway:
         await self._hub.close()
 
 
+def _files(config: GatewayConfig, database: Database, store: FileStore) -> Files:
+    return Files(
+        database=database,
+        store=store,
+        keys=config.token_keys,
+        public_url=config.public_url,
+        lifetime_seconds=config.link_lifetime_seconds,
+        clock_ms=clock_ms,
+    )
+
+
 def create_app(gateway: Gateway) -> ASGIApp:
     """The ASGI application: everything but the calls of PayGates."""
 
@@ -277,12 +302,18 @@ def create_app(gateway: Gateway) -> ASGIApp:
             raise ApiError(Code.UNAVAILABLE, "the gateway is not ready", details={"checks": checks})
         return ok({"status": "ready", "checks": checks})
 
+    @asgi("/files", is_mount=True, copy_scope=False)
+    async def download(scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """Contract 4.8."""
+        await gateway.files.serve(scope, receive, send)
+
     management = Litestar(
         route_handlers=[
+            download,
             healthz,
             readyz,
             *auth_routes(gateway.auth),
-            *paygate_routes(gateway.management),
+            *paygate_routes(gateway.management, gateway.uploads),
             *credit_routes(gateway.purchases, gateway.proofs, gateway.auth, gateway.config.token_keys),
             *transfer_routes(gateway.transfers),
         ],

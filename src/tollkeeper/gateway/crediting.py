@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.edge.forwarding import Forwarder
     from tollkeeper.gateway.buying import Buying, Presented
+    from tollkeeper.gateway.files import Files
     from tollkeeper.gateway.gates import Gates, OpenGate
     from tollkeeper.gateway.proofs import Proofs
     from tollkeeper.gateway.traffic import Traffic
@@ -45,6 +46,7 @@ class Parts:
     purchases: Purchases
     buying: Buying
     forwarder: Forwarder
+    files: Files
     traffic: Traffic
     auth: Auth
     proofs: Proofs

@@ -30,7 +30,7 @@ CACHED_GATES_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """A gate ready to be called: its target taken apart, its challenge made.
+    """A gate ready to be called: its target taken apart, its challenge made. One that sells a file has no target.
 
     `asset` and `challenge` are its own network's; `others` are the assets of its `accepts`, None where the facilitator
     does not settle one now; `offers` are the challenges of each network that can be paid on.
@@ -40,7 +40,7 @@ class OpenGate:
     """
 
     gate: PayGate
-    target: TargetUrl
+    target: TargetUrl | None
     asset: EvmAsset
     others: tuple[EvmAsset | None, ...]
     challenge: Challenge
@@ -124,13 +124,18 @@ class Gates:
         if asset is None:
             raise unavailable()
         resource = self.access_url(gate.slug)
-        target = check_target_url(gate.target_url, allow_private=self._allow_private)
+        target = None
+        if gate.target_url:
+            target = check_target_url(gate.target_url, allow_private=self._allow_private)
+        elif gate.file is None:
+            raise not_found()  # deleted, and the content is not kept any more
         others = self._others(gate)
         settled = [asset, *(other for other in others if other is not None)]
         offers = {
             one.network.name: build_challenge(gate, one, resource, API_VERSION, settled if gate.accepts else ())
             for one in settled
         }
+        wire = GateWire() if target is None else gate_wire(gate, target, self._public_url)
         return OpenGate(
             gate,
             target,
@@ -139,7 +144,7 @@ class Gates:
             offers[gate.network],
             offers,
             resource,
-            gate_wire(gate, target, self._public_url),
+            wire,
             takes_header=gate.credit_binding is CreditBinding.PAYMENT,
             is_of_wallets=gate.credit_binding is CreditBinding.WALLET,
         )

@@ -8,23 +8,26 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, delete, get, post, put
 
 from tollkeeper.api import bearer_token, clock_ms, iso, json_body, ok, page_parameters, pagination, parse_json_object
-from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.paygate_fields import HeaderAuthMode
 from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, parse_create, paygate_body, updated
 from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
 from tollkeeper.gateway.ownership import management_hash, new_management_token
+from tollkeeper.gateway.uploads import is_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from litestar.handlers import HTTPRouteHandler
 
+    from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.addresses import Resolver
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.gates import Gates
     from tollkeeper.gateway.hub_client import Supported
     from tollkeeper.gateway.ownership import Caller, Ownership
     from tollkeeper.gateway.traffic import Traffic
+    from tollkeeper.gateway.uploads import Uploads
     from tollkeeper.storage.paygates import PayGates
 
 _MANAGEMENT_TOKEN_BYTES: Final = 32
@@ -47,18 +50,19 @@ class Management:
     default_network: str
     default_payment_address: str | None
 
-    async def create(self, bearer: str | None, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, bearer: str | None, body: dict[str, Any], file: StoredFile | None = None) -> dict[str, Any]:
         """A new gate; without an owner its management token is in the answer, once, and so is a secret to sign with."""
         caller = await self.ownership.caller(bearer)
         self.ownership.may_create(caller)
         defaults = CreateDefaults(
             self.default_network, self.default_payment_address, self._forbidden(), creator_wallet=caller.wallet
         )
-        new = parse_create(body, defaults)
+        new = parse_create(body, defaults, file)
         for network in (new.fields["network"], *(one.network for one in new.fields["accepts"])):
             self._check_network(network)
             self._check_trust(network, assume_valid=new.fields["assume_valid"])
-        await self.resolver.check_target(new.fields["target_url"])
+        if file is None:
+            await self.resolver.check_target(new.fields["target_url"])
         token = None
         if caller.wallet is None and not self._manages_freely:
             token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
@@ -113,11 +117,24 @@ class Management:
         gate, _ = await self._managed(bearer, gate_id)
         return self._body(gate, await self._counters(gate))
 
-    async def update(self, bearer: str | None, gate_id: int, body: dict[str, Any]) -> dict[str, Any]:
+    async def may_upload(self, bearer: str | None, gate_id: int | None) -> None:
+        """Asked before the first byte of a file is read. Raises: AUTH_REQUIRED and whatever update would."""
+        caller = await self.ownership.caller(bearer)
+        self.ownership.require_known(caller)
+        if gate_id is not None:
+            gate, _ = await self._managed(bearer, gate_id)
+            if gate.file is None:
+                raise invalid("file", "resourceType cannot change: this PayGate sells calls of its target")
+        if caller.wallet is None:
+            raise ApiError(Code.AUTH_REQUIRED, "a file PayGate belongs to a wallet: log in to make one")
+
+    async def update(
+        self, bearer: str | None, gate_id: int, body: dict[str, Any], file: StoredFile | None = None
+    ) -> dict[str, Any]:
         """Any subset of fields, all or nothing."""
         gate, _ = await self._managed(bearer, gate_id)
         forbidden, now_ms = self._forbidden(), clock_ms()
-        wanted = updated(gate, body, now_ms, forbidden)  # refuses before anything is asked of the network
+        wanted = updated(gate, body, now_ms, forbidden, file)  # refuses before anything is asked of the network
         for one in wanted.recipients:
             self._check_network(one.network)
             self._check_trust(one.network, assume_valid=wanted.assume_valid)
@@ -126,7 +143,7 @@ class Management:
         secret = self._new_secret()
         try:
             changed = await self.store.update(
-                gate_id, lambda current: updated(current, body, now_ms, forbidden), secret
+                gate_id, lambda current: updated(current, body, now_ms, forbidden, file), secret
             )
         finally:
             await self.gates.changed(gate.slug)  # also where the answer was lost: the commit may stand
@@ -201,20 +218,35 @@ def _gate_id(request: HttpRequest) -> int:
     return int(text)
 
 
-async def _fields(request: HttpRequest) -> dict[str, Any]:
-    if request.headers.get("content-type", "").lower().startswith("multipart/"):
-        raise invalid("file", "file PayGates are not available in this version: send the fields as JSON")
-    return await json_body(request)
+async def _create(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
+    bearer = bearer_token(request.headers)
+    if not is_form(request.headers):
+        return await management.create(bearer, await json_body(request))
+    await management.may_upload(bearer, None)
+    form = await uploads.read(request.headers, request.stream())
+    if form.file is None:
+        raise missing("file")
+    async with uploads.kept_if_sold(form.file):
+        return await management.create(bearer, form.fields, form.file)
 
 
-def paygate_routes(management: Management) -> list[HTTPRouteHandler]:
+async def _update(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
+    gate_id, bearer = _gate_id(request), bearer_token(request.headers)
+    if not is_form(request.headers):
+        return await management.update(bearer, gate_id, await json_body(request))
+    await management.may_upload(bearer, gate_id)
+    form = await uploads.read(request.headers, request.stream())
+    async with uploads.kept_if_sold(form.file):
+        return await management.update(bearer, gate_id, form.fields, form.file)
+
+
+def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHandler]:
     """The route handlers."""
 
-    @post("/api/v1/paygates", summary="Create a PayGate", status_code=201)
+    @post("/api/v1/paygates", summary="Create a PayGate", status_code=201, request_max_body_size=None)
     async def create(request: HttpRequest) -> Response[bytes]:
-        """Contract 3.1, 3.2."""
-        body = await _fields(request)
-        return ok(await management.create(bearer_token(request.headers), body), status=201)
+        """Contract 3.1, 3.2; with a file as a form (4.8)."""
+        return ok(await _create(management, uploads, request), status=201)
 
     @get("/api/v1/paygates", summary="List your PayGates")
     async def page(request: HttpRequest) -> Response[bytes]:
@@ -227,12 +259,10 @@ def paygate_routes(management: Management) -> list[HTTPRouteHandler]:
         """Contract 2."""
         return ok(await management.read(bearer_token(request.headers), _gate_id(request)))
 
-    @put("/api/v1/paygates/{gate_id:str}", summary="Update a PayGate")
+    @put("/api/v1/paygates/{gate_id:str}", summary="Update a PayGate", request_max_body_size=None)
     async def update(request: HttpRequest) -> Response[bytes]:
-        """Contract 3.3: any subset, one transaction."""
-        gate_id = _gate_id(request)
-        body = await _fields(request)
-        return ok(await management.update(bearer_token(request.headers), gate_id, body))
+        """Contract 3.3: any subset, one transaction; with a file as a form."""
+        return ok(await _update(management, uploads, request))
 
     @post("/api/v1/paygates/{gate_id:str}/claim", summary="Claim an ownerless PayGate", status_code=200)
     async def claim(request: HttpRequest) -> Response[bytes]:

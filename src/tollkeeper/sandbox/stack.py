@@ -24,7 +24,7 @@ from tollkeeper.sandbox.wallets import PUBLIC_SEED, TestWallets, derive_wallets
 from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
 from tollkeeper.serving.http_server import HttpServer, listen
-from tollkeeper.settings import Batching, ExposureCaps, GasCaps, NetworkSettings, Role, Settings
+from tollkeeper.settings import Batching, ExposureCaps, FileSettings, GasCaps, NetworkSettings, Role, Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -149,6 +149,7 @@ def sandbox_settings(
         public_url=public_url,
         hub_url=None,
         database_url=f"sqlite:///{database}",
+        files=FileSettings(database.parent / "files", min_free_bytes=0),
         networks={NETWORK.name: NetworkSettings(NETWORK, (rpc_url,))},
         default_network=NETWORK,
         default_payment_address=wallets.owner.address,

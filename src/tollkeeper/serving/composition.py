@@ -37,6 +37,7 @@ from tollkeeper.serving.reconciling import keep_reconciling
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import StorageError, open_database
+from tollkeeper.storage.files import LocalFiles
 from tollkeeper.storage.purchases import Exposure
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
     from tollkeeper.edge.call import CallHandler
     from tollkeeper.gateway.app import Worker
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
+    from tollkeeper.settings import FileSettings
     from tollkeeper.storage.database import Database
+    from tollkeeper.storage.files import FileStore
     from tollkeeper.storage.sqlite import SqliteDatabase
 
 T = TypeVar("T")
@@ -203,15 +206,33 @@ async def _open_gateway(
         profile=settings.challenge_profile,
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
         exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
+        link_lifetime_seconds=settings.files.link_lifetime_seconds,
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
     apart = settings.networks.values() if settings.role is Role.GATEWAY else ()
     chains = {one.network.name: EvmChain(evm_config(one, settings)) for one in apart if one.rpc_urls}
-    gateway = Gateway(config, database, auth, hub, os.urandom, chains, worker=worker)
+    gateway = Gateway(
+        config,
+        database,
+        auth,
+        hub,
+        store=_file_store(settings.files),
+        random_bytes=os.urandom,
+        chains=chains,
+        worker=worker,
+    )
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
     return gateway
+
+
+def _file_store(settings: FileSettings) -> FileStore:
+    if isinstance(settings.place, Path):
+        return LocalFiles(settings.place, settings.min_free_bytes)
+    from tollkeeper.storage.files_s3 import S3Files  # noqa: PLC0415 - its library costs every start that does not use it
+
+    return S3Files(settings.place.name, settings.place.prefix)
 
 
 def _public_keys(ring: KeyRing) -> Mapping[str, bytes]:

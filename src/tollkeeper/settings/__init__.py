@@ -10,6 +10,7 @@ from tollkeeper.settings.loading import DEFAULT_PORT, inspect_settings, load_set
 from tollkeeper.settings.model import (
     Batching,
     ExposureCaps,
+    FileSettings,
     Finding,
     GasCaps,
     NetworkSettings,
@@ -26,6 +27,7 @@ __all__ = [
     "FILE_NAME",
     "Batching",
     "ExposureCaps",
+    "FileSettings",
     "Finding",
     "GasCaps",
     "NetworkSettings",

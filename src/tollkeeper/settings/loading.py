@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core import configuration as text_of
 from tollkeeper.core.batches import ITEMS_MAX
 from tollkeeper.core.challenge import Profile
-from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
+from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_key
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.settings.model import (
     Batching,
     ExposureCaps,
+    FileSettings,
     Finding,
     GasCaps,
     NetworkSettings,
@@ -91,6 +92,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         public_url=public_url,
         hub_url=_hub_url(sources, role),
         database_url=_database_url(sources, role),
+        files=_files(sources),
         networks=networks,
         default_network=_default_network(sources, role, networks),
         default_payment_address=sources.optional("default_payment_address", _address),
@@ -175,6 +177,17 @@ def _hub_url(sources: Sources, role: Role) -> str | None:
 def _database_url(sources: Sources, role: Role) -> str:
     directory = sources.base / (sources.text("data_dir") or "data")
     return sources.take("database_url", text_of.parse_database_url, f"sqlite:///{directory / _DATABASE_NAME[role]}")
+
+
+def _files(sources: Sources) -> FileSettings:
+    place = sources.optional("files", text_of.parse_files) or str(Path(sources.text("data_dir") or "data") / "files")
+    default = FileSettings(Path())
+    megabytes = text_of.whole_number(0, 10**9)
+    return FileSettings(
+        place if isinstance(place, Bucket) else sources.base / place,
+        sources.take("files_min_free_mb", megabytes, default.min_free_bytes >> 20) << 20,
+        sources.take("download_lifetime_seconds", text_of.whole_number(10, 43_200), default.link_lifetime_seconds),
+    )
 
 
 def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:

@@ -7,12 +7,14 @@ from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, TypeAlias
 
+from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from tollkeeper.core.challenge import Profile
-    from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
+    from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
     from tollkeeper.core.keyring import Secret
     from tollkeeper.core.networks import Network
     from tollkeeper.core.sealing import KeyRing
@@ -85,6 +87,15 @@ class ExposureCaps:
 
 
 @dataclass(frozen=True, slots=True)
+class FileSettings:
+    """Where contents of file PayGates are kept, what stays free there (a directory), how long a link is good."""
+
+    place: Path | Bucket
+    min_free_bytes: int = 1024 * 1024 * 1024
+    link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The configuration of one process, checked."""
 
@@ -95,6 +106,7 @@ class Settings:
     public_url: PublicUrl
     hub_url: str | None
     database_url: str
+    files: FileSettings
     networks: Mapping[str, NetworkSettings]
     default_network: Network | None
     default_payment_address: str | None

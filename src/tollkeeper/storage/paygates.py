@@ -16,6 +16,7 @@ from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
 from tollkeeper.core.paygate_fields import CreditBinding, HeaderAuthMode, OnFailure, Recipient, random_slug
 from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, with_former_prices
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
+from tollkeeper.storage.file_rows import file_of_row, give_up_files, keep_file
 from tollkeeper.storage.paygate_secrets import PayGateSecrets
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sequences import next_id
@@ -89,6 +90,8 @@ class PayGates:
         yield _Q.insert_counters(gate_id=gate_id)
         if secret is not None:
             yield from self._secrets.keep_first(gate_id, secret, now_ms)
+        if gate.file is not None:
+            yield from keep_file(gate_id, gate.file, now_ms)
         return gate
 
     def _slug(self) -> str:
@@ -207,6 +210,8 @@ class PayGates:
         changed = yield _Q.update_paygate(**self._columns(gate), from_version=before.version, now_ms=gate.updated_ms)
         if not changed:
             raise ApiError(Code.CONFLICT, "the PayGate was changed at the same moment; try again")
+        if gate.file is not None and gate.file != before.file:
+            yield from keep_file(gate_id, gate.file, gate.updated_ms)
         yield self._version(gate)
         return gate
 
@@ -235,6 +240,7 @@ class PayGates:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
         rows = yield _Q.outstanding_credits(gate_id=gate_id, now_ms=now_ms)
         yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms)
+        yield from give_up_files(gate_id, now_ms)
         outstanding: int = rows[0]["outstanding"]
         return outstanding
 
@@ -285,6 +291,7 @@ class PayGates:
             "credit_binding": gate.credit_binding.value,
             "on_failure": gate.on_failure.value,
             "credits_expire_after_seconds": gate.credits_expire_after_seconds,
+            "file_id": None if gate.file is None else gate.file.id,
         }
 
     def _gate(self, row: Row) -> PayGate:
@@ -309,6 +316,7 @@ class PayGates:
             credit_binding=CreditBinding(row["credit_binding"]),
             on_failure=OnFailure(row["on_failure"]),
             credits_expire_after_seconds=row["credits_expire_after_seconds"],
+            file=file_of_row(row),
             owner_wallet=row["owner_wallet"],
             created_ms=row["created_ms"],
             updated_ms=row["updated_ms"],

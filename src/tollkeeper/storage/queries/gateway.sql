@@ -3,12 +3,12 @@
 -- name: insert_paygate
 INSERT INTO paygates (
     id, slug, version, owner_wallet, management_hash, target_url, price_micro, credits, methods, title, description,
-    assume_valid, require_auth, network, payment_address, mime_type, is_enabled, header_auth_mode,
+    assume_valid, require_auth, network, payment_address, mime_type, is_enabled, file_id, header_auth_mode,
     credit_binding, on_failure, credits_expire_after_seconds, accepts, created_ms, updated_ms
 ) VALUES (
     :id, :slug, 1, :owner_wallet, :management_hash, :target_url, :price_micro, :credits, :methods, :title,
-    :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :header_auth_mode,
-    :credit_binding, :on_failure, :credits_expire_after_seconds, :accepts, :now_ms, :now_ms
+    :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :file_id,
+    :header_auth_mode, :credit_binding, :on_failure, :credits_expire_after_seconds, :accepts, :now_ms, :now_ms
 )
 ON CONFLICT (slug) DO NOTHING
 RETURNING id;
@@ -28,24 +28,39 @@ INSERT INTO paygate_counters (gate_id, challenges, purchases, calls, failures, r
 VALUES (:gate_id, 0, 0, 0, 0, 0);
 
 -- name: paygate_by_slug
-SELECT * FROM paygates WHERE slug = :slug AND deleted_ms IS NULL;
+SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
+    f.sha256 AS file_sha256
+FROM paygates p LEFT JOIN files f ON f.id = p.file_id
+WHERE p.slug = :slug AND p.deleted_ms IS NULL;
 
 -- name: deleted_paygate_by_slug
-SELECT * FROM paygates WHERE slug = :slug AND deleted_ms IS NOT NULL;
+SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
+    f.sha256 AS file_sha256
+FROM paygates p LEFT JOIN files f ON f.id = p.file_id
+WHERE p.slug = :slug AND p.deleted_ms IS NOT NULL;
 
 -- name: paygate_by_id
-SELECT * FROM paygates WHERE id = :id AND deleted_ms IS NULL;
+SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
+    f.sha256 AS file_sha256
+FROM paygates p LEFT JOIN files f ON f.id = p.file_id
+WHERE p.id = :id AND p.deleted_ms IS NULL;
 
 -- name: paygates_of_owner
-SELECT * FROM paygates WHERE owner_wallet = :owner_wallet AND deleted_ms IS NULL
-ORDER BY id DESC LIMIT :limit OFFSET :offset;
+SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
+    f.sha256 AS file_sha256
+FROM paygates p LEFT JOIN files f ON f.id = p.file_id
+WHERE p.owner_wallet = :owner_wallet AND p.deleted_ms IS NULL
+ORDER BY p.id DESC LIMIT :limit OFFSET :offset;
 
 -- name: count_paygates_of_owner
 SELECT count(*) AS total FROM paygates WHERE owner_wallet = :owner_wallet AND deleted_ms IS NULL;
 
 -- name: ownerless_paygates
-SELECT * FROM paygates WHERE owner_wallet IS NULL AND management_hash IS NULL AND deleted_ms IS NULL
-ORDER BY id DESC LIMIT :limit OFFSET :offset;
+SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
+    f.sha256 AS file_sha256
+FROM paygates p LEFT JOIN files f ON f.id = p.file_id
+WHERE p.owner_wallet IS NULL AND p.management_hash IS NULL AND p.deleted_ms IS NULL
+ORDER BY p.id DESC LIMIT :limit OFFSET :offset;
 
 -- name: count_ownerless_paygates
 SELECT count(*) AS total FROM paygates
@@ -56,7 +71,8 @@ UPDATE paygates SET
     version = :version, target_url = :target_url, price_micro = :price_micro, credits = :credits, methods = :methods,
     title = :title, description = :description, assume_valid = :assume_valid, require_auth = :require_auth,
     network = :network, payment_address = :payment_address, mime_type = :mime_type, is_enabled = :is_enabled,
-    header_auth_mode = :header_auth_mode, credit_binding = :credit_binding, on_failure = :on_failure,
+    file_id = :file_id, header_auth_mode = :header_auth_mode, credit_binding = :credit_binding,
+    on_failure = :on_failure,
     credits_expire_after_seconds = :credits_expire_after_seconds, accepts = :accepts, updated_ms = :now_ms
 WHERE id = :id AND version = :from_version AND deleted_ms IS NULL
 RETURNING id;

@@ -1,0 +1,171 @@
+"""Downloads of what file PayGates sold, and the sweeping of what nobody sells (contract 4.8; security A-43, A-44).
+
+Whoever holds a link downloads; it was signed when the credit was spent, so nothing here asks who it is. On bare ASGI,
+because a download is a stream with a head of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tollkeeper.core.downloads import DEFAULT_TYPE, Link, asked_part, bought_body, disposition, read_link
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.limits import FILE_KEPT_SECONDS
+from tollkeeper.storage.file_rows import files_to_delete, find_file, forget_file
+from tollkeeper.storage.files import FileMissingError, FileStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from litestar.types import HTTPScope, Receive, Send
+
+    from tollkeeper.core.downloads import Part, StoredFile
+    from tollkeeper.storage.database import Database
+    from tollkeeper.storage.files import FileStore
+
+_LOG = structlog.get_logger("tollkeeper.gateway.files")
+SWEEP_SECONDS: Final = 3600.0
+# What is younger and has no row may be an upload whose row is being written.
+ORPHAN_SECONDS: Final = 24 * 3600
+_ALLOWED: Final = "GET, HEAD, OPTIONS"
+# The content is whatever a stranger uploaded: it must never run as a page of ours, whatever it says it is.
+_ALWAYS: Final = (
+    (b"content-type", DEFAULT_TYPE.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"sandbox; default-src 'none'"),
+    (b"cross-origin-resource-policy", b"cross-origin"),
+    (b"cache-control", b"private, no-store"),
+    (b"accept-ranges", b"bytes"),
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-expose-headers", b"Content-Disposition, Content-Range, ETag, X-Request-Id"),
+)
+_PREFLIGHT: Final = (
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", _ALLOWED.encode()),
+    (b"access-control-allow-headers", b"Range, If-Range, If-Match, If-None-Match"),
+    (b"access-control-max-age", b"600"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The contents of file PayGates. `keys` sign links: the first one now, the others before."""
+
+    database: Database
+    store: FileStore
+    keys: Sequence[bytes]
+    public_url: str
+    lifetime_seconds: int
+    clock_ms: Callable[[], int]
+
+    def bought(self, file: StoredFile, purchase_id: str, iso: Callable[[int], str]) -> dict[str, Any]:
+        """What a buyer of the file is answered, with a fresh link."""
+        expires = self.clock_ms() // 1000 + self.lifetime_seconds
+        link = Link(file.id, purchase_id, expires)
+        return bought_body(file, self.public_url + link.path(self.keys[0]), expires, iso)
+
+    async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """GET or HEAD of a link. Raises: NOT_FOUND, FORBIDDEN, METHOD_NOT_ALLOWED, UNAVAILABLE."""
+        if scope["method"] == "OPTIONS":
+            await _send_head(send, 204, _PREFLIGHT)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+        if scope["method"] not in {"GET", "HEAD"}:
+            raise ApiError(Code.METHOD_NOT_ALLOWED, "a download takes GET and HEAD", headers={"Allow": _ALLOWED})
+        file_id = scope["path"].removeprefix("/files").strip("/")
+        link = read_link(file_id, scope["query_string"], self.keys, self.clock_ms() // 1000)
+        file = await find_file(self.database, link.file_id)
+        if file is None:
+            raise ApiError(Code.NOT_FOUND, "the file is not kept any more")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        part = asked_part(file, headers.get)
+        lines = [*_ALWAYS, *_head_of(file, part)]
+        if scope["method"] == "HEAD" or part.start == part.end:
+            await _send_head(send, part.status, lines)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+        await self._stream(file, part, lines, receive, send)
+
+    async def _stream(
+        self, file: StoredFile, part: Part, lines: list[tuple[bytes, bytes]], receive: Receive, send: Send
+    ) -> None:
+        """The head leaves with the first chunk, so that an object that cannot be read is a refusal."""
+        content = self.store.read(file.id, part.start, part.end)
+        first = await self._first(file, content)
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            await _send_head(send, part.status, lines)
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            async for data in content:
+                if gone.done():  # else the rest would be read for nobody
+                    return
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+            with suppress(asyncio.CancelledError):
+                await gone
+
+    async def _first(self, file: StoredFile, content: AsyncIterator[bytes]) -> bytes:
+        try:
+            return await anext(content)
+        except FileStoreError as error:
+            _LOG.error(
+                "file_missing" if isinstance(error, FileMissingError) else "file_unreadable",
+                file_id=file.id,
+                reason=str(error),
+            )
+            raise ApiError(
+                Code.UNAVAILABLE, "the file cannot be read now: use the link again", headers={"Retry-After": "10"}
+            ) from error
+
+    async def run(self) -> None:
+        """Sweeps at the start and then every hour, until cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except Exception:  # noqa: BLE001 - logged; the next round tries again
+                _LOG.exception("sweep_failed")
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        """Deletes contents that were replaced long enough ago, and what no row names. Raises: FileStoreError."""
+        now_ms = self.clock_ms()
+        before_ms = now_ms - FILE_KEPT_SECONDS * 1000
+        while replaced := await files_to_delete(self.database, before_ms):
+            for file_id in replaced:
+                await self.store.delete(file_id)
+                await self.database.run(forget_file(file_id, before_ms))
+        async for found in self.store.listed():
+            is_old = found.changed_ms < now_ms - ORPHAN_SECONDS * 1000
+            if is_old and await find_file(self.database, found.name) is None:
+                await self.store.delete(found.name)
+                _LOG.info("orphan_deleted", name=found.name)
+
+
+def _head_of(file: StoredFile, part: Part) -> list[tuple[bytes, bytes]]:
+    lines = [(b"etag", file.etag.encode())]
+    if part.status == 416:
+        lines.append((b"content-range", f"bytes */{file.size_bytes}".encode()))
+    if part.status == 206:
+        lines.append((b"content-range", f"bytes {part.start}-{part.end - 1}/{file.size_bytes}".encode()))
+    if part.status in {200, 206}:
+        lines.append((b"content-disposition", disposition(file.name).encode("ascii")))
+    if part.status != 304:
+        lines.append((b"content-length", str(part.end - part.start).encode()))
+    return lines
+
+
+async def _send_head(send: Send, status: int, lines: Sequence[tuple[bytes, bytes]]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": list(lines)})
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        continue

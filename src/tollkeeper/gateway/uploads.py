@@ -1,0 +1,205 @@
+"""A file PayGate's form: its fields are read, its file goes straight to the store (contract 4.8).
+
+Specification 2.1 rule 5. The file is never held in memory and has no limit but the space that must stay free. Who
+sends it was asked before the first byte is read. What becomes of an upload whose form is refused is the caller's to
+say: `discard`.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+
+from tollkeeper.core.downloads import StoredFile, clean_name, clean_type
+from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.core.limits import JSON_BODY_SIZE_BYTES
+from tollkeeper.core.paygate_form import form_fields
+from tollkeeper.storage.files import CHUNK_SIZE_BYTES, FileStoreError, FileStoreFullError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from tollkeeper.storage.files import FileStore, Upload
+
+_LOG = structlog.get_logger("tollkeeper.gateway.uploads")
+_FIELDS_MAX: Final = 40
+_PART_HEAD_SIZE_BYTES: Final = 8 * 1024
+# Of a body that was refused, so much is still read: a client that does not stop sending would not see the answer.
+_DRAINED_SIZE_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form that was read: its fields as JSON values, and its file, which is whole in the store."""
+
+    fields: dict[str, Any]
+    file: StoredFile | None
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What of a form was read so far."""
+
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    part: MultipartSegment | None = None
+    text: bytearray = field(default_factory=bytearray)
+    texts_bytes: int = 0
+    upload: Upload | None = None
+    waiting: list[bytes] = field(default_factory=list)
+    waiting_bytes: int = 0
+    file: StoredFile | None = None
+
+
+def is_form(headers: Mapping[str, str]) -> bool:
+    """Is the body a form with parts?"""
+    return headers.get("content-type", "").lower().startswith("multipart/")
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """Takes uploads into one store. `new_id` makes 32 random hex digits."""
+
+    store: FileStore
+    new_id: Callable[[], str]
+
+    async def read(self, headers: Mapping[str, str], chunks: AsyncIterator[bytes]) -> Form:
+        """The form; its file, where it has one, is durable in the store and not sold yet.
+
+        Raises: INVALID_PARAMETER for what is no such form, PAYLOAD_TOO_LARGE for fields that are, UNAVAILABLE where the
+        store cannot take the file; then nothing of it stays. ConnectionResetError where the client left.
+        """
+        kind, options = parse_options_header(headers.get("content-type", ""))
+        boundary = options.get("boundary", "")
+        if kind != "multipart/form-data" or not boundary:
+            raise invalid("Content-Type", "the body must be JSON or multipart/form-data with a boundary")
+        length = headers.get("content-length", "")
+        reading = _Reading()
+        try:
+            await self._parse(reading, boundary, int(length) if length.isdigit() else None, chunks)
+            return Form(form_fields(reading.pairs), reading.file)
+        except BaseException as error:
+            await self._give_up(reading)
+            if isinstance(error, MultipartError):
+                raise invalid("body", f"the form cannot be read: {error}") from None
+            if isinstance(error, ApiError):
+                await _drain(chunks)
+            raise
+
+    async def _parse(
+        self, reading: _Reading, boundary: str, expected_bytes: int | None, chunks: AsyncIterator[bytes]
+    ) -> None:
+        with PushMultipartParser(
+            boundary,
+            max_header_size=_PART_HEAD_SIZE_BYTES,
+            max_segment_size=math.inf,
+            max_segment_count=_FIELDS_MAX,
+            strict=True,
+        ) as parser:
+            async for chunk in chunks:
+                if not chunk:
+                    continue
+                for event in parser.parse(chunk):
+                    if isinstance(event, MultipartSegment):
+                        await self._begin(reading, event, expected_bytes)
+                    elif event is None:
+                        await self._end(reading)
+                    elif reading.upload is not None:
+                        await self._file_data(reading, reading.upload, bytes(event))
+                    else:
+                        _text_data(reading, event)
+
+    async def _begin(self, reading: _Reading, part: MultipartSegment, expected_bytes: int | None) -> None:
+        reading.part = part
+        reading.text.clear()
+        if part.name != "file":
+            if part.filename:
+                raise invalid(part.name, f"only the part named file may be a file, not {part.name}")
+            return
+        if reading.file is not None:
+            raise invalid("file", "file came twice")
+        reading.upload = await _stored(self.store.begin(self.new_id(), expected_bytes))
+
+    async def _file_data(self, reading: _Reading, upload: Upload, data: bytes) -> None:
+        reading.waiting.append(data)
+        reading.waiting_bytes += len(data)
+        if reading.waiting_bytes >= CHUNK_SIZE_BYTES:
+            await _flush(reading, upload)
+
+    async def _end(self, reading: _Reading) -> None:
+        part, upload = reading.part, reading.upload
+        assert part is not None  # noqa: S101 - an end follows a beginning
+        if upload is None:
+            try:
+                reading.pairs.append((part.name, reading.text.decode()))
+            except UnicodeDecodeError:
+                raise invalid(part.name, f"{part.name} is not UTF-8") from None
+            return
+        await _flush(reading, upload)
+        written = await _stored(upload.finish())
+        reading.upload = None
+        name, kind = clean_name(part.filename), clean_type(part.content_type)
+        reading.file = StoredFile(written.file_id, name, written.size_bytes, kind, written.sha256)
+
+    async def _give_up(self, reading: _Reading) -> None:
+        if reading.upload is not None:
+            await reading.upload.abort()
+        await self.discard(reading.file)
+
+    @asynccontextmanager
+    async def kept_if_sold(self, file: StoredFile | None) -> AsyncIterator[None]:
+        """Discards the file where the block refuses. After any other failure nobody knows whether it is sold."""
+        try:
+            yield
+        except ApiError as error:
+            if error.code is not Code.UNAVAILABLE:
+                await self.discard(file)
+            raise
+
+    async def discard(self, file: StoredFile | None) -> None:
+        """Deletes the object of a form that was refused. What cannot be deleted now is swept later."""
+        if file is None:
+            return
+        try:
+            await self.store.delete(file.id)
+        except FileStoreError as error:
+            _LOG.warning("upload_not_discarded", file_id=file.id, reason=str(error))
+
+
+def _text_data(reading: _Reading, data: bytes | bytearray) -> None:
+    reading.text += data
+    reading.texts_bytes += len(data)
+    if reading.texts_bytes > JSON_BODY_SIZE_BYTES:
+        raise ApiError(Code.PAYLOAD_TOO_LARGE, "the form's fields are too large")
+
+
+async def _flush(reading: _Reading, upload: Upload) -> None:
+    waiting, reading.waiting, reading.waiting_bytes = reading.waiting, [], 0
+    if waiting:
+        await _stored(upload.write(b"".join(waiting)))
+
+
+async def _stored(doing: Any) -> Any:  # noqa: ANN401 - whatever the store gives
+    try:
+        return await doing
+    except FileStoreError as error:
+        _LOG.error("upload_refused", reason=str(error))
+        what = (
+            "there is no room for the file" if isinstance(error, FileStoreFullError) else "files cannot be stored now"
+        )
+        raise ApiError(Code.UNAVAILABLE, what, headers={"Retry-After": "60"}) from error
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    drained = 0
+    try:
+        async for chunk in chunks:
+            drained += len(chunk)
+            if drained > _DRAINED_SIZE_BYTES:
+                return
+    except ConnectionResetError:
+        return

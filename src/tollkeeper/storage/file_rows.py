@@ -1,0 +1,68 @@
+"""Which object of the store of files a PayGate sells, and which no more (contract 3.3, 4.8).
+
+A content that was replaced, or whose gate was deleted, keeps its row and object until every link to it is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tollkeeper.core.downloads import StoredFile
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.database import Database, Row, Unit
+
+_Q = load_queries("files.sql")
+_AT_ONCE = 100
+
+
+def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Unit[None]:
+    """Makes this the content that the gate sells from now on."""
+    yield _Q.replace_files(gate_id=gate_id, now_ms=now_ms)
+    yield _Q.insert_file(
+        id=file.id,
+        gate_id=gate_id,
+        name=file.name,
+        content_type=file.content_type,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        now_ms=now_ms,
+    )
+
+
+def give_up_files(gate_id: int, now_ms: int) -> Unit[None]:
+    """The gate sells no content any more: it is deleted."""
+    yield _Q.replace_files(gate_id=gate_id, now_ms=now_ms)
+
+
+def file_of_row(paygate: Row) -> StoredFile | None:
+    """What a PayGate's row, with its file's columns, sells; None for a target, and where the content is not kept."""
+    if paygate["file_sha256"] is None:
+        return None
+    return StoredFile(
+        paygate["file_id"],
+        paygate["file_name"],
+        paygate["file_size_bytes"],
+        paygate["file_content_type"],
+        paygate["file_sha256"],
+    )
+
+
+async def find_file(database: Database, file_id: str) -> StoredFile | None:
+    """The content with this id, sold or replaced."""
+    rows = await database.read(_Q.file_by_id(id=file_id))
+    if not rows:
+        return None
+    row = rows[0]
+    return StoredFile(row["id"], row["name"], row["size_bytes"], row["content_type"], row["sha256"])
+
+
+async def files_to_delete(database: Database, before_ms: int) -> list[str]:
+    """Ids of contents that were replaced before that time; some of them, if they are many."""
+    return [row["id"] for row in await database.read(_Q.files_to_delete(before_ms=before_ms, limit=_AT_ONCE))]
+
+
+def forget_file(file_id: str, before_ms: int) -> Unit[None]:
+    """Deletes the row of a content whose object is gone."""
+    yield _Q.delete_file(id=file_id, before_ms=before_ms)

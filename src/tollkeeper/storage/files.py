@@ -1,0 +1,222 @@
+"""Where the contents of file PayGates lie: what every store does, and the one in a local directory (contract 4.8).
+
+An object is written under its final id only when it is whole and on the disk; it is sold only when a row in the
+database names it. So whatever a crash or a cut upload leaves is either unfinished or an orphan, and `list_orphans`'
+caller may delete it after a while. Contents are never held in memory; what blocks runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+CHUNK_SIZE_BYTES: Final = 1024 * 1024
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class FileStoreError(Exception):
+    """The store cannot do it now: unreachable, unwritable, broken. Nothing was lost."""
+
+
+class FileStoreFullError(FileStoreError):
+    """There is no room for the upload."""
+
+
+class FileMissingError(FileStoreError):
+    """The store has no such object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A whole object in the store. `sha256` is hex."""
+
+    file_id: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object, or something unfinished, with when it was last written to."""
+
+    name: str
+    changed_ms: int
+
+
+class Upload(Protocol):
+    """One object being written."""
+
+    async def write(self, data: bytes) -> None:
+        """Appends; about CHUNK_SIZE_BYTES at a time is best. Raises: FileStoreError."""
+
+    async def finish(self) -> Written:
+        """Makes the object whole and durable. Raises: FileStoreError."""
+
+    async def abort(self) -> None:
+        """Gives it up; may be called at any time, also after a failure."""
+
+
+class FileStore(Protocol):
+    """Objects by id: 32 hex digits, made by the caller, never used twice."""
+
+    async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
+        """Begins an object; `expected_bytes` is an upper bound of its size where that is known.
+
+        Raises: FileStoreError.
+        """
+
+    def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
+        """The bytes from `start` up to and without `end`. Raises: FileMissingError, FileStoreError."""
+
+    async def delete(self, name: str) -> None:
+        """Deletes what `listed` named, or an object by its id; nothing where it is gone. Raises: FileStoreError."""
+
+    def listed(self) -> AsyncIterator[Listed]:
+        """Everything in the store. Raises: FileStoreError."""
+
+    async def check(self) -> None:
+        """Can objects be written and read now? Raises: FileStoreError."""
+
+
+class LocalFiles:
+    """A directory. `min_free_bytes` stay free on its file system."""
+
+    def __init__(self, root: Path, min_free_bytes: int) -> None:
+        self._objects = root / "objects"
+        self._incoming = root / "incoming"
+        self._min_free_bytes = min_free_bytes
+
+    async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
+        """See `FileStore`."""
+        return await asyncio.to_thread(self._begin, file_id, expected_bytes)
+
+    def _begin(self, file_id: str, expected_bytes: int | None) -> _LocalUpload:
+        try:
+            for directory in (self._objects, self._incoming):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.require_room(expected_bytes or 0)
+            part = self._incoming / file_id
+            return _LocalUpload(self, part, self._objects / file_id, part.open("xb", buffering=0))
+        except OSError as error:
+            raise _failure(error) from error
+
+    def require_room(self, size_bytes: int) -> None:
+        """Raises: FileStoreFullError where so much more would leave too little free."""
+        if shutil.disk_usage(self._incoming).free - size_bytes < self._min_free_bytes:
+            msg = "too little space is free"
+            raise FileStoreFullError(msg)
+
+    async def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
+        """See `FileStore`."""
+        try:
+            file = await asyncio.to_thread((self._objects / file_id).open, "rb", 0)
+        except OSError as error:
+            raise _failure(error) from error
+        with file:
+            place = start
+            while place < end:
+                data = await asyncio.to_thread(os.pread, file.fileno(), min(CHUNK_SIZE_BYTES, end - place), place)
+                if not data:
+                    msg = "the object is shorter than it was"
+                    raise FileStoreError(msg)
+                place += len(data)
+                yield data
+
+    async def delete(self, name: str) -> None:
+        """See `FileStore`."""
+        directory = self._incoming if name.startswith("incoming/") else self._objects
+        try:
+            await asyncio.to_thread((directory / name.rpartition("/")[2]).unlink, missing_ok=True)
+        except OSError as error:
+            raise _failure(error) from error
+
+    async def listed(self) -> AsyncIterator[Listed]:
+        """See `FileStore`."""
+        for found in await asyncio.to_thread(self._list):
+            yield found
+
+    def _list(self) -> list[Listed]:
+        found = []
+        for prefix, directory in (("incoming/", self._incoming), ("", self._objects)):
+            for entry in directory.iterdir() if directory.is_dir() else ():
+                try:
+                    found.append(Listed(prefix + entry.name, entry.stat().st_mtime_ns // 1_000_000))
+                except FileNotFoundError:
+                    continue  # deleted or finished meanwhile
+        return found
+
+    async def check(self) -> None:
+        """See `FileStore`."""
+        probe = await self.begin(f"check-{os.getpid()}-{time.time_ns()}", None)
+        await probe.abort()
+
+
+class _LocalUpload:
+    """Written beside the objects, hashed as it is written, flushed, then renamed among them."""
+
+    def __init__(self, store: LocalFiles, part: Path, whole: Path, file: IO[bytes]) -> None:
+        self._store = store
+        self._part = part
+        self._whole = whole
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+
+    async def write(self, data: bytes) -> None:
+        """See `Upload`."""
+        await asyncio.to_thread(self._write, data)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._store.require_room(len(data))
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise _failure(error) from error
+        self._hash.update(data)
+        self._size_bytes += len(data)
+
+    async def finish(self) -> Written:
+        """See `Upload`."""
+        await asyncio.to_thread(self._finish)
+        return Written(self._whole.name, self._size_bytes, self._hash.hexdigest())
+
+    def _finish(self) -> None:
+        try:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._part.rename(self._whole)
+            directory = os.open(self._whole.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise _failure(error) from error
+
+    async def abort(self) -> None:
+        """See `Upload`."""
+        await asyncio.to_thread(self._abort)
+
+    def _abort(self) -> None:
+        self._file.close()
+        self._part.unlink(missing_ok=True)
+
+
+def _failure(error: OSError) -> FileStoreError:
+    if error.errno in _FULL:
+        return FileStoreFullError("the disk is full")
+    if isinstance(error, FileNotFoundError):
+        return FileMissingError("there is no such object")
+    return FileStoreError(f"the directory of files cannot be used ({error.strerror})")

@@ -1,0 +1,444 @@
+"""File PayGates: uploaded as forms, bought as links, downloaded whole or in parts (specification 2.1; contract 4.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.storage.s3_server import s3_server
+from tollkeeper.api import clock_ms
+from tollkeeper.core.configuration import Bucket
+from tollkeeper.gateway.files import Files
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import FileSettings
+from tollkeeper.storage import open_database
+from tollkeeper.storage.files import FileStore, LocalFiles
+from tollkeeper.storage.files_s3 import S3Files
+
+PAYGATES = "/api/v1/paygates"
+CONTENT = os.urandom(150_000).hex().encode()
+DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A gateway whose owner sells files."""
+
+    url: str
+    owner: Buyer
+    bearer: dict[str, str]
+    store: FileStore
+    http: aiohttp.ClientSession
+
+    async def send(
+        self, method: str, path: str, form: aiohttp.FormData | BytesIO | bytes, **headers: str
+    ) -> tuple[int, Any]:
+        """A form, by the owner unless the headers say otherwise."""
+        async with self.http.request(
+            method,
+            self.url + path,
+            data=form,
+            headers=self.bearer | {n.replace("_", "-"): v for n, v in headers.items()},
+        ) as answer:
+            return answer.status, await answer.json()
+
+    async def gate(self, content: bytes = CONTENT, name: str = "report.pdf", **fields: str) -> dict[str, Any]:
+        """A new file PayGate."""
+        status, gate = await self.send("POST", PAYGATES, form_of(content, name, **fields))
+        assert status == 201, gate
+        return dict(gate)
+
+    async def buy(self, gate: dict[str, Any]) -> tuple[str, Answer]:
+        """A payment, and what the call that bought with it was answered."""
+        challenge = await self.owner.ask("GET", gate["accessUrl"])
+        assert challenge.status == 402
+        payment = self.owner.sign(challenge.json())
+        return payment, await self.owner.call(gate["accessUrl"], payment)
+
+    async def read(self, gate: dict[str, Any]) -> dict[str, Any]:
+        """The gate as it is now."""
+        return (await self.owner.ask("GET", f"{self.url}{PAYGATES}/{gate['id']}", headers=self.bearer)).json()
+
+    async def link(self, gate: dict[str, Any]) -> str:
+        """A download link that was bought."""
+        url: str = (await self.buy(gate))[1].json()["downloadUrl"]
+        return url
+
+    async def get(self, url: str, method: str = "GET", **headers: str) -> tuple[int, bytes, Any]:
+        """Status, body and headers of a request without a bearer."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.http.request(method, URL(url, encoded=True), headers=named) as answer:
+            return answer.status, await answer.read(), answer.headers
+
+    async def objects(self) -> list[str]:
+        """Everything in the store."""
+        return sorted([found.name async for found in self.store.listed()])
+
+
+def form_of(content: bytes | None, name: str | None = "report.pdf", **fields: str) -> aiohttp.FormData:
+    """A form as a browser sends it; a field of "" is left out."""
+    form = aiohttp.FormData(default_to_multipart=True)
+    for field_name, text in ({"price": "0.01", "resourceType": "file"} | fields).items():
+        if text:
+            form.add_field(field_name, text)
+    if content is not None:
+        form.add_field("file", BytesIO(content), filename=name, content_type="application/pdf")
+    return form
+
+
+@asynccontextmanager
+async def running_shop(
+    chain: ChainUnderTest, database: Path, settings: FileSettings, store: FileStore
+) -> AsyncIterator[Shop]:
+    async with (
+        composed(chain.url, database, files=settings) as url,
+        Buyer(derive_wallets().buyer) as owner,
+        aiohttp.ClientSession() as http,
+    ):
+        bearer = {"Authorization": f"Bearer {await owner.login(url)}"}
+        yield Shop(url, owner, bearer, store, http)
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    with s3_server("files") as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "s3"])
+async def shop(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    s3_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Shop]:
+    """On either store; the S3 one is found as any S3 client finds it, by the environment."""
+    store: FileStore
+    if request.param == "local":
+        place: Path | Bucket = tmp_path / "files"
+        store = LocalFiles(tmp_path / "files", 0)
+    else:
+        names = {"ENDPOINT_URL": s3_url, "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "REGION": "us-east-1"}
+        for name, value in names.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        place = Bucket("files", os.urandom(4).hex())
+        store = S3Files(place.name, place.prefix)
+    async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(place, 0), store) as running:
+        yield running
+
+
+@pytest.fixture
+async def local_shop(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[Shop]:
+    settings = FileSettings(tmp_path / "files", 0, link_lifetime_seconds=2)
+    store = LocalFiles(tmp_path / "files", 0)
+    async with running_shop(embedded_chain, tmp_path / "gate.db", settings, store) as running:
+        yield running
+
+
+async def test_a_file_is_uploaded_bought_and_downloaded(shop: Shop) -> None:
+    gate = await shop.gate(credits="2", title="The report")
+    assert {
+        name: gate[name] for name in ("resourceType", "fileName", "fileSize", "contentType", "mimeType", "sha256")
+    } == {
+        "resourceType": "file",
+        "fileName": "report.pdf",
+        "fileSize": len(CONTENT),
+        "contentType": "application/pdf",
+        "mimeType": "application/pdf",
+        "sha256": hashlib.sha256(CONTENT).hexdigest(),
+    }
+    assert "file" not in gate
+    assert gate["ownerWallet"].lower() == derive_wallets().buyer.address
+    payment, bought = await shop.buy(gate)
+    assert bought.status == 200
+    assert bought.receipt is not None
+    body = bought.json()
+    assert {name: body[name] for name in ("fileName", "size", "contentType", "sha256")} == {
+        "fileName": "report.pdf",
+        "size": len(CONTENT),
+        "contentType": "application/pdf",
+        "sha256": gate["sha256"],
+    }
+    assert body["downloadUrl"].startswith(shop.url + "/files/")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.000Z", body["expiresAt"])
+    status, content, headers = await shop.get(body["downloadUrl"])
+    assert (status, content) == (200, CONTENT)
+    assert headers["Content-Disposition"] == "attachment; filename=\"report.pdf\"; filename*=UTF-8''report.pdf"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Type"] == "application/octet-stream"
+    again = await shop.owner.call(gate["accessUrl"], payment)
+    assert again.status == 200
+    assert again.headers["x-credits-remaining"] == "0"
+    assert (await shop.get(again.json()["downloadUrl"]))[1] == CONTENT
+    assert (await shop.owner.call(gate["accessUrl"], payment)).status == 402
+
+
+async def test_a_download_may_be_asked_about_continued_and_revalidated(shop: Shop) -> None:
+    link = await shop.link(await shop.gate())
+    size = len(CONTENT)
+    status, content, headers = await shop.get(link, "HEAD")
+    assert (status, content, headers["Content-Length"], headers["Accept-Ranges"]) == (200, b"", str(size), "bytes")
+    etag = headers["ETag"]
+    status, content, headers = await shop.get(link, Range="bytes=100-199")
+    assert (status, content, headers["Content-Range"]) == (206, CONTENT[100:200], f"bytes 100-199/{size}")
+    status, content, _ = await shop.get(link, Range=f"bytes={size - 5}-", If_Range=etag)
+    assert (status, content) == (206, CONTENT[-5:])
+    status, content, headers = await shop.get(link, Range=f"bytes={size}-")
+    assert (status, content, headers["Content-Range"]) == (416, b"", f"bytes */{size}")
+    assert (await shop.get(link, If_None_Match=etag))[:2] == (304, b"")
+    assert (await shop.get(link, If_Match='"other"'))[:2] == (412, b"")
+    assert (await shop.get(link, "OPTIONS"))[0] == 204
+    assert (await shop.get(link, "POST"))[0] == 405
+
+
+async def test_an_empty_file_and_one_of_many_chunks_are_files_like_others(shop: Shop) -> None:
+    for content in (b"", os.urandom(5_000_003).hex().encode()):
+        gate = await shop.gate(content)
+        assert gate["sha256"] == hashlib.sha256(content).hexdigest()
+        assert (await shop.get(await shop.link(gate)))[:2] == (200, content)
+
+
+async def test_an_html_file_is_never_a_page(shop: Shop) -> None:
+    form = form_of(None)
+    form.add_field("file", b"<script>alert(1)</script>", filename="a.html", content_type="text/html; charset=x")
+    _, gate = await shop.send("POST", PAYGATES, form)
+    assert (gate["fileName"], gate["contentType"]) == ("a.html", "text/html")
+    _, _, headers = await shop.get(await shop.link(gate))
+    assert headers["Content-Type"] == "application/octet-stream"
+    assert headers["Content-Disposition"].startswith("attachment; ")
+    assert headers["Content-Security-Policy"].startswith("sandbox")
+
+
+async def test_a_replaced_file_stays_behind_links_already_given_out(shop: Shop) -> None:
+    gate = await shop.gate(credits="3")
+    payment, first = await shop.buy(gate)
+    former = first.json()["downloadUrl"]
+    status, changed = await shop.send("PUT", f"{PAYGATES}/{gate['id']}", form_of(b"second", "b.txt", price=""))
+    assert (status, changed["fileName"], changed["fileSize"]) == (200, "b.txt", 6)
+    assert (await shop.get(former))[1] == CONTENT
+    second = (await shop.owner.call(gate["accessUrl"], payment)).json()["downloadUrl"]
+    assert (await shop.get(second))[1] == b"second"
+
+
+async def test_fields_of_a_file_paygate_change_without_its_file(shop: Shop) -> None:
+    gate = await shop.gate()
+    answer = await shop.owner.ask(
+        "PUT", f"{shop.url}{PAYGATES}/{gate['id']}", body={"price": "0.02"}, headers=shop.bearer
+    )
+    assert (answer.status, answer.json()["price"], answer.json()["fileName"]) == (200, "0.02", "report.pdf")
+    status, changed = await shop.send("PUT", f"{PAYGATES}/{gate['id']}", form_of(None, title="New", price=""))
+    assert (status, changed["title"], changed["sha256"]) == (200, "New", gate["sha256"])
+    for body in ({"targetUrl": "http://127.0.0.1:1/"}, {"resourceType": "url"}, {"headerAuthMode": "hmac"}):
+        answer = await shop.owner.ask("PUT", f"{shop.url}{PAYGATES}/{gate['id']}", body=body, headers=shop.bearer)
+        assert (answer.status, answer.error_code) == (400, "INVALID_PARAMETER")
+
+
+async def test_a_deleted_paygate_sells_no_more_and_its_links_live_on(shop: Shop) -> None:
+    gate = await shop.gate()
+    link = await shop.link(gate)
+    answer = await shop.owner.ask("DELETE", f"{shop.url}{PAYGATES}/{gate['id']}", headers=shop.bearer)
+    assert answer.status == 200
+    assert (await shop.owner.ask("GET", gate["accessUrl"])).status == 404
+    assert (await shop.get(link))[1] == CONTENT
+
+
+async def swept(database_path: Path, store: FileStore, later_ms: int) -> list[str]:
+    """What is left in the store after the hourly sweep, that much later, of a gateway that does not run."""
+    database = open_database(f"sqlite:///{database_path}")
+    try:
+        await Files(
+            database=database,
+            store=store,
+            keys=[b""],
+            public_url="",
+            lifetime_seconds=1,
+            clock_ms=lambda: clock_ms() + later_ms,
+        ).sweep()
+    finally:
+        await database.close()
+    return sorted([found.name async for found in store.listed()])
+
+
+async def test_the_sweep_deletes_what_nobody_sells_when_it_is_old_and_what_is_sold_never(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    database, root = tmp_path / "gate.db", tmp_path / "files"
+    store = LocalFiles(root, 0)
+    settings = FileSettings(root, 0, link_lifetime_seconds=43_200)
+    async with running_shop(embedded_chain, database, settings, store) as shop:
+        sold, replaced, deleted = await shop.gate(b"sold"), await shop.gate(b"former"), await shop.gate(b"deleted")
+        links = [await shop.link(gate) for gate in (sold, replaced, deleted)]
+        await shop.send("PUT", f"{PAYGATES}/{replaced['id']}", form_of(b"latter", price=""))
+        await shop.owner.ask("DELETE", f"{shop.url}{PAYGATES}/{deleted['id']}", headers=shop.bearer)
+        former_url = shop.url
+    for directory, name in (("objects", "0a" * 16), ("incoming", "0b" * 16)):
+        (root / directory / name).write_bytes(b"orphan")
+    assert len(await swept(database, store, 0)) == 6
+    assert len(await swept(database, store, DAY_MS - 60_000)) == 6
+    assert len(await swept(database, store, DAY_MS + 60_000)) == 2
+    async with running_shop(embedded_chain, database, settings, store) as shop:
+        answers = [await shop.get(link.replace(former_url, shop.url)) for link in links]
+        assert [answer[0] for answer in answers] == [200, 404, 404]
+        assert (await shop.get(await shop.link(await shop.read(replaced))))[1] == b"latter"
+
+
+async def test_who_is_not_logged_in_uploads_nothing(local_shop: Shop) -> None:
+    for bearer in ("", "Bearer x.y.z"):
+        status, answer = await local_shop.send("POST", PAYGATES, form_of(CONTENT), Authorization=bearer)
+        assert (status, answer["error"]["type"]) == (401, "authentication")
+    assert await local_shop.objects() == []
+
+
+BAD: dict[str, tuple[Callable[[], aiohttp.FormData | BytesIO | bytes], str, str]] = {
+    "no price": (lambda: form_of(CONTENT, price=""), "MISSING_PARAMETER", "price"),
+    "a price that is none": (lambda: form_of(CONTENT, price="free"), "INVALID_AMOUNT", "price"),
+    "no resourceType": (lambda: form_of(CONTENT, resourceType=""), "MISSING_PARAMETER", "resourceType"),
+    "another resourceType": (lambda: form_of(CONTENT, resourceType="url"), "INVALID_PARAMETER", "resourceType"),
+    "no file": (lambda: form_of(None), "MISSING_PARAMETER", "file"),
+    "a target too": (lambda: form_of(CONTENT, targetUrl="http://x.test/"), "INVALID_PARAMETER", "targetUrl"),
+    "an unknown field": (lambda: form_of(CONTENT, colour="red"), "INVALID_PARAMETER", "colour"),
+    "credits that are no number": (lambda: form_of(CONTENT, credits="many"), "INVALID_PARAMETER", "credits"),
+    "a boolean that is none": (lambda: form_of(CONTENT, isEnabled="1"), "INVALID_PARAMETER", "isEnabled"),
+    "a form that is none": (lambda: b"hello", "INVALID_PARAMETER", "body"),
+    "a form without its end": (
+        lambda: b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nhalf',
+        "INVALID_PARAMETER",
+        "body",
+    ),
+    "a hundred thousand parts": (
+        lambda: BytesIO(b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n' * 100_000 + b"--b--\r\n"),
+        "INVALID_PARAMETER",
+        "body",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_a_bad_form_is_told_what_is_wrong_and_leaves_nothing(local_shop: Shop, case: str) -> None:
+    make, code, where = BAD[case]
+    form = make()
+    own = {} if isinstance(form, aiohttp.FormData) else {"Content_Type": "multipart/form-data; boundary=b"}
+    status, answer = await local_shop.send("POST", PAYGATES, form, **own)
+    assert (status, answer["error"]["code"], answer["error"]["details"]["field"]) == (400, code, where)
+    assert await local_shop.objects() == []
+    listed = await local_shop.owner.ask("GET", local_shop.url + PAYGATES, headers=local_shop.bearer)
+    assert listed.json()["data"] == []
+
+
+async def test_two_files_a_file_elsewhere_and_large_fields_are_refused(local_shop: Shop) -> None:
+    twice = form_of(CONTENT)
+    twice.add_field("file", b"another", filename="x")
+    elsewhere = form_of(CONTENT)
+    elsewhere.add_field("logo", b"another", filename="x")
+    for form, expected in (
+        (twice, (400, "INVALID_PARAMETER")),
+        (elsewhere, (400, "INVALID_PARAMETER")),
+        (form_of(CONTENT, title="x" * 70_000), (413, "PAYLOAD_TOO_LARGE")),
+    ):
+        status, answer = await local_shop.send("POST", PAYGATES, form)
+        assert (status, answer["error"]["code"]) == expected
+    assert await local_shop.objects() == []
+
+
+async def test_a_url_paygate_takes_no_file_and_json_makes_no_file_paygate(local_shop: Shop) -> None:
+    shop = local_shop
+    made = await shop.owner.ask(
+        "POST", shop.url + PAYGATES, body={"price": "1", "targetUrl": "http://127.0.0.1:1/"}, headers=shop.bearer
+    )
+    assert made.json()["resourceType"] == "url"
+    status, answer = await shop.send("PUT", f"{PAYGATES}/{made.json()['id']}", form_of(CONTENT))
+    assert (status, answer["error"]["details"]["field"]) == (400, "file")
+    body = {"price": "1", "targetUrl": "http://127.0.0.1:1/", "resourceType": "file"}
+    refused = await shop.owner.ask("POST", shop.url + PAYGATES, body=body, headers=shop.bearer)
+    assert (refused.status, refused.json()["error"]["details"]["field"]) == (400, "resourceType")
+    assert await shop.objects() == []
+
+
+@pytest.mark.parametrize("sent_bytes", [0, 200, 100_000, 1_500_000])
+async def test_an_upload_that_is_cut_is_never_sold_and_leaves_nothing(local_shop: Shop, sent_bytes: int) -> None:
+    """At a random byte of head, field or file the connection is reset."""
+    parts = urlsplit(local_shop.url)
+    head = b'--b\r\nContent-Disposition: form-data; name="price"\r\n\r\n1\r\n--b\r\n'
+    head += b'Content-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+    body = head + bytes(3_000_000)
+    request = (
+        f"POST {PAYGATES} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: {local_shop.bearer['Authorization']}\r\n"
+        f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(request + body[:sent_bytes])
+    await writer.drain()
+    await asyncio.sleep(0.2)
+    writer.transport.abort()
+    async with asyncio.timeout(10):
+        while await local_shop.objects():  # noqa: ASYNC110 - of another party's doing
+            await asyncio.sleep(0.05)
+    listed = await local_shop.owner.ask("GET", local_shop.url + PAYGATES, headers=local_shop.bearer)
+    assert listed.json()["data"] == []
+
+
+async def test_a_link_that_was_changed_or_is_over_gives_nothing(local_shop: Shop) -> None:
+    link = await local_shop.link(await local_shop.gate())
+    other = await local_shop.link(await local_shop.gate(b"other"))
+    path, _, query = link.partition("?")
+    other_path = other.partition("?")[0]
+    assert (await local_shop.get(link))[0] == 200
+    for changed in (f"{other_path}?{query}", link[:-1] + ("A" if link[-1] != "A" else "B"), path, path + "?x=1"):
+        status, body, _ = await local_shop.get(changed)
+        assert (status, json.loads(body)["error"]["code"]) == (403, "FORBIDDEN"), changed
+    for strange in ("/files/", "/files", "/files/..%2f..%2fetc%2fpasswd", "/files/%00", "/files/" + "a" * 5000):
+        assert (await local_shop.get(f"{local_shop.url}{strange}?{query}"))[0] == 404, strange
+    await asyncio.sleep(3)
+    status, body, _ = await local_shop.get(link)
+    assert (status, "expired" in json.loads(body)["error"]["message"]) == (403, True)
+
+
+async def test_a_content_that_was_lost_is_unavailable_never_something_else(local_shop: Shop) -> None:
+    gate = await local_shop.gate()
+    link = await local_shop.link(gate)
+    (name,) = await local_shop.objects()
+    await local_shop.store.delete(name)
+    status, body, headers = await local_shop.get(link)
+    assert (status, json.loads(body)["error"]["code"]) == (503, "UNAVAILABLE")
+    assert "Retry-After" in headers
+
+
+async def test_too_little_free_space_refuses_the_upload_and_nothing_else(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    settings = FileSettings(tmp_path / "files", min_free_bytes=2**60)
+    store = LocalFiles(tmp_path / "files", 0)
+    async with running_shop(embedded_chain, tmp_path / "gate.db", settings, store) as shop:
+        status, answer = await shop.send("POST", PAYGATES, form_of(CONTENT))
+        assert (status, answer["error"]["code"]) == (503, "UNAVAILABLE")
+        assert await shop.objects() == []
+
+
+async def test_a_reader_who_leaves_ends_the_reading(shop: Shop) -> None:
+    """Of a large file only what the sockets hold is read for somebody who does not take it."""
+    link = await shop.link(await shop.gate(bytes(40 * 1024 * 1024)))
+    parts = urlsplit(link)
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(f"GET {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        assert await reader.read(1000)
+        writer.transport.abort()
+    assert (await shop.get(link, Range="bytes=0-9"))[1] == bytes(10)

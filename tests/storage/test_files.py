@@ -1,0 +1,166 @@
+"""Both stores of files keep whole objects only, whatever cuts an upload (contract 4.8; security A-45)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.storage.s3_server import s3_server
+from tollkeeper.storage.files import FileMissingError, FileStore, FileStoreError, FileStoreFullError, LocalFiles
+from tollkeeper.storage.files_s3 import S3Files
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    with s3_server("files") as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, s3_url: str) -> FileStore:
+    if request.param == "local":
+        return LocalFiles(tmp_path / "files", min_free_bytes=0)
+    return s3_store(s3_url, prefix=os.urandom(4).hex())
+
+
+def s3_store(url: str, prefix: str = "", bucket: str = "files") -> S3Files:
+    return S3Files(bucket, prefix, endpoint=url, access_key_id="test", secret_access_key="test", region="us-east-1")
+
+
+def new_id() -> str:
+    return os.urandom(16).hex()
+
+
+async def written(store: FileStore, content: bytes, file_id: str) -> None:
+    upload = await store.begin(file_id, len(content))
+    for start in range(0, len(content), MIB):
+        await upload.write(content[start : start + MIB])
+    whole = await upload.finish()
+    assert (whole.file_id, whole.size_bytes) == (file_id, len(content))
+    assert whole.sha256 == hashlib.sha256(content).hexdigest()
+
+
+async def joined(parts: AsyncIterator[bytes]) -> bytes:
+    return b"".join([part async for part in parts])
+
+
+async def names(store: FileStore) -> list[str]:
+    return sorted([found.name async for found in store.listed()])
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, MIB, 17 * MIB + 5])
+async def test_what_was_written_is_read_whole_and_in_any_part(store: FileStore, size_bytes: int) -> None:
+    content, file_id = os.urandom(size_bytes), new_id()
+    await written(store, content, file_id)
+    assert await joined(store.read(file_id, 0, size_bytes)) == content
+    for start, end in (
+        (0, 1),
+        (size_bytes // 2, size_bytes),
+        (size_bytes // 3, size_bytes // 2),
+        (size_bytes, size_bytes),
+    ):
+        assert await joined(store.read(file_id, start, min(end, size_bytes))) == content[start:end]
+    assert await names(store) == [file_id]
+
+
+async def test_an_upload_that_is_given_up_never_becomes_an_object(store: FileStore) -> None:
+    file_id = new_id()
+    upload = await store.begin(file_id, 20 * MIB)
+    for _ in range(20):
+        await upload.write(os.urandom(MIB))
+    await upload.abort()
+    with pytest.raises(FileMissingError):
+        await joined(store.read(file_id, 0, 1))
+    assert await names(store) == []
+
+
+async def test_an_upload_that_is_just_forgotten_is_no_object_and_can_be_swept(store: FileStore) -> None:
+    file_id = new_id()
+    upload = await store.begin(file_id, None)
+    await upload.write(b"half")
+    with pytest.raises(FileMissingError):
+        await joined(store.read(file_id, 0, 1))
+    for name in await names(store):
+        await store.delete(name)
+    assert await names(store) == []
+    await upload.abort()
+
+
+async def test_deleting_twice_is_deleting_once(store: FileStore) -> None:
+    file_id = new_id()
+    await written(store, b"content", file_id)
+    await store.delete(file_id)
+    await store.delete(file_id)
+    with pytest.raises(FileMissingError):
+        await joined(store.read(file_id, 0, 1))
+
+
+async def test_a_store_that_works_passes_its_check_and_keeps_nothing_of_it(store: FileStore) -> None:
+    await store.check()
+    assert await names(store) == []
+
+
+async def test_too_little_free_space_refuses_before_and_while_writing(tmp_path: Path) -> None:
+    full = LocalFiles(tmp_path / "files", min_free_bytes=2**60)
+    with pytest.raises(FileStoreFullError):
+        await full.begin(new_id(), None)
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    nearly = LocalFiles(tmp_path / "files", min_free_bytes=free // 2)
+    with pytest.raises(FileStoreFullError):
+        await nearly.begin(new_id(), free)
+    assert await names(nearly) == []
+
+
+@contextmanager
+def no_file_larger_than(size_bytes: int) -> Iterator[None]:
+    """The kernel refuses to write beyond that, as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_write_that_the_disk_refuses_is_full_and_leaves_nothing(tmp_path: Path) -> None:
+    store = LocalFiles(tmp_path / "files", min_free_bytes=0)
+    upload = await store.begin(new_id(), None)
+    await upload.write(bytes(MIB))
+    with no_file_larger_than(MIB + 10), pytest.raises(FileStoreFullError):
+        await upload.write(bytes(MIB))
+    await upload.abort()
+    assert await names(store) == []
+
+
+async def test_a_directory_that_cannot_be_used_is_an_error_of_the_store(tmp_path: Path) -> None:
+    (tmp_path / "files").write_text("not a directory")
+    with pytest.raises(FileStoreError):
+        await LocalFiles(tmp_path / "files", min_free_bytes=0).begin(new_id(), None)
+
+
+async def test_an_object_that_lost_its_end_is_an_error_never_a_short_read(tmp_path: Path) -> None:
+    store, file_id = LocalFiles(tmp_path, min_free_bytes=0), new_id()
+    await written(store, b"0123456789", file_id)
+    os.truncate(tmp_path / "objects" / file_id, 4)
+    with pytest.raises(FileStoreError, match="shorter"):
+        await joined(store.read(file_id, 0, 10))
+
+
+async def test_an_s3_store_that_is_not_there_or_refuses_is_an_error_of_the_store(s3_url: str) -> None:
+    absent = s3_store(s3_url, bucket="absent")
+    with pytest.raises(FileStoreError) as caught:
+        await absent.check()
+    assert re.search("test|Signature", str(caught.value)) is None
+    upload = await absent.begin(new_id(), 1)
+    with pytest.raises(FileStoreError):  # noqa: PT012 - which of the two meets it is the store's
+        await upload.write(b"x")
+        await upload.finish()
