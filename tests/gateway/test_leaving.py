@@ -18,7 +18,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
-from tollkeeper.gateway import access
+from tollkeeper.gateway import crediting
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
@@ -65,16 +65,16 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(chain: ChainUnderTest, target: RecordingTarget, folder: Path, **changes: Any) -> AsyncIterator[Shop]:
+async def shop(chain_url: str, target: RecordingTarget, folder: Path, **changes: Any) -> AsyncIterator[Shop]:
     path = folder / "gateway.db"
-    async with composed(chain.url, path, **changes) as url, Buyer(derive_wallets().buyer) as buyer:
+    async with composed(chain_url, path, **changes) as url, Buyer(derive_wallets().buyer) as buyer:
         yield Shop(url, path, target, buyer)
 
 
 async def test_every_call_by_credit_token_has_an_end_whenever_its_client_leaves(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
-    async with shop(embedded_chain, target, tmp_path) as there:
+    async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=200)
         token = (await there.buyer.call(gate["accessUrl"], await there.payment(gate))).headers["x-credit-token"]
         request = there.request(gate, X_Credit_Token=token)
@@ -96,7 +96,7 @@ async def test_every_first_call_has_an_end_whenever_its_client_leaves(
 
     async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub, run_hostile_hub(hub) as between:
         between.settling = tell
-        async with shop(embedded_chain, target, tmp_path, role=Role.GATEWAY, hub_url=between.url) as there:
+        async with shop(embedded_chain.url, target, tmp_path, role=Role.GATEWAY, hub_url=between.url) as there:
             gate = await there.gate()
             for number in range(40):
                 settled.clear()
@@ -119,7 +119,7 @@ async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_to
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
         await request.reader.read()
 
-    async with shop(embedded_chain, target, tmp_path, drain_seconds=1) as there:
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
         gate = await there.gate(credits=20)
         half = await there.gate(credits=20, targetUrl=target.url + "/half")
         requests = []
@@ -143,14 +143,14 @@ async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_to
 async def test_a_gate_that_changes_whenever_it_is_asked_is_a_503_at_the_deadline(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with shop(embedded_chain, target, tmp_path) as there:
+    async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=3)
         payment = await there.payment(gate)
         assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
         another_process = "UPDATE paygates SET version = version + 1"
         with contextlib.closing(sqlite3.connect(there.database)) as books, books:
             books.execute(another_process)
-        monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 0)
+        monkeypatch.setattr(crediting, "SETTLE_WAIT_SECONDS", 0)
         late = await there.buyer.call(gate["accessUrl"], payment)
         assert (late.status, late.json()["error"]["code"], "retry-after" in late.headers) == (503, "UNAVAILABLE", True)
         monkeypatch.undo()
