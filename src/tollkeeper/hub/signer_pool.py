@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Relayer:
-    """One signer with what it may sign and spend. `in_flight`: transactions that requests of this process carry."""
+    """One signer with what it may sign and spend. `in_flight`: settlements that requests of this process carry."""
 
     signer: Signer
     policy: SignerPolicy
     purse: Purse
     in_flight: int = 0
 
-    @property
-    def can_pay(self) -> bool:
-        """Does its money last for one more than is on its way? Yes while nobody has looked."""
-        return self.purse.affordable is None or self.purse.affordable > self.in_flight
+    def can_pay(self, count: int = 1) -> bool:
+        """Does its money last for so many more than are on their way? Yes while nobody has looked."""
+        return self.purse.affordable is None or self.purse.affordable >= self.in_flight + count
 
 
 class SignerPool:
@@ -44,20 +43,24 @@ class SignerPool:
             msg = "a network needs at least one signing key, and each key once"
             raise ValueError(msg)
 
-    def pick(self) -> Relayer:
-        """Who signs next. Raises: UNAVAILABLE where no signer has gas money left."""
-        count = len(self.relayers)
-        in_turn = [self.relayers[(self._turn + step) % count] for step in range(count)]
-        able = [relayer for relayer in in_turn if relayer.can_pay]
+    def can_pay(self, count: int) -> bool:
+        """Does any signer's money last for so many more?"""
+        return any(relayer.can_pay(count) for relayer in self.relayers)
+
+    def pick(self, count: int = 1) -> Relayer:
+        """Who signs next, for so many settlements. Raises: UNAVAILABLE where no signer has the gas money for them."""
+        in_all = len(self.relayers)
+        in_turn = [self.relayers[(self._turn + step) % in_all] for step in range(in_all)]
+        able = [relayer for relayer in in_turn if relayer.can_pay(count)]
         if not able:
             raise unavailable("the hub's accounts have no gas money on this network")
         picked = min(able, key=lambda relayer: relayer.in_flight)
-        self._turn = (self.relayers.index(picked) + 1) % count
+        self._turn = (self.relayers.index(picked) + 1) % in_all
         return picked
 
     def require_money(self) -> None:
         """Raises: UNAVAILABLE where no signer has gas money left."""
-        if not any(relayer.can_pay for relayer in self.relayers):
+        if not self.can_pay(1):
             raise unavailable("the hub's accounts have no gas money on this network")
 
     def holds(self, address: str) -> bool:

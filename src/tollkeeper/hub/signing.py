@@ -113,8 +113,9 @@ class Signing:
             plain = await account.company.plain(account.chain, [ready.order.payload for ready in party])
         groups = [[ready] for ready, is_plain in zip(party, plain, strict=True) if not is_plain]
         together = [ready for ready, is_plain in zip(party, plain, strict=True) if is_plain]
-        if together:
-            groups.append(together)
+        # Where no signer's money lasts for all of them, it may last for some.
+        is_affordable = account.signers.can_pay(len(together))
+        groups += [together] if together and is_affordable else [[ready] for ready in together]
         outcomes: dict[str, Signed | Exception] = {}
 
         async def go(group: list[_Ready]) -> None:
@@ -129,7 +130,7 @@ class Signing:
 
     async def _together(self, account: Account, party: Sequence[_Ready], carrier: Carrier | None) -> list[Signed]:
         """One transaction for all of them that are won. Raises: UNAVAILABLE, StorageError."""
-        relayer = account.signers.pick()
+        relayer = account.signers.pick(len(party))
         fees = max((ready.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
         payloads = {ready.row_id: ready.order.payload for ready in party}
 
