@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+from unicodedata import category, normalize
+from urllib.parse import unquote_to_bytes
 
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code, invalid
@@ -114,6 +116,9 @@ _QUERY = re.compile(rb"[\x21\x22\x24-\x5b\x5d-\x7e]*")  # printable, without "#"
 _SUBPATH = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,=:@/]|%[0-9A-Fa-f]{2})*")  # RFC 3986 pchar, without ";"
 # Escapes that a target may undo into a separator: "/", "\", ";", ".", control characters.
 _SUBPATH_ESCAPES = re.compile(rb"%(?:2f|5c|3b|2e|[01][0-9a-f]|7f)", re.IGNORECASE)
+_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
+_SEPARATORS: Final = frozenset("./\\;%")  # also as what a wide or a ligature form is folded into
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +336,29 @@ def _may_run_scripts(content_types: list[bytes]) -> bool:
     return b"/" not in media_type or b"ml" in media_type or b"svg" in media_type or media_type.startswith(b"multipart/")
 
 
+def _is_plain(subpath: bytes) -> bool:
+    """Can every reader only understand this path in one way, however often it undoes escapes and whatever it folds?"""
+    if not (subpath.startswith(b"/") and _SUBPATH.fullmatch(subpath)) or _SUBPATH_ESCAPES.search(subpath):
+        return False
+    try:
+        text = unquote_to_bytes(subpath).decode("utf-8")
+    except UnicodeDecodeError:  # an overlong "/" too
+        return False
+    if _ESCAPE.search(text):  # it would be undone where escapes are undone twice
+        return False
+    for character in "" if text.isascii() else text:
+        if not character.isascii() and (
+            _SEPARATORS & set(normalize("NFKC", character)) or category(character) in _INVISIBLE
+        ):
+            return False
+    segments = text.split("/")[1:]
+    return not any(segment == "" for segment in segments[:-1]) and not any(
+        segment and not segment.strip(". ") for segment in segments
+    )
+
+
 def _check_subpath(subpath: bytes) -> bytes:
-    decided = subpath.startswith(b"/") and _SUBPATH.fullmatch(subpath) and not _SUBPATH_ESCAPES.search(subpath)
-    if not decided or any(segment in (b".", b"..") for segment in subpath.split(b"/")) or b"//" in subpath:
+    if not _is_plain(subpath):
         raise ApiError(
             Code.INVALID_PARAMETER,
             "the path below the slug contains a part that could be read in two ways",

@@ -13,11 +13,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, invalid
+from tollkeeper.core.forwarding import is_target_header_allowed, name_rules
 from tollkeeper.core.limits import (
     ACCEPTS_MAX,
     CREDITS_EXPIRE_AFTER_MAX_SECONDS,
     CREDITS_MAX,
     DESCRIPTION_LENGTH,
+    TARGET_HEADERS_MAX,
+    TARGET_HEADERS_SIZE_BYTES,
     TITLE_LENGTH,
 )
 from tollkeeper.core.networks import normalise
@@ -57,15 +60,14 @@ RESERVED_SLUGS: Final = frozenset(
 )
 _SLUG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{2,63}", re.ASCII)
 _MIME_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}", re.ASCII)
+_HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 # Fields whose other values come with a later capability: the one value that means today's behaviour.
 FIXED: Final[dict[str, Any]] = {
-    "allowSubpaths": False,
     "stream": False,
-    "targetHeaders": {},
 }
 
 
@@ -199,6 +201,24 @@ def within(error: ApiError, field: str) -> ApiError:
     return ApiError(error.code, error.message, details={**(error.details or {}), "field": field})
 
 
+def _target_headers(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or len(value) > TARGET_HEADERS_MAX:
+        raise invalid("targetHeaders", f"targetHeaders must be an object of at most {TARGET_HEADERS_MAX} headers")
+    names: set[bytes] = set()
+    for name, text in value.items():
+        if not name.isascii() or not is_target_header_allowed(name.encode()):
+            message = "targetHeaders has a name that is none, or that is the gateway's to send or to keep back"
+            raise invalid("targetHeaders", message)
+        if not isinstance(text, str) or _HEADER_VALUE.fullmatch(text) is None:
+            raise invalid("targetHeaders", "the values of targetHeaders must be printable ASCII")
+        names.add(name_rules(name.encode()).normal)
+    if len(names) != len(value):
+        raise invalid("targetHeaders", "targetHeaders has a name in two spellings")
+    if sum(len(name) + len(text) for name, text in value.items()) > TARGET_HEADERS_SIZE_BYTES:
+        raise invalid("targetHeaders", f"targetHeaders must have at most {TARGET_HEADERS_SIZE_BYTES} characters in all")
+    return tuple(value.items())
+
+
 def _expire_after(value: object) -> int | None:
     if value is not None and (type(value) is not int or not 1 <= value <= CREDITS_EXPIRE_AFTER_MAX_SECONDS):
         message = f"creditsExpireAfter must be null or an integer from 1 to {CREDITS_EXPIRE_AFTER_MAX_SECONDS} seconds"
@@ -220,6 +240,8 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "onFailure": ("on_failure", lambda value: _choice(value, "onFailure", OnFailure)),
     "creditsExpireAfter": ("credits_expire_after_seconds", _expire_after),
     "accepts": ("accepts", _accepts),
+    "allowSubpaths": ("allow_subpaths", lambda value: _boolean(value, "allowSubpaths")),
+    "targetHeaders": ("target_headers", _target_headers),
     "isEnabled": ("is_enabled", lambda value: _boolean(value, "isEnabled")),
     "mimeType": ("mime_type", _mime_type),
     "network": ("network", lambda value: normalise(value).name),
@@ -239,6 +261,8 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
     "on_failure": OnFailure.CONSUME,
     "credits_expire_after_seconds": None,
     "accepts": (),
+    "allow_subpaths": False,
+    "target_headers": (),
 }
 
 

@@ -78,6 +78,8 @@ class PayGate:
     credits_expire_after_seconds: int | None = None
     accepts: tuple[Recipient, ...] = ()
     file: StoredFile | None = None
+    allow_subpaths: bool = False
+    target_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     former: tuple[FormerPrice, ...] = ()
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
 
@@ -286,7 +288,8 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "creditsExpireAfter": gate.credits_expire_after_seconds,
         **FIXED,
         **_content_body(gate.file),
-        "targetHeaders": [],
+        "allowSubpaths": gate.allow_subpaths,
+        "targetHeaders": [name for name, _ in gate.target_headers],
         "ownerWallet": None if gate.owner_wallet is None else shown_address(gate.owner_wallet),
         "createdAt": iso(gate.created_ms),
         "updatedAt": iso(gate.updated_ms),

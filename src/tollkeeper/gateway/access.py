@@ -93,13 +93,10 @@ class PaidCall(Crediting):
     def arrive(self) -> None:
         """A request came in."""
         self.call.on_gone = self._client_gone
-        asked = self.asked
-        if asked.is_below:
-            self._answer_refusal(ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug"))
-            return
-        opened = self.access.gates.kept(asked.slug)
+        slug = self.asked.slug
+        opened = self.access.gates.kept(slug)
         if opened is None:
-            self.in_task(self._open(asked.slug))
+            self.in_task(self._open(slug))
         else:
             self.guard(self._check, opened)
 
@@ -124,7 +121,7 @@ class PaidCall(Crediting):
             return
         calls.check_method(gate, call)
         calls.check_size(call, self.access.body_limit_bytes)
-        calls.check_forwardable(call, self.asked, opened.target, opened.wire)
+        calls.check_forwardable(call, self.asked, opened)
         if gate.require_auth or (not opened.takes_header and b"authorization" in call.head.header):
             self.enter(Stage.LOGIN)
             self.in_task(self._log_in())

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.api import clock_ms
-from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.errors import ApiError, Code, invalid, payment_error
 from tollkeeper.core.evm import checksum_address
-from tollkeeper.core.forwarding import VIA, caller_lines, gateway_headers, header_lines, request_target
+from tollkeeper.core.forwarding import VIA, caller_lines, gateway_headers, header_lines, name_rules, request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.target_signing import NONCE_SIZE_BYTES, SIGNATURE_NAMES, HmacSecret, SignedCall, signature_lines
 from tollkeeper.core.wire import encode_header
@@ -66,7 +66,13 @@ def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
     )
     lines = header_lines([(b"host", target.authority.encode("ascii")), *own, (b"via", VIA)])
     path = request_target(target, b"", b"")
-    return GateWire(path, lines, SIGNATURE_NAMES, gate.secrets) if gate.secrets else GateWire(path, lines)
+    if not gate.secrets and not gate.target_headers:
+        return GateWire(path, lines)
+    owners = [(name.encode(), value.encode()) for name, value in gate.target_headers]
+    withheld = frozenset(name_rules(name).normal for name, _ in owners) | (
+        SIGNATURE_NAMES if gate.secrets else _NOTHING
+    )
+    return GateWire(path, lines + header_lines(owners), withheld, gate.secrets)
 
 
 def is_preflight(call: InboundCall) -> bool:
@@ -146,7 +152,7 @@ class Asked:
 
     slug: str
     query: bytes
-    is_below: bool
+    subpath: bytes
     has_proof: bool
     lines: bytes | None = None
     withheld: frozenset[bytes] = _NOTHING
@@ -158,19 +164,28 @@ def asked_by(call: InboundCall) -> Asked:
     asked: Asked | None = head.notes
     if asked is None:
         path, _, query = head.target.partition(b"?")
-        slug, slash, _ = path[1:].partition(b"/")
+        slug, slash, below = path[1:].partition(b"/")
         has_proof = b"x-payment" in head.header or bool(head.header.get(b"x-credit-token"))
-        asked = head.notes = Asked(slug.decode("ascii"), query, bool(slash), has_proof)
+        asked = head.notes = Asked(slug.decode("ascii"), query, slash + below, has_proof)
     return asked
 
 
-def check_forwardable(call: InboundCall, asked: Asked, target: TargetUrl | None, wire: GateWire) -> None:
-    """Raises: INVALID_PARAMETER for what no target could be sent; before a credit is spent for it."""
+def check_forwardable(call: InboundCall, asked: Asked, opened: OpenGate) -> None:
+    """Raises: what no target could be sent, before a credit is spent for it.
+
+    NOT_FOUND for a path below a slug that has none, INVALID_PARAMETER for one that could be read in two ways and for
+    whatever else cannot be sent on; a WebSocket too.
+    """
+    target, wire = opened.target, opened.wire
+    if asked.subpath and (target is None or not opened.gate.allow_subpaths):
+        raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
     if target is None:
         return
     if asked.lines is None or asked.withheld is not wire.withheld:
-        if asked.query:
-            request_target(target, b"", asked.query)
+        if b"sec-websocket-key" in call.head.header:
+            raise invalid("Upgrade", "a PayGate forwards HTTP requests, and no WebSocket connection")
+        if asked.query or asked.subpath:
+            request_target(target, asked.subpath, asked.query)
         asked.lines = caller_lines(call.head.headers, wire.withheld)
         asked.withheld = wire.withheld
 
@@ -193,7 +208,7 @@ def target_head(
         framing = b""
     return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\n%b\r\n" % (
         call.method.encode(),
-        request_target(opened.target, b"", asked.query) if asked.query else opened.wire.path,
+        request_target(opened.target, asked.subpath, asked.query) if asked.query or asked.subpath else opened.wire.path,
         opened.wire.lines,
         asked.lines or b"",
         _buyer_lines(purchase.id, purchase.payer),
@@ -214,7 +229,7 @@ def signature_of(
     """The header lines that sign the request to the target of a gate that wants it."""
     target = opened.target
     assert target is not None  # noqa: S101 - a file PayGate signs nothing
-    path = request_target(target, b"", asked.query)
+    path = request_target(target, asked.subpath, asked.query)
     signed = SignedCall(
         method=call.method,
         target_uri=f"{target.scheme}://{target.authority}{path.decode('ascii')}",

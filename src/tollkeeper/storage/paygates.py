@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _Q = load_queries("gateway.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _DECODE_ACCEPTS: Final = msgspec.json.Decoder(tuple[Recipient, ...]).decode
+_DECODE_HEADERS: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 # An owner who changes the price more often than this within two minutes gives up the oldest of them.
 _FORMER_VERSIONS_MAX: Final = 100
 
@@ -142,6 +143,17 @@ class PayGates:
 
     def _sealed_accepts(self, accepts: tuple[Recipient, ...], table: str, row: str | int) -> bytes | None:
         return self._seal(_ENCODE(accepts).decode(), table, row, "accepts") if accepts else None
+
+    def _headers(self, row: Row) -> tuple[tuple[str, str], ...]:
+        sealed = row["target_headers"]
+        if sealed is None:
+            return ()
+        return _DECODE_HEADERS(self._unseal(sealed, "paygates", row["id"], "target_headers"))
+
+    def _sealed_headers(self, gate: PayGate) -> bytes | None:
+        if not gate.target_headers:
+            return None
+        return self._seal(_ENCODE(gate.target_headers).decode(), "paygates", gate.id, "target_headers")
 
     def _seal(self, text: str, table: str, row: str | int, column: str) -> bytes:
         return seal(self._ring, text.encode(), place(table, row, column), self._random(NONCE_SIZE_BYTES))
@@ -285,6 +297,8 @@ class PayGates:
             "network": gate.network,
             "payment_address": self._seal(gate.payment_address, "paygates", gate.id, "payment_address"),
             "accepts": self._sealed_accepts(gate.accepts, "paygates", gate.id),
+            "allow_subpaths": int(gate.allow_subpaths),
+            "target_headers": self._sealed_headers(gate),
             "mime_type": gate.mime_type,
             "is_enabled": int(gate.is_enabled),
             "header_auth_mode": gate.header_auth_mode.value,
@@ -310,6 +324,8 @@ class PayGates:
             network=row["network"],
             payment_address=self._unseal(row["payment_address"], "paygates", row["id"], "payment_address"),
             accepts=self._accepts(row["accepts"], "paygates", row["id"]),
+            allow_subpaths=bool(row["allow_subpaths"]),
+            target_headers=self._headers(row),
             mime_type=row["mime_type"],
             is_enabled=bool(row["is_enabled"]),
             header_auth_mode=HeaderAuthMode(row["header_auth_mode"]),

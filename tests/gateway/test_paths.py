@@ -1,0 +1,172 @@
+"""What is below a slug: one reading of every path, no unpaid hit, no way out of the target's folder (contract 3.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.gateway.market import Market
+from tests.gateway.path_tricks import GOOD, escapes, tricks
+
+
+async def raw(url: str, target: bytes, *lines: bytes) -> tuple[int, dict[str, str]]:
+    """Status and headers of the answer to a request line that no client would send."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        head = [b"GET %b HTTP/1.1" % target, b"Host: %b" % parts.netloc.encode(), b"Connection: close", *lines]
+        writer.write(b"\r\n".join(head) + b"\r\n\r\n")
+        answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).decode("latin-1")
+    finally:
+        writer.close()
+    status, *rest = answer[:-4].split("\r\n")
+    return int(status.split(" ")[1]), {
+        name.lower(): value for name, _, value in (line.partition(": ") for line in rest)
+    }
+
+
+async def balance(market: Market, payment: str) -> int:
+    (held,) = (await market.ask("GET", "/api/v1/credits", headers={"X-Payment": payment})).json()["data"]
+    remaining: int = held["remaining"]
+    return remaining
+
+
+async def folder_gate(market: Market, **fields: object) -> dict[str, Any]:
+    return await market.gate(targetUrl=market.target.url + "/base/dir", credits=5000, **fields)
+
+
+async def test_no_path_reaches_the_target_unpaid(market: Market) -> None:
+    gate = await folder_gate(market, allowSubpaths=True)
+    slug = gate["slug"].encode()
+    paths = tricks(slug)
+    assert len(paths) >= 300
+    for path in [*paths, *(b"/" + slug + good for good in GOOD)]:
+        status, _ = await raw(gate["accessUrl"], path)
+        assert status in {400, 402, 404}, path
+    assert market.target.requests == []
+
+
+@pytest.mark.parametrize("below", [True, False])
+async def test_no_path_leaves_the_targets_folder(market: Market, below: bool) -> None:  # noqa: FBT001 - a case
+    gate = await folder_gate(market, allowSubpaths=below)
+    payment = await market.payment(gate)
+    assert (await market.pay(gate, payment)).status == 200
+    line = b"X-Payment: " + payment.encode()
+    market.target.requests.clear()
+    served = 0
+    for path in tricks(gate["slug"].encode()):
+        status, headers = await raw(gate["accessUrl"], path, line)
+        assert status in {200, 400, 404}, (path, status)
+        served += status == 200
+        assert len(market.target.requests) == served, path
+        if status == 200:
+            seen = market.target.requests[-1].path
+            assert seen.split("?")[0].startswith("/base/dir"), path
+            assert not escapes(seen, "/base/dir"), (path, seen)
+        else:
+            assert "x-purchase-id" not in headers
+    assert await balance(market, payment) == 4999 - served  # what was refused cost nothing
+
+
+async def test_plain_paths_below_the_slug_are_forwarded_as_they_came(market: Market) -> None:
+    gate = await folder_gate(market, allowSubpaths=True)
+    payment = await market.payment(gate)
+    line = b"X-Payment: " + payment.encode()
+    for path in GOOD:
+        status, headers = await raw(gate["accessUrl"], b"/" + gate["slug"].encode() + path, line)
+        assert status == 200, path
+        assert headers["x-purchase-id"]
+        assert market.target.requests[-1].path == "/base/dir" + path.decode()
+
+
+async def test_the_callers_query_follows_the_targets_own_below_the_slug_too(market: Market) -> None:
+    gate = await market.gate(targetUrl=market.target.url + "/v1/?key=1", allowSubpaths=True, credits=3)
+    payment = await market.payment(gate)
+    await market.ask("GET", gate["accessUrl"] + "/a/b?x=2", headers={"X-Payment": payment})
+    await market.ask("GET", gate["accessUrl"], headers={"X-Payment": payment})
+    assert [request.path for request in market.target.requests] == ["/v1/a/b?key=1&x=2", "/v1/?key=1"]
+
+
+async def test_without_the_setting_there_is_nothing_below_a_slug(market: Market) -> None:
+    gate = await folder_gate(market)
+    payment = await market.payment(gate)
+    for path in ("/", "/a", "/a/b"):
+        answer = await market.ask("GET", gate["accessUrl"] + path, headers={"X-Payment": payment})
+        assert (answer.status, answer.error_code) == (404, "NOT_FOUND")
+    changed = await market.ask("PUT", f"/api/v1/paygates/{gate['id']}", body={"allowSubpaths": True})
+    assert changed.json()["allowSubpaths"] is True
+    assert (await market.ask("GET", gate["accessUrl"] + "/a", headers={"X-Payment": payment})).status == 200
+    await market.ask("PUT", f"/api/v1/paygates/{gate['id']}", body={"allowSubpaths": False})
+    again = await market.ask("GET", gate["accessUrl"] + "/a", headers={"X-Payment": payment})
+    assert (again.status, again.error_code) == (404, "NOT_FOUND")
+    assert [request.path for request in market.target.requests] == ["/base/dir/a"]
+
+
+async def test_a_websocket_is_refused_before_anything_is_paid(market: Market) -> None:
+    gate = await market.gate(credits=5)
+    payment, _ = await market.buy(gate)
+    handshake = (
+        b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    )
+    answers = [
+        await raw(gate["accessUrl"], b"/" + gate["slug"].encode(), *handshake[1:], *handshake[:1], *paid)
+        for paid in ((), (b"X-Payment: " + payment.encode(),))
+    ]
+    assert [status for status, _ in answers] == [400, 400]
+    assert await balance(market, payment) == 4
+    assert len(market.target.requests) == 1
+
+
+# Headers of the owner's own
+
+
+async def test_the_owners_headers_are_sent_and_never_shown_again(market: Market) -> None:
+    secret = "sk_live_51-hush"
+    gate = await market.gate(credits=9, targetHeaders={"X-Api-Key": secret, "accept": "application/json"})
+    assert gate["targetHeaders"] == ["X-Api-Key", "accept"]
+    path = f"/api/v1/paygates/{gate['id']}"
+    for answer in (await market.ask("GET", path), await market.ask("PUT", path, body={"title": "x"})):
+        assert answer.json()["targetHeaders"] == ["X-Api-Key", "accept"]
+        assert secret.encode() not in answer.body
+    payment = await market.payment(gate)
+    answer = await market.pay(gate, payment, x_api_key="forged", X_API_KEY="forged", Accept="text/html")
+    assert answer.status == 200
+    assert secret not in str(answer.headers)
+    spoofed = await raw(
+        gate["accessUrl"],
+        b"/" + gate["slug"].encode(),
+        b"X-Payment: " + payment.encode(),
+        b"x_api_key: forged",
+        b"X_Api-Key: forged",
+        b"ACCEPT: */*",
+    )
+    assert spoofed[0] == 200
+    for request in market.target.requests:
+        assert request.header("x-api-key") == secret
+        assert request.header("accept") == "application/json"
+        assert b"forged" not in request.raw_head
+
+
+async def test_the_owners_headers_can_be_replaced_and_taken_away(market: Market) -> None:
+    gate = await market.gate(credits=9)
+    payment = await market.payment(gate)
+    path = f"/api/v1/paygates/{gate['id']}"
+    for headers in ({}, {"X-Key": "1"}, {"X-Key": "2", "X-Other": ""}, {}):
+        await market.ask("PUT", path, body={"targetHeaders": headers})
+        assert (await market.pay(gate, payment, x_key="the caller's")).status == 200
+    seen = [(request.header("x-key"), request.header("x-other")) for request in market.target.requests]
+    assert seen == [("the caller's", None), ("1", None), ("2", ""), ("the caller's", None)]
+
+
+async def test_the_owners_headers_stand_beside_a_signature(market: Market) -> None:
+    gate = await market.gate(targetHeaders={"X-Key": "1"}, headerAuthMode="hmac")
+    assert (await market.buy(gate))[1].status == 200
+    (request,) = market.target.requests
+    assert request.header("x-key") == "1"
+    assert request.header("signature") is not None
