@@ -173,6 +173,7 @@ def test_an_owner_may_set_end_to_end_headers_only() -> None:
         ("http://e.com/a", b"/", b"", b"/a/"),
         ("http://e.com", b"/b.c/..d/.e", b"", b"/b.c/..d/.e"),
         ("http://e.com", b"/%20%41", b"", b"/%20%41"),
+        ("http://e.com", b"/caf%c3%a9%20100%25/a..b", b"", b"/caf%c3%a9%20100%25/a..b"),
     ],
 )
 def test_path_and_query_are_put_below_the_target_s_own(url: str, subpath: bytes, query: bytes, expected: bytes) -> None:
@@ -183,7 +184,9 @@ def test_path_and_query_are_put_below_the_target_s_own(url: str, subpath: bytes,
     "subpath",
     (
         b"a|/..|/../|/a/../b|/./a|/a/.|/a//b|//a|/a;b|/%3b|/%3B|/%2f|/%2F..|/a%5cb|/a\\b|/%2e%2e/|"
-        b"/%2E/|/.%2e|/%00|/%0a|/%0D|/%1f|/%7f|/%|/%g0|/%2|/a b|/\xc3\xa9|/a#b|/a?b|/a\x00|/a\r\nb"
+        b"/%2E/|/.%2e|/%00|/%0a|/%0D|/%1f|/%7f|/%|/%g0|/%2|/a b|/\xc3\xa9|/a#b|/a?b|/a\x00|/a\r\nb|"
+        b"/...|/..%20/|/%20|/.%20./x|/%252e%252e/|/%25%32%65|/%c0%ae|/%ff|/%ed%a0%80|/%ef%bc%8f|/%e2%80%a5|/%ef%bc%85|"
+        b"/%e2%80%8b|/%c2%a0|/a%e2%80%ae"
     ).split(b"|"),
 )
 def test_a_path_below_the_slug_that_could_climb_or_be_read_twice_is_refused(subpath: bytes) -> None:

@@ -162,6 +162,8 @@ async def test_payment_address_is_paid_at_once_and_stored_encrypted(world: World
     unpaid = Wallet().address
     await world.gate(paymentAddress=unpaid)
     for path in world.database.parent.glob("sandbox.db*"):
+        if path.is_socket():
+            continue  # commands reach the running program by it
         content = path.read_bytes()
         assert bytes.fromhex(unpaid[2:]) not in content
         assert unpaid[2:].lower().encode() not in content.lower()
