@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from tests.core.test_forwarding import STRIPPED, spellings
+from tests.edge.forwarded import ForwardRequest, forward, forward_streamed
 from tests.edge.targets import (
     OK,
     Connection,
@@ -30,8 +31,8 @@ from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import gateway_headers
 from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.exchange import ForwardLimits
-from tollkeeper.edge.forwarding import Forwarder, ForwardRequest
+from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.relay import ForwardLimits
 from tollkeeper.edge.spool import SpooledBody
 
 CANARY = b"canary-5f1d"
@@ -51,7 +52,7 @@ async def refusal_of(
     edge: Forwarder, request: ForwardRequest, body: bytes | AsyncIterator[bytes] = b"", **limits: float
 ) -> ApiError:
     with pytest.raises(ApiError) as refusal:
-        await edge.forward(request, body, limits=ForwardLimits(**limits))  # type: ignore[arg-type]  # as get
+        await forward(edge, request, body, limits=ForwardLimits(**limits))  # type: ignore[arg-type]  # as get
     return refusal.value
 
 
@@ -72,7 +73,7 @@ async def test_no_stripped_header_leaks_in_any_spelling() -> None:
     )
     async with target(serves(sized(b"x"))) as there, forwarder() as edge:
         request = ForwardRequest(there.at("/a?own=1"), "POST", headers, own, query=b"q=2")
-        await edge.forward(request, b"hello")
+        await forward(edge, request, b"hello")
         head = there.heads[0]
         assert CANARY not in head
         lines = head.split(b"\r\n")
@@ -111,7 +112,7 @@ async def test_a_request_that_cannot_be_sent_never_opens_a_connection() -> None:
 )
 async def test_a_body_states_its_size(method: str, body: bytes, line: bytes | None) -> None:
     async with target(serves(sized(b"x"))) as there, forwarder() as edge:
-        await edge.forward(get(there.at(), method), body)
+        await forward(edge, get(there.at(), method), body)
         lines = there.heads[0].split(b"\r\n")
         assert (line in lines) if line else not any(part.startswith(b"content-length") for part in lines)
         assert there.bodies == [body]
@@ -121,7 +122,7 @@ async def test_a_body_states_its_size(method: str, body: bytes, line: bytes | No
 async def test_a_streamed_body_arrives_whole(length: int | None) -> None:
     async with target(serves(sized(b"x"))) as there, forwarder() as edge:
         request = get(there.at(), "POST", content_length=length)
-        response = await edge.forward(request, parts_of(b"hello", b"", b" ", b"world", pause_seconds=0.01))
+        response = await forward(edge, request, parts_of(b"hello", b"", b" ", b"world", pause_seconds=0.01))
         assert (response.status, there.bodies) == (200, [b"hello world"])
         assert (b"transfer-encoding: chunked" in there.heads[0]) is (length is None)
         assert edge.pool.idle_count == 1
@@ -130,9 +131,9 @@ async def test_a_streamed_body_arrives_whole(length: int | None) -> None:
 async def test_a_large_body_arrives_whole() -> None:
     body = bytes(range(256)) * 40_000
     async with target(serves(sized(b"x"))) as there, forwarder() as edge:
-        await edge.forward(get(there.at(), "PUT"), body)
-        await edge.forward(
-            get(there.at(), "PUT"), parts_of(*[body[at : at + 100_000] for at in range(0, len(body), 100_000)])
+        await forward(edge, get(there.at(), "PUT"), body)
+        await forward(
+            edge, get(there.at(), "PUT"), parts_of(*[body[at : at + 100_000] for at in range(0, len(body), 100_000)])
         )
         assert there.bodies == [body, body]
         assert there.connections == 1
@@ -157,7 +158,7 @@ async def test_what_the_caller_s_body_raises_comes_through_and_ends_the_exchange
 
     async with target(answers(sized(b"x"))) as there, forwarder() as edge:
         with pytest.raises(CallerLeftError):
-            await edge.forward(get(there.at(), "POST"), breaking())
+            await forward(edge, get(there.at(), "POST"), breaking())
         await asyncio.wait_for(there.lost.wait(), 2)
         assert (there.bodies, edge.pool.open_count) == ([], 0)
 
@@ -189,7 +190,7 @@ async def test_the_answer_is_filtered_and_sized() -> None:
         b"<p>", b"Content-Type: text/html", b"Set-Cookie: a=b", b"Connection: X-Inner", b"X-Inner: i", b"X-A: 1"
     )
     async with target(answers(raw)) as there, forwarder() as edge:
-        response = await edge.forward(get(there.at()), b"")
+        response = await forward(edge, get(there.at()), b"")
         assert response.headers == [
             (b"content-type", b"text/html"),
             (b"x-a", b"1"),
@@ -222,7 +223,7 @@ async def test_an_answer_beyond_the_memory_limit_goes_to_disk_and_comes_back_who
     edge = Forwarder(Resolver(allow_private=True), spool_folder=tmp_path)
     async with target(serves(sized(body))) as there:
         for _ in range(2):
-            response = await edge.forward(get(there.at()), b"", limits=ForwardLimits(memory_size_bytes=1000))
+            response = await forward(edge, get(there.at()), b"", limits=ForwardLimits(memory_size_bytes=1000))
             if size <= 1000:
                 assert response.body == body
             else:
@@ -245,10 +246,10 @@ async def test_no_room_on_disk_is_a_clean_refusal(tmp_path: Path) -> None:
 
 async def test_memory_stays_bounded_while_many_large_answers_wait() -> None:
     async with target(serves(sized(bytes(10_000_000)))) as there, forwarder() as edge:
-        (await edge.forward(get(there.at()), b"")).close()
+        (await forward(edge, get(there.at()), b"")).close()
         gc.collect()
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        responses = await asyncio.gather(*[edge.forward(get(there.at()), b"") for _ in range(20)])
+        responses = await asyncio.gather(*[forward(edge, get(there.at()), b"") for _ in range(20)])
         grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
         for response in responses:
             response.close()
@@ -262,7 +263,7 @@ async def test_the_time_for_the_answer_starts_with_the_last_byte_of_the_request(
     async with target(answers(sized(b"x"))) as there, forwarder() as edge:
         slow = parts_of(b"a", b"b", b"c", pause_seconds=0.1)
         limits = ForwardLimits(request_seconds=5, response_seconds=0.2)
-        assert (await edge.forward(get(there.at(), "POST"), slow, limits=limits)).status == 200
+        assert (await forward(edge, get(there.at(), "POST"), slow, limits=limits)).status == 200
 
 
 async def test_an_answer_that_comes_in_time_in_part_only_is_late() -> None:
@@ -287,7 +288,7 @@ async def test_a_caller_who_leaves_ends_the_exchange_with_the_target() -> None:
         await connection.wait_closed()
 
     async with target(behave) as there, forwarder() as edge:
-        call = asyncio.ensure_future(edge.forward(get(there.at()), b""))
+        call = asyncio.ensure_future(forward(edge, get(there.at()), b""))
         await asyncio.wait_for(arrived.wait(), 2)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -313,7 +314,7 @@ async def test_an_answer_that_comes_before_the_body_is_sent_is_the_answer() -> N
         await connection.wait_closed()
 
     async with target(refuses) as there, forwarder() as edge:
-        response = await edge.forward(get(there.at(), "POST"), endless())
+        response = await forward(edge, get(there.at(), "POST"), endless())
         assert (response.status, response.body) == (413, b"big")
         await asyncio.wait_for(there.lost.wait(), 2)
         await asyncio.wait_for(closed.wait(), 2)
@@ -327,7 +328,7 @@ async def test_an_answer_before_a_large_body_is_read_is_the_answer() -> None:
         await asyncio.sleep(1)
 
     async with target(refuses) as there, forwarder() as edge:
-        response = await edge.forward(get(there.at(), "POST"), bytes(30_000_000))
+        response = await forward(edge, get(there.at(), "POST"), bytes(30_000_000))
         assert (response.status, response.body) == (403, b"no")
         assert edge.pool.idle_count == 0
 
@@ -343,7 +344,7 @@ async def test_a_connection_is_used_again() -> None:
 
     async with target(behave) as there, forwarder() as edge:
         for method in ("GET", "HEAD", "POST", "HEAD", "GET"):
-            response = await edge.forward(get(there.at(f"/{method}"), method), b"")
+            response = await forward(edge, get(there.at(f"/{method}"), method), b"")
             assert response.body == (b"" if method == "HEAD" else b"x")
         assert (there.connections, len(there.heads), edge.pool.open_count) == (1, 5, 1)
 
@@ -357,7 +358,7 @@ async def test_connections_are_used_by_one_exchange_at_a_time() -> None:
 
     async with target(slow) as there, forwarder() as edge:
         for _ in range(3):
-            responses = await asyncio.gather(*[edge.forward(get(there.at(f"/{n}")), b"") for n in range(20)])
+            responses = await asyncio.gather(*[forward(edge, get(there.at(f"/{n}")), b"") for n in range(20)])
             assert [response.body for response in responses] == [b"/%d" % n for n in range(20)]
         assert there.connections == 20
         assert edge.pool.idle_count == 20
@@ -375,7 +376,7 @@ async def test_connections_are_used_by_one_exchange_at_a_time() -> None:
 async def test_a_connection_that_the_target_gives_up_is_not_kept(response: bytes) -> None:
     async with target(serves(response)) as there, forwarder() as edge:
         for _ in range(2):
-            await edge.forward(get(there.at()), b"")
+            await forward(edge, get(there.at()), b"")
             assert edge.pool.idle_count == 0
         assert there.connections == 2
 
@@ -400,8 +401,8 @@ async def test_an_idempotent_request_on_a_stale_connection_is_sent_once_more(met
         await closes_kept(there, first, connection)
 
     async with target(behave) as there, forwarder() as edge:
-        await edge.forward(get(there.at()), b"")
-        response = await edge.forward(get(there.at(), method), b"body")
+        await forward(edge, get(there.at()), b"")
+        response = await forward(edge, get(there.at(), method), b"body")
         assert response.status == 200
         assert (there.connections, len(there.heads)) == (2, 3)
 
@@ -414,7 +415,7 @@ async def test_any_other_request_on_a_stale_connection_is_never_sent_twice(metho
         await closes_kept(there, first, connection)
 
     async with target(behave) as there, forwarder() as edge:
-        await edge.forward(get(there.at()), b"")
+        await forward(edge, get(there.at()), b"")
         refusal = await refusal_of(
             edge, get(there.at(), method), parts_of(b"a", b"b", pause_seconds=0.05) if streamed else b"ab"
         )
@@ -431,7 +432,7 @@ async def test_a_request_whose_answer_had_begun_is_never_sent_twice() -> None:
         connection.writer.close()
 
     async with target(behave) as there, forwarder() as edge:
-        await edge.forward(get(there.at()), b"")
+        await forward(edge, get(there.at()), b"")
         assert (await refusal_of(edge, get(there.at()))).code is Code.UPSTREAM_INVALID
         assert (there.connections, len(there.heads)) == (1, 2)
 
@@ -449,7 +450,7 @@ async def test_a_kept_connection_that_the_target_closed_meanwhile_is_not_used() 
 
     async with target(behave) as there, forwarder() as edge:
         for count in (1, 2, 3):
-            await edge.forward(get(there.at(), "POST"), b"")
+            await forward(edge, get(there.at(), "POST"), b"")
             await asyncio.sleep(0.05)
             assert (there.connections, edge.pool.open_count) == (count, 0)
 
@@ -489,8 +490,8 @@ async def test_the_next_address_is_tried_where_one_does_not_answer() -> None:
 
     async with target(serves(sized(b"x"))) as there, forwarder(Resolver(allow_private=True, lookup=names)) as edge:
         request = get(TargetUrl("http", "two.example", there.port, "/", ""))
-        assert (await edge.forward(request, b"")).body == b"x"
-        assert (await edge.forward(request, b"")).body == b"x"
+        assert (await forward(edge, request, b"")).body == b"x"
+        assert (await forward(edge, request, b"")).body == b"x"
         assert there.connections == 1
 
 
@@ -518,7 +519,7 @@ async def test_a_tls_target_is_verified_by_its_name(tmp_path: Path) -> None:
     async with target(behave, tls=server) as there, forwarder(resolver, client) as edge:
         request = get(TargetUrl("https", "good.example", there.port, "/", ""))
         for _ in range(3):
-            assert (await edge.forward(request, b"")).body == b"x" * 100_000
+            assert (await forward(edge, request, b"")).body == b"x" * 100_000
         assert there.connections == 1
         assert seen[0].selected_alpn_protocol() == "http/1.1"
         assert b"host: good.example:%d" % there.port in there.heads[0]
@@ -547,7 +548,7 @@ async def test_a_tls_answer_that_ends_with_the_connection_comes_through(tmp_path
         target(answers(OK + b"\r\nhello", wait=False), tls=server) as there,
         forwarder(Resolver(allow_private=True, lookup=here), client) as edge,
     ):
-        assert (await edge.forward(get(TargetUrl("https", "good.example", there.port, "/", "")), b"")).body == b"hello"
+        assert (await forward(edge, get(TargetUrl("https", "good.example", there.port, "/", "")), b"")).body == b"hello"
 
 
 # Streamed answers
@@ -564,7 +565,7 @@ async def test_a_streamed_answer_comes_as_it_is_sent() -> None:
         await connection.wait_closed()
 
     async with target(behave) as there, forwarder() as edge:
-        response = await edge.forward_streamed(get(there.at()), b"")
+        response = await forward_streamed(edge, get(there.at()), b"")
         assert not any(name == b"content-length" for name, _ in response.headers)
         parts = []
         assert not isinstance(response.body, bytes)
@@ -577,7 +578,7 @@ async def test_a_streamed_answer_comes_as_it_is_sent() -> None:
 
 async def test_a_streamed_answer_that_grows_too_large_breaks_off() -> None:
     async with target(answers(OK + b"\r\n" + b"x" * 11)) as there, forwarder() as edge:
-        response = await edge.forward_streamed(get(there.at()), b"", limits=ForwardLimits(response_size_bytes=10))
+        response = await forward_streamed(edge, get(there.at()), b"", limits=ForwardLimits(response_size_bytes=10))
         assert not isinstance(response.body, bytes)
         with pytest.raises(ApiError) as refusal:
             [part async for part in response.body]
@@ -589,7 +590,7 @@ async def test_a_streamed_answer_that_grows_too_large_breaks_off() -> None:
 async def test_a_streamed_answer_that_announces_too_much_is_refused_before_its_head_is_passed_on() -> None:
     async with target(answers(OK + b"Content-Length: 11\r\n\r\n")) as there, forwarder() as edge:
         with pytest.raises(ApiError) as refusal:
-            await edge.forward_streamed(get(there.at()), b"", limits=ForwardLimits(response_size_bytes=10))
+            await forward_streamed(edge, get(there.at()), b"", limits=ForwardLimits(response_size_bytes=10))
         assert refusal.value.code is Code.UPSTREAM_TOO_LARGE
 
 
@@ -606,7 +607,7 @@ async def test_a_caller_who_reads_a_stream_slowly_slows_the_target_down() -> Non
         await connection.wait_closed()
 
     async with target(behave) as there, forwarder() as edge:
-        response = await edge.forward_streamed(get(there.at()), b"")
+        response = await forward_streamed(edge, get(there.at()), b"")
         await asyncio.sleep(0.3)
         held = sent
         assert held < 9_000_000
@@ -616,7 +617,7 @@ async def test_a_caller_who_reads_a_stream_slowly_slows_the_target_down() -> Non
 
 async def test_a_caller_who_leaves_a_stream_ends_the_exchange() -> None:
     async with target(answers(OK + b"Content-Length: 10\r\n\r\nhello")) as there, forwarder() as edge:
-        response = await edge.forward_streamed(get(there.at()), b"")
+        response = await forward_streamed(edge, get(there.at()), b"")
         response.close()
         await asyncio.wait_for(there.lost.wait(), 2)
         assert edge.pool.open_count == 0
@@ -630,21 +631,21 @@ async def test_a_streamed_call_on_a_stale_connection_follows_the_same_rule(metho
         await closes_kept(there, first, connection)
 
     async with target(behave) as there, forwarder() as edge:
-        await edge.forward(get(there.at()), b"")
+        await forward(edge, get(there.at()), b"")
         if method == "GET":
-            response = await edge.forward_streamed(get(there.at(), method), b"")
+            response = await forward_streamed(edge, get(there.at(), method), b"")
             assert not isinstance(response.body, bytes)
             assert [part async for part in response.body] == [b"x"]
         else:
             with pytest.raises(ApiError) as refusal:
-                await edge.forward_streamed(get(there.at(), method), b"")
+                await forward_streamed(edge, get(there.at(), method), b"")
             assert refusal.value.code is Code.UPSTREAM_UNREACHABLE
         assert there.connections == (2 if method == "GET" else 1)
 
 
 async def test_a_streamed_answer_that_is_late_breaks_off() -> None:
     async with target(answers(OK + b"Content-Length: 10\r\n\r\nhello")) as there, forwarder() as edge:
-        response = await edge.forward_streamed(get(there.at()), b"", limits=ForwardLimits(response_seconds=0.2))
+        response = await forward_streamed(edge, get(there.at()), b"", limits=ForwardLimits(response_seconds=0.2))
         parts = []
         assert not isinstance(response.body, bytes)
         stream = aiter(response.body)
@@ -656,7 +657,7 @@ async def test_a_streamed_answer_that_is_late_breaks_off() -> None:
 
 async def test_a_caller_who_leaves_before_the_head_of_a_stream_ends_the_exchange() -> None:
     async with target(answers()) as there, forwarder() as edge:
-        call = asyncio.ensure_future(edge.forward_streamed(get(there.at()), b""))
+        call = asyncio.ensure_future(forward_streamed(edge, get(there.at()), b""))
         await asyncio.sleep(0.05)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -670,9 +671,9 @@ async def test_a_target_that_closes_each_new_connection_is_unreachable(
 ) -> None:
     monkeypatch.setattr("tollkeeper.edge.target.TargetConnection.is_closing", lambda _: True)
     async with target(answers()) as there, forwarder() as edge:
-        call = edge.forward_streamed if streamed else edge.forward
+        call = forward_streamed if streamed else forward
         with pytest.raises(ApiError) as refusal:
-            await call(get(there.at()), b"")
+            await call(edge, get(there.at()), b"")
         assert refusal.value.code is Code.UPSTREAM_UNREACHABLE
         assert there.heads == []
 
@@ -690,15 +691,15 @@ async def test_an_answer_to_a_body_that_never_starts_is_the_answer() -> None:
         await connection.wait_closed()
 
     async with target(refuses) as there, forwarder() as edge:
-        assert (await edge.forward(get(there.at(), "POST"), waits())).status == 401
+        assert (await forward(edge, get(there.at(), "POST"), waits())).status == 401
         assert edge.pool.idle_count == 0
 
 
 async def test_a_response_that_is_given_up_is_closed() -> None:
     async with target(serves(sized(bytes(2_000_000)))) as there, forwarder() as edge:
-        response = await edge.forward(get(there.at()), b"")
+        response = await forward(edge, get(there.at()), b"")
         response.close()
         assert isinstance(response.body, SpooledBody)
         with pytest.raises(ValueError, match="closed"):
             [part async for part in response.body]
-        (await edge.forward(get(there.at()), b"", limits=ForwardLimits(memory_size_bytes=3_000_000))).close()
+        (await forward(edge, get(there.at()), b"", limits=ForwardLimits(memory_size_bytes=3_000_000))).close()

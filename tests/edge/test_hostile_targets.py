@@ -9,10 +9,10 @@ import struct
 
 import pytest
 
+from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import OK, Behaviour, Connection, answers, forwarder, sized, target
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.exchange import ForwardLimits
-from tollkeeper.edge.forwarding import ForwardRequest
+from tollkeeper.edge.relay import ForwardLimits
 
 pytestmark = pytest.mark.asyncio
 
@@ -197,7 +197,7 @@ async def test_a_target_that_breaks_the_rules_is_refused_with_its_code(name: str
     behave, code = REFUSED[name]
     async with target(behave) as hostile, forwarder() as edge:
         with pytest.raises(ApiError) as refusal:
-            await edge.forward(ForwardRequest(hostile.at(), "GET", []), b"", limits=LIMITS)
+            await forward(edge, ForwardRequest(hostile.at(), "GET", []), b"", limits=LIMITS)
         assert (refusal.value.code, refusal.value.status) == (code, 502)
         assert len(hostile.heads) <= 1
         # Nothing of it is left: no connection open, none kept for the next caller.
@@ -247,7 +247,7 @@ async def test_an_odd_but_clear_answer_comes_through(name: str) -> None:
     behave, method, status, body = ANSWERED[name]
     limits = ForwardLimits(response_seconds=5, response_size_bytes=LIMIT_BYTES)
     async with target(behave) as odd, forwarder() as edge:
-        response = await edge.forward(ForwardRequest(odd.at(), method, []), b"", limits=limits)
+        response = await forward(edge, ForwardRequest(odd.at(), method, []), b"", limits=limits)
         assert (response.status, response.body) == (status, body)
         headers = dict(response.headers)
         if status in (204, 304):
@@ -280,8 +280,8 @@ async def test_what_a_target_says_unasked_is_nobody_s_answer(poison: bytes) -> N
         await connection.wait_closed()
 
     async with target(behave) as odd, forwarder() as edge:
-        first = await edge.forward(ForwardRequest(odd.at(), "GET", []), b"")
-        second = await edge.forward(ForwardRequest(odd.at(), "GET", []), b"")
+        first = await forward(edge, ForwardRequest(odd.at(), "GET", []), b"")
+        second = await forward(edge, ForwardRequest(odd.at(), "GET", []), b"")
         assert (first.body, second.body, odd.connections) == (b"hello", b"second", 2)
 
 
@@ -294,7 +294,7 @@ async def test_a_body_to_head_that_comes_late_is_nobody_s_answer() -> None:
         await connection.wait_closed()
 
     async with target(behave) as odd, forwarder() as edge:
-        head = await edge.forward(ForwardRequest(odd.at(), "HEAD", []), b"")
+        head = await forward(edge, ForwardRequest(odd.at(), "HEAD", []), b"")
         assert (head.status, head.body) == (200, b"")
         assert (b"content-length", b"60") in head.headers
         await asyncio.wait_for(odd.lost.wait(), 2)
@@ -311,12 +311,12 @@ async def test_exactly_10_485_760_bytes_pass_and_one_more_fails(shape: str) -> N
 
     async with forwarder() as edge:
         async with target(answers(whole(10_485_760), wait=False)) as fitting:
-            response = await edge.forward(ForwardRequest(fitting.at(), "GET", []), b"")
+            response = await forward(edge, ForwardRequest(fitting.at(), "GET", []), b"")
             assert not isinstance(response.body, bytes)
             assert sum([len(part) async for part in response.body]) == 10_485_760
             assert (b"content-length", b"10485760") in response.headers
         async with target(answers(whole(10_485_761), wait=False)) as exceeding:
             with pytest.raises(ApiError) as refusal:
-                await edge.forward(ForwardRequest(exceeding.at(), "GET", []), b"")
+                await forward(edge, ForwardRequest(exceeding.at(), "GET", []), b"")
             assert refusal.value.code is Code.UPSTREAM_TOO_LARGE
             assert refusal.value.details == {"sizeBytes": 10_485_761, "limitBytes": 10_485_760} or shape != "length"

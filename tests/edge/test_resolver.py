@@ -8,11 +8,11 @@ from collections.abc import Awaitable
 
 import pytest
 
+from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import forwarder, serves, sized, target
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.addresses import CACHED_HOSTS_MAX, Lookup, Resolver
-from tollkeeper.edge.forwarding import ForwardRequest
 
 
 class Clock:
@@ -185,14 +185,14 @@ async def test_a_name_that_turns_inward_is_never_followed(turn: int) -> None:
         for _ in range(turn):
             assert await resolver.resolve("rebinding.example", inner.port) == ["8.8.8.8"]
             clock.seconds += 6
-        assert await code_of(edge.forward(ForwardRequest(named(inner.port), "GET", []), b"")) is Code.UPSTREAM_BLOCKED
+        assert await code_of(forward(edge, ForwardRequest(named(inner.port), "GET", []), b"")) is Code.UPSTREAM_BLOCKED
         assert inner.connections == 0
 
 
 async def test_a_connection_goes_to_the_address_that_was_checked_with_the_name_that_was_asked_for() -> None:
     names = Names(["127.0.0.1"])
     async with target(serves(sized(b"x"))) as here, forwarder(Resolver(allow_private=True, lookup=names)) as edge:
-        await edge.forward(ForwardRequest(named(here.port), "GET", []), b"")
+        await forward(edge, ForwardRequest(named(here.port), "GET", []), b"")
         assert b"host: rebinding.example:%d\r\n" % here.port in here.heads[0]
 
 
@@ -200,7 +200,9 @@ async def test_a_kept_connection_serves_only_the_address_that_the_name_has_now()
     clock, names = Clock(), Names(["127.0.0.1"], ["127.0.0.2"])
     resolver = Resolver(allow_private=True, lookup=names, clock=clock)
     async with target(serves(sized(b"old"))) as old, forwarder(resolver) as edge:
-        assert (await edge.forward(ForwardRequest(named(old.port), "GET", []), b"")).body == b"old"
+        assert (await forward(edge, ForwardRequest(named(old.port), "GET", []), b"")).body == b"old"
         clock.seconds += 6
-        assert await code_of(edge.forward(ForwardRequest(named(old.port), "GET", []), b"")) is Code.UPSTREAM_UNREACHABLE
+        assert (
+            await code_of(forward(edge, ForwardRequest(named(old.port), "GET", []), b"")) is Code.UPSTREAM_UNREACHABLE
+        )
         assert len(old.heads) == 1

@@ -29,7 +29,7 @@ DAY_SECONDS = 24 * 3600
 async def test_the_gateway_waits_600_seconds_for_a_target(world: World) -> None:
     """What happens when they are over is `7-proxy-1`, with a shorter wait; `-m long` waits them out."""
     assert PROXY_TIMEOUT_SECONDS == 600
-    for forward in (Forwarder.relay, Forwarder.forward, Forwarder.forward_streamed):
+    for forward in (Forwarder.relay, Forwarder.stream):
         limits = inspect.signature(forward).parameters["limits"].default
         assert (limits.request_seconds, limits.response_seconds) == (600, 600)
 

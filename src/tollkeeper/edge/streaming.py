@@ -1,0 +1,74 @@
+"""A call whose answer is passed on as it comes: head first, then every part, with the size kept by breaking off.
+
+The rest is as in `relay`: deadlines, one more attempt, who may be told what. Nothing of the answer is held but what its
+owner has not taken: `pause` stops the target. Contract 4.7.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from tollkeeper.core.forwarding import Header
+from tollkeeper.core.framing import ResponseFraming
+from tollkeeper.edge.relay import AnswerOwner, Connections, ForwardLimits, Relay, RelayRequest, ResponseHead
+
+
+class StreamOwner(Protocol):
+    """Who asked. The last call is `on_end` or `on_refusal`, once, unless the relay is closed first."""
+
+    def on_head(self, head: ResponseHead) -> None:
+        """The answer begins."""
+
+    def on_part(self, data: bytes) -> None:
+        """A part of its body, as the target encoded it."""
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+
+    def on_refusal(self, error: BaseException) -> None:
+        """There is none, or it broke off: an ApiError, or a fault of ours."""
+
+
+class StreamedRelay(Relay):
+    """One call on its way. `start` it once; `close` it where nobody wants the answer any more."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(
+        self, connections: Connections, request: RelayRequest, owner: StreamOwner, limits: ForwardLimits
+    ) -> None:
+        super().__init__(connections, request, cast("AnswerOwner", owner), limits)  # it is refused, never answered
+        self._stream = owner
+
+    def pause(self) -> None:
+        """Take no more of the answer for now; a little may still come."""
+        self._pause_reading()
+
+    def resume(self) -> None:
+        """Take more of it."""
+        self._resume_reading()
+
+    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
+        """See `target.Exchange`."""
+        super().on_head(status, headers, framing)
+        if self._head is not None and not self._is_over:
+            self._stream.on_head(self._head)
+
+    def on_body(self, data: bytes) -> None:
+        """See `target.Exchange`."""
+        if self._is_over:
+            return
+        self._size_bytes += len(data)
+        if self._size_bytes > self._limits.response_size_bytes:
+            self._too_large(self._size_bytes)
+        else:
+            self._stream.on_part(data)
+
+    def on_end(self) -> None:
+        """See `target.Exchange`."""
+        if self._is_over:
+            return
+        self._connections.deadlines.clear(self)
+        self._connection = None
+        self._is_over = True
+        self._stream.on_end()
