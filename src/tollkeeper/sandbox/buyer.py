@@ -120,13 +120,21 @@ class Buyer:
             await self._session.close()
 
     async def ask(
-        self, method: str, url: str, *, body: object = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        body: object = None,
+        form: aiohttp.FormData | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """One request; a body is sent as JSON. Raises: aiohttp.ClientError, TimeoutError."""
+        """One request; a body is sent as JSON, a form as it is. Raises: aiohttp.ClientError, TimeoutError."""
         if self._session is None:
             msg = "use the buyer as a context manager"
             raise RuntimeError(msg)
-        async with self._session.request(method, url, json=body, headers=headers, allow_redirects=False) as response:
+        async with self._session.request(
+            method, url, json=body, data=form, headers=headers, allow_redirects=False
+        ) as response:
             names = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status, names, await response.read())
 

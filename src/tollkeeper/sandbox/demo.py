@@ -13,6 +13,8 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import aiohttp
+
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.usdc import format_usdc
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 CLIENTS: Final = ("built-in", "official")
 PRICE_MICRO: Final = 10_000
 CREDITS: Final = 3
+FILE: Final = b"Almanac of made-up weather\n" * 1000
 CITY: Final = "Oslo"
 
 
@@ -112,6 +115,7 @@ async def play(narrator: Narrator, options: Options, *, is_official: bool) -> No
             await _buy(story)
         await _count_down(story)
         await _refuse_wrong_payments(story)
+        await _sell_file(story)
         await _history(story)
 
 
@@ -227,6 +231,33 @@ async def _refuse_wrong_payments(story: Story) -> None:
 def _check_refusal(tell: Narrator, what: str, code: str, answer: Answer) -> None:
     tell.check(f"{what}: status", expected=402, actual=answer.status)
     tell.check(f"{what}: code", expected=code, actual=answer.error_code)
+
+
+async def _sell_file(story: Story) -> None:
+    tell, gateway = story.narrator, story.sandbox.gateway_url
+    with tell.step("The owner sells a file, and the buyer downloads what was bought"):
+        before = await story.balances()
+        async with Buyer(story.sandbox.wallets.owner) as owner:
+            bearer = {"Authorization": f"Bearer {await owner.login(gateway)}"}
+            form = aiohttp.FormData({"price": format_usdc(PRICE_MICRO), "resourceType": "file"})
+            form.add_field("file", FILE, filename="almanac.txt", content_type="text/plain")
+            created = await owner.ask("POST", f"{gateway}/api/v1/paygates", form=form, headers=bearer)
+        tell.check("the file PayGate is created", expected=201, actual=created.status)
+        url = created.json()["accessUrl"]
+        unpaid = await story.buyer.ask("GET", url)
+        tell.check("status without a payment", expected=402, actual=unpaid.status)
+        bought = await story.buyer.call(url, story.buyer.sign(unpaid.json()))
+        tell.check("status with one", expected=200, actual=bought.status)
+        tell.show(bought.json())
+        link = bought.json()["downloadUrl"]
+        downloaded = await story.buyer.ask("GET", link)
+        tell.check("the content", expected=FILE, actual=downloaded.body)
+        part = await story.buyer.ask("GET", link, headers={"Range": "bytes=0-3"})
+        tell.check("the first four bytes alone", expected=(206, FILE[:4]), actual=(part.status, part.body))
+        forged = await story.buyer.ask("GET", link[:-1])
+        tell.check("a changed link", expected=403, actual=forged.status)
+        after = await story.balances()
+        tell.check("the buyer paid once, in micro-units", expected=PRICE_MICRO, actual=before[0] - after[0])
 
 
 async def _history(story: Story) -> None:
