@@ -51,6 +51,14 @@ def problems(environ: dict[str, str], *, role: Role = Role.SERVE, file: Path | N
     return {finding.name: finding.problem for finding in caught.value.findings}
 
 
+def test_a_transfer_fee_needs_somebody_to_pay_it_to() -> None:
+    fee = {"TOLLKEEPER_TRANSFER_FEE": "0.002"}
+    assert "nobody" in problems({**ENOUGH, **fee})["TOLLKEEPER_TRANSFER_FEE"]
+    paid = load({**fee, "TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": "0x" + "12" * 20})
+    assert (paid.transfer_fee_micro, load().transfer_fee_micro) == (2_000, None)
+    assert problems({**ENOUGH, "TOLLKEEPER_TRANSFER_FEE": "free"})
+
+
 def test_defaults_are_those_of_a_machine_of_ones_own() -> None:
     settings = load()
     assert (settings.host, settings.port) == ("127.0.0.1", 8402)

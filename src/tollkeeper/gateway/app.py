@@ -36,6 +36,7 @@ from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
+from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Exposure, Purchases
@@ -77,6 +78,7 @@ class GatewayConfig:
     token_keys: Sequence[bytes] = field(repr=False)
     profile: Profile = Profile.SUPERSET
     hub_url: str = ""
+    transfer_fee_micro: int | None = None
     exposure_cap: Exposure = DEFAULT_EXPOSURE
     link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
     body_limit_bytes: int = BODY_LIMIT_BYTES
@@ -187,6 +189,22 @@ class Gateway:
             public_url=self.config.public_url,
             hub_url=self.config.hub_url,
             profile=self.config.profile,
+            fees=self._fees(),
+        )
+
+    def _fees(self) -> TransferFees | None:
+        """What charges a fee for direct transfers; None where there is none."""
+        fee_micro, pay_to = self.config.transfer_fee_micro, self.config.default_payment_address
+        if fee_micro is None or pay_to is None:
+            return None
+        return TransferFees(
+            fee_micro=fee_micro,
+            pay_to=pay_to,
+            store=self.paygates,
+            gates=self.gates,
+            purchases=self.purchases,
+            buying=self.buying,
+            proofs=self.proofs,
         )
 
     def _completing(self) -> Completer:

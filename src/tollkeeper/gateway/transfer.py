@@ -3,7 +3,8 @@
 Without `X-Payment` the answer is a 402 whose requirements are the body's own network, recipient and value. With an
 `X-Payment` of the same payer, recipient, value and network that authorization is transferred, once, by the hub; the
 body's own, where it is another one, is left unused, because an official client answers a 402 with a fresh nonce. Nobody
-pays twice. Nothing is stored here: the hub knows each payment.
+pays twice. Nothing is stored here: the hub knows each payment. Where the operator asks for a fee the 402 asks for that
+in place of it, `X-Payment` pays the fee (`transfer_fee`) and the body's own authorization is transferred.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tollkeeper.core.wire import (
     parse_payload,
 )
 from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, unavailable
+from tollkeeper.gateway.transfer_fee import FeeSpentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.gateway.transfer_fee import TransferFees
 
 PATH: Final = "/api/v1/transfer"
 API_VERSION: Final = "v1"
@@ -55,6 +58,7 @@ class Wish:
     asset: EvmAsset
     authorization: Authorization
     confirm: bool
+    payment: Payment
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class DirectTransfers:
     public_url: str
     hub_url: str
     profile: Profile
+    fees: TransferFees | None = None
     open_keys: OrderedDict[PaymentKey, str] = field(default_factory=OrderedDict)
 
     def read(self, body: dict[str, Any]) -> Wish:
@@ -94,10 +99,19 @@ class DirectTransfers:
         if payload.authorization.value == 0:
             named = "authorization.value"
             raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
-        return Wish(assets[name], payload.authorization, confirm)
+        payment = Payment(X402_VERSION, SCHEME, network, payload)
+        return Wish(assets[name], payload.authorization, confirm, payment)
 
     def challenge(self, wish: Wish) -> Challenge:
-        """The 402 that asks for the body's own transfer."""
+        """The 402 that asks for the body's own transfer, or for the fee."""
+        if self.fees is not None:
+            return transfer_challenge(
+                wish.asset, self.fees.pay_to, self.fees.fee_micro, self.public_url + PATH, API_VERSION
+            )
+        return self.own_terms(wish)
+
+    def own_terms(self, wish: Wish) -> Challenge:
+        """The body's own transfer as a payment."""
         terms = wish.authorization
         return transfer_challenge(wish.asset, terms.pay_to, terms.value, self.public_url + PATH, API_VERSION)
 
@@ -125,14 +139,41 @@ class DirectTransfers:
                 )
         return payment
 
-    async def carry_out(self, wish: Wish, payment: Payment) -> dict[str, Any]:
+    async def carry_out_for_fee(self, wish: Wish, headers: Sequence[str], fees: TransferFees) -> dict[str, Any]:
+        """The same for a fee, which is charged once for this transfer, and only if the hub would make it.
+
+        Raises: as `carry_out`; FeeSpentError.
+        """
+        if len(headers) != 1:
+            raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
+        presented = fees.read(headers[0])
+        call_id, is_charged = await fees.standing(presented, wish.authorization)
+        if not is_charged:
+            verdict = await self.hub.verify(wish.payment, self.own_terms(wish).requirements)
+            if not verdict.is_valid:
+                reason = verdict.reason or "invalid_payment"
+                raise payment_error(
+                    code_of_reason(reason), f"the transfer would be refused: {reason}", details={"reason": reason}
+                )
+            await fees.charge(wish.asset.network.name, presented, call_id)
+        try:
+            done = await self.carry_out(wish, wish.payment, call_id)
+        except ApiError as error:
+            if error.code is not Code.SETTLEMENT_PENDING:
+                await fees.give_back(call_id, error.status)
+            raise
+        await (fees.keep(call_id) if done["success"] is True else fees.give_back(call_id, 400))
+        return done
+
+    async def carry_out(self, wish: Wish, payment: Payment, request_key: str = "") -> dict[str, Any]:
         """The hub's transfer body. Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE."""
         supported = self.supported()
         key = payment_key(wish.asset, _payload(payment))
         if not supported.is_ours:
             return await self._settle(wish, payment, key)
         # The same key again shows an outcome whose answer was lost on its way from the hub.
-        request_key = self.open_keys.pop(key, None) or f"transfer-{new_request_id()}"
+        known_key = self.open_keys.pop(key, None)
+        request_key = request_key or known_key or f"transfer-{new_request_id()}"
         request = self.hub.transfer_request(payment, wish.asset.address, key=request_key, confirm=wish.confirm)
         answer = await self.hub.transfer(request)
         if answer is None or answer[0] not in {200, 400}:
@@ -148,7 +189,7 @@ class DirectTransfers:
 
     async def _settle(self, wish: Wish, payment: Payment, key: PaymentKey) -> dict[str, Any]:
         """The same at a facilitator that has no transfers of its own: a settlement of these requirements."""
-        requirements = self.challenge(wish).requirements
+        requirements = self.own_terms(wish).requirements
         request = self.hub.settle_request(payment, requirements, key="", confirm=wish.confirm, purchase_data={})
         answer: SettleAnswer = await self.hub.settle(request)
         if answer.outcome is Settlement.PENDING:
@@ -187,11 +228,21 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
         """Contract 8: 402 without a payment, the hub's transfer body with one."""
         wish = transfers.read(await json_body(request))
         headers = request.headers.getall("x-payment", [])
-        if not headers:
+
+        def ask() -> Response[bytes]:
             profile = profile_of(request.headers.get("accept", ""), transfers.profile)
             body = transfers.challenge(wish).body(profile, iso(clock_ms()))
             return Response(body, status_code=402, headers=_NO_STORE, media_type="application/json")
-        done = await transfers.carry_out(wish, transfers.read_payment(wish, headers))
+
+        if not headers:
+            return ask()
+        if transfers.fees is None:
+            done = await transfers.carry_out(wish, transfers.read_payment(wish, headers))
+        else:
+            try:
+                done = await transfers.carry_out_for_fee(wish, headers, transfers.fees)
+            except FeeSpentError:
+                return ask()
         told = {name: value for name, value in done.items() if name not in {"apiVersion", "timestamp"}}
         receipt = {name: told.get(name) for name in ("success", "transaction", "network", "payer", "amount")}
         return ok(told, headers={**_NO_STORE, "X-Payment-Response": encode_header(receipt)})

@@ -61,6 +61,10 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("anonymous_paygates", settings.anonymous_paygates.value),
             ("allow_private_targets", str(settings.allow_private_targets).lower()),
             ("challenge_profile", settings.challenge_profile.value),
+            (
+                "transfer_fee",
+                "none" if settings.transfer_fee_micro is None else format_usdc(settings.transfer_fee_micro),
+            ),
             ("assume_valid_max_payments", str(settings.exposure.payments)),
             ("assume_valid_max_value", format_usdc(settings.exposure.value_micro)),
             ("encryption_keys", _ids(settings.encryption_keys)),

@@ -113,7 +113,16 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
         workers=_workers(sources, role),
+        transfer_fee_micro=_transfer_fee(sources),
     )
+
+
+def _transfer_fee(sources: Sources) -> int | None:
+    """What a direct transfer costs, paid to the operator's own address (contract 8)."""
+    fee_micro = sources.optional("transfer_fee", text_of.parse_usdc_micro)
+    if fee_micro is not None and sources.text("default_payment_address") is None:
+        sources.report("transfer_fee", "there is nobody to pay it to", "set default_payment_address")
+    return fee_micro
 
 
 def _workers(sources: Sources, role: Role) -> int:

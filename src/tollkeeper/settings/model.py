@@ -127,3 +127,4 @@ class Settings:
     log_format: LogFormat
     shutdown_timeout_seconds: int
     workers: int = 1
+    transfer_fee_micro: int | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
-from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms
+from tollkeeper.core.purchases import CallState, Claim, PurchaseState, Spend, Terms
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, SealError, place, seal, unseal
 from tollkeeper.storage.database import LostError
 from tollkeeper.storage.ledger import HeldSpend, Ledger
@@ -336,6 +336,11 @@ class Purchases:
         `living`: the marks of the processes that serve (`api.PROCESS_MARK`), whose calls are left alone.
         """
         return len(await self._database.run(_rows(_Q.interrupt_calls(now_ms=now_ms, living=living))))
+
+    async def call_state(self, call_id: str) -> CallState | None:
+        """Where a call stands; None where no credit was spent for it."""
+        rows = await self._database.read(_Q.call_state(id=call_id))
+        return CallState(rows[0]["state"]) if rows else None
 
     async def by_id(self, purchase_id: str) -> Purchase | None:
         """One purchase."""

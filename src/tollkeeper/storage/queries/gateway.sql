@@ -250,6 +250,9 @@ WHERE payer = :payer AND gate_id = :gate_id AND (
 )
 ORDER BY state = 'CLAIMED', granted_ms, id LIMIT 1;
 
+-- name: call_state
+SELECT state FROM calls WHERE id = :id;
+
 -- name: restore_call
 UPDATE calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
 WHERE id = :id AND state = 'DISPATCHED'

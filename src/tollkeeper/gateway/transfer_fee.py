@@ -1,0 +1,144 @@
+"""The fee for a direct transfer, where the operator asks for one (contract 8, `TOLLKEEPER_TRANSFER_FEE`).
+
+A fee is bought as any call is: each network has a PayGate of the program's own, which no path reaches and nobody
+manages, with one credit a payment. So claim, settlement, crash and ledger are those of purchases. The credit is spent
+for one transfer, named by the fee's payment and the transfer's nonce: asked again, the same pair costs nothing more. A
+transfer that was clearly not made gives the credit back; one of unknown outcome does not, until it is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.api import clock_ms
+from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
+from tollkeeper.core.paygates import CreateDefaults, NewPayGate, parse_create, updated
+from tollkeeper.core.purchases import CallState, Spend
+from tollkeeper.core.usdc import format_usdc
+from tollkeeper.gateway import calls
+from tollkeeper.gateway.buying import Buyer
+from tollkeeper.storage.purchase_rows import SpendRequest
+
+if TYPE_CHECKING:
+    from tollkeeper.core.evm import Authorization
+    from tollkeeper.gateway.buying import Buying, Presented
+    from tollkeeper.gateway.gates import Gates, OpenGate
+    from tollkeeper.gateway.proofs import Proofs
+    from tollkeeper.storage.paygates import PayGates
+    from tollkeeper.storage.purchase_rows import SpendResult
+    from tollkeeper.storage.purchases import Purchases
+
+# No slug has a dot, so no path reaches the gates of the fees; nobody knows a token whose hash these bytes are.
+_SLUG: Final = "transfer.{network}"
+_NOBODYS_TOKEN: Final = bytes(32)
+_TRIES_MAX: Final = 1000
+
+
+class FeeSpentError(Exception):
+    """The payment's fee was spent for another transfer: answered as if unpaid."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TransferFees:
+    """Charges the fee and gives it back. `fee_micro` is what one transfer costs, paid to `pay_to`."""
+
+    fee_micro: int
+    pay_to: str
+    store: PayGates
+    gates: Gates
+    purchases: Purchases
+    buying: Buying
+    proofs: Proofs
+    _ready: set[str] = field(default_factory=set)
+
+    async def opened(self, network: str) -> OpenGate:
+        """The gate that sells transfers on this network, at today's fee. Raises: UNAVAILABLE."""
+        slug = _SLUG.format(network=network)
+        if network not in self._ready:
+            await self._prepare(network, slug)
+            self._ready.add(network)
+        return await self.gates.by_slug(slug)
+
+    async def _prepare(self, network: str, slug: str) -> None:
+        terms = {"price": format_usdc(self.fee_micro), "paymentAddress": self.pay_to}
+        gate = await self.store.by_slug(slug, clock_ms())
+        if gate is None:
+            body = {**terms, "network": network, "title": "Direct transfer", "targetUrl": "https://transfer.invalid/"}
+            new = parse_create(body, CreateDefaults(network, self.pay_to))
+            try:
+                await self.store.create(NewPayGate(slug, new.fields), None, _NOBODYS_TOKEN, clock_ms())
+            except ApiError as error:
+                if error.code is not Code.CONFLICT:  # another process was faster
+                    raise
+        elif (gate.price_micro, gate.payment_address) != (self.fee_micro, self.pay_to):
+            await self.store.update(gate.id, lambda current: updated(current, terms, clock_ms(), frozenset()))
+            self.gates.forget(slug)
+
+    def read(self, header: str) -> Presented:
+        """The fee's payment. Raises: the refusal."""
+        return self.proofs.read([header.encode("latin-1")])
+
+    async def standing(self, presented: Presented, transfer: Authorization) -> tuple[str, bool]:
+        """The id under which this pair is charged, and whether it is already."""
+        pair = f"{presented.key}/{transfer.payer}/{transfer.nonce}"
+        name = hashlib.sha256(pair.encode()).hexdigest()[:32]
+        for number in range(1, _TRIES_MAX):
+            call_id = f"fee-{name}-{number}"
+            state = await self.purchases.call_state(call_id)
+            if state is None:
+                return call_id, False
+            if state is not CallState.RESTORED:
+                return call_id, True
+        raise payment_error(Code.PAYMENT_INVALID, "this transfer failed too often: sign a new one")
+
+    async def charge(self, network: str, presented: Presented, call_id: str) -> None:
+        """Spends the fee's credit for the transfer, and buys it first where it must be.
+
+        Raises: FeeSpentError; the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
+        """
+        deadline = asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
+        opened = await self.opened(network)
+        if presented.key.network != network:
+            raise payment_error(Code.INVALID_NETWORK, "the fee is paid on the network of the transfer")
+        while True:
+            wish = SpendRequest(opened.gate.id, opened.gate.version, presented.header_hash, call_id)
+            result: SpendResult | None = await self.purchases.spend(presented.key, wish, clock_ms())
+            if result is not None and result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
+                buyer = Buyer(wish, on_left=_goes_on)
+                result = await self.buying.buy(opened, presented, buyer, deadline)
+            if result is None or result.outcome is Spend.STALE:
+                opened = await self.gates.reload(opened.gate.slug)
+            elif result.outcome is Spend.SPENT:
+                return
+            else:
+                await self._wait(result, deadline)
+
+    async def _wait(self, result: SpendResult, deadline: float) -> None:
+        purchase = result.purchase
+        assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
+        if result.outcome is Spend.IN_FLIGHT:
+            await self.buying.wait_decided(purchase, deadline)
+        elif result.outcome is Spend.EXHAUSTED:
+            raise FeeSpentError
+        elif result.outcome is Spend.PARKED:
+            raise self.buying.pending(purchase)
+        elif result.outcome is Spend.WITHHELD:
+            raise payment_error(Code.PAYMENT_INVALID, "this fee was paid with other bytes than these")
+        else:
+            raise calls.spent_elsewhere(purchase)
+
+    async def give_back(self, call_id: str, status: int) -> None:
+        """The transfer was clearly not made: the fee stays as a credit for the next try."""
+        await self.purchases.restore(call_id, status, clock_ms())
+
+    async def keep(self, call_id: str) -> None:
+        """The transfer was made."""
+        await self.purchases.end_calls({call_id: 200}, clock_ms())
+
+
+def _goes_on(_left: asyncio.Future[SpendResult]) -> None:
+    """A caller who left finds the fee charged when the same pair is asked again."""

@@ -1,0 +1,162 @@
+"""A fee for direct transfers: charged once for each, and kept as a credit where the transfer fails (contract 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import HostileHub, lose_answer, run_hostile_hub, says
+from tests.gateway.test_transfer import PATH, Bank
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.wire import EvmPayload, Payment, payment_body
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
+
+OPERATOR = "0x" + "99" * 20
+FEE_MICRO = 2_000
+
+
+@pytest.fixture
+async def bank(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[Bank]:
+    chain_url = embedded_chain.url
+    async with (
+        composed(chain_url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        composed(
+            chain_url,
+            tmp_path / "gateway.db",
+            role=Role.GATEWAY,
+            hub_url=hostile.url,
+            transfer_fee_micro=FEE_MICRO,
+            default_payment_address=OPERATOR,
+        ) as gateway_url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        yield Bank(gateway_url, hostile, embedded_chain, buyer, "0x" + secrets.token_hex(20))
+
+
+async def ask(bank: Bank, transfer: EvmPayload, fee: str | None = None) -> Answer:
+    body = {"network": "base-sepolia", **payment_body(Payment(1, "exact", "base-sepolia", transfer))["payload"]}
+    headers = {} if fee is None else {"X-Payment": fee}
+    return await bank.buyer.ask("POST", bank.gateway_url + PATH, body=body, headers=headers)
+
+
+async def new_fee(bank: Bank) -> str:
+    return bank.buyer.sign((await ask(bank, bank.signed())).json())
+
+
+def moved(bank: Bank) -> tuple[int, int]:
+    """What the recipient and the operator got."""
+    return bank.received_micro(), bank.chain.balance(OPERATOR)
+
+
+async def test_the_402_asks_for_the_fee_and_the_bodys_own_transfer_is_made(bank: Bank) -> None:
+    transfer = bank.signed(value=25_000)
+    asked = await ask(bank, transfer)
+    assert asked.status == 402
+    (requirements,) = asked.json()["accepts"]
+    assert (requirements["payTo"], requirements["maxAmountRequired"]) == (checksum_address(OPERATOR), "2000")
+    assert moved(bank) == (0, 0)
+    answer = await ask(bank, transfer, bank.buyer.sign(asked.json()))
+    assert (answer.status, answer.json()["success"], answer.json()["amount"]) == (200, True, "25000")
+    assert answer.receipt is not None
+    assert answer.receipt["transaction"] == answer.json()["transaction"]
+    assert moved(bank) == (25_000, FEE_MICRO)
+
+
+async def test_a_fee_pays_for_one_transfer_and_the_same_one_asked_again_costs_nothing(bank: Bank) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    first = await ask(bank, transfer, fee)
+    again = await ask(bank, transfer, fee)
+    assert (first.status, again.status) == (200, 200)
+    assert again.json()["transaction"] == first.json()["transaction"]
+    other = await ask(bank, bank.signed(), fee)
+    assert other.status == 402
+    assert other.json()["accepts"][0]["maxAmountRequired"] == "2000"
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_of_many_transfers_at_once_with_one_fee_one_is_made(bank: Bank) -> None:
+    fee = await new_fee(bank)
+    answers = await asyncio.gather(*(ask(bank, bank.signed(), fee) for _ in range(20)))
+    assert sorted(answer.status for answer in answers) == [200] + [402] * 19
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_transfer_that_would_be_refused_costs_no_fee(bank: Bank) -> None:
+    fee = await new_fee(bank)
+    expired = bank.signed(valid_before=bank.chain.now() - 10)
+    refused = await ask(bank, expired, fee)
+    assert (refused.status, refused.error_code) == (400, "PAYMENT_EXPIRED")
+    assert moved(bank) == (0, 0)
+    assert (await ask(bank, bank.signed(), fee)).status == 200
+
+
+async def test_the_fee_of_a_transfer_that_failed_is_a_credit_for_the_next_try(bank: Bank) -> None:
+    fee = await new_fee(bank)
+    assert (await ask(bank, bank.signed(), await new_fee(bank))).status == 200
+    failing = bank.signed()
+    paid_before = moved(bank)
+    refusal = {"error": {"type": "payment", "code": "INSUFFICIENT_FUNDS", "message": "gone"}}
+
+    async def refuse_transfers(request: object, forward: object) -> object:
+        is_transfer = request.path == "/transfer"  # type: ignore[attr-defined]  # aiohttp's, of any handler
+        chosen = says(400, json.dumps(refusal)) if is_transfer else HostileHub().settling
+        return await chosen(request, forward)  # type: ignore[arg-type]  # as above
+
+    bank.hub.settling = refuse_transfers  # type: ignore[assignment]  # as above
+    refused = await ask(bank, failing, fee)
+    assert (refused.status, refused.error_code) == (400, "INSUFFICIENT_FUNDS")
+    assert moved(bank) == (paid_before[0], paid_before[1] + FEE_MICRO)
+    bank.hub.settling = HostileHub().settling
+    assert (await ask(bank, failing, fee)).status == 200
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+    assert moved(bank) == (paid_before[0] + 10_000, paid_before[1] + FEE_MICRO)
+
+
+async def test_a_lost_answer_is_a_503_and_the_same_pair_is_made_once_for_one_fee(bank: Bank) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+
+    async def lose_transfers(request: object, forward: object) -> object:
+        chosen = lose_answer if request.path == "/transfer" else HostileHub().settling  # type: ignore[attr-defined]  # aiohttp's
+        return await chosen(request, forward)  # type: ignore[arg-type]  # as above
+
+    bank.hub.settling = lose_transfers  # type: ignore[assignment]  # as above
+    answer = await ask(bank, transfer, fee)
+    assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+    other = await ask(bank, bank.signed(), fee)
+    assert other.status == 402  # the fee is taken until the outcome is known
+    bank.hub.settling = HostileHub().settling
+    again = await ask(bank, transfer, fee)
+    assert (again.status, again.json()["success"]) == (200, True)
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_payment_that_is_no_fee_is_refused_and_unused(bank: Bank) -> None:
+    transfer = bank.signed()
+    asked = (await ask(bank, transfer)).json()
+    (requirements,) = asked["accepts"]
+    too_little = {**asked, "accepts": [{**requirements, "maxAmountRequired": "1999"}]}
+    elsewhere = {**asked, "accepts": [{**requirements, "payTo": "0x" + "12" * 20}]}
+    for wrong, code in ((too_little, "INSUFFICIENT_AMOUNT"), (elsewhere, "PAYMENT_INVALID")):
+        refused = await ask(bank, transfer, bank.buyer.sign(wrong))
+        assert (refused.status, refused.error_code) == (400, code)
+    assert moved(bank) == (0, 0)
+
+
+async def test_the_gate_of_the_fee_is_nobodys_to_see_to_call_or_to_manage(bank: Bank) -> None:
+    assert (await ask(bank, bank.signed(), await new_fee(bank))).status == 200
+    assert (await bank.buyer.ask("GET", bank.gateway_url + "/transfer.base-sepolia")).status == 404
+    listed = (await bank.buyer.ask("GET", bank.gateway_url + "/api/v1/paygates")).json()
+    assert listed["data"] == []
+    for method, body in (("GET", None), ("DELETE", None), ("PUT", {"price": "1"})):
+        answer = await bank.buyer.ask(method, bank.gateway_url + "/api/v1/paygates/1", body=body)
+        assert answer.status in {401, 403}
