@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tollkeeper.storage.purchases import Purchases
 
 INTERVAL_SECONDS: Final = 0.5
-ENDED_CALLS_MAX: Final = 100_000
 _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
 
 
@@ -32,7 +31,6 @@ class Traffic:
         self._purchases = purchases
         self._clock_ms = clock_ms
         self._counts: dict[int, list[int]] = {}
-        self._ended: dict[str, int] = {}
         self._dropped = 0
 
     def _of(self, gate_id: int) -> list[int]:
@@ -47,9 +45,7 @@ class Traffic:
         counts = self._of(gate_id)
         counts[1] += 1
         counts[2] += failed
-        if len(self._ended) < ENDED_CALLS_MAX:
-            self._ended[call_id] = status
-        else:
+        if not self._purchases.end_soon(call_id, status):
             self._dropped += 1
 
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
@@ -60,20 +56,17 @@ class Traffic:
     async def flush(self) -> None:
         """Writes what was counted; keeps it for the next try when the database does not take it."""
         counts, self._counts = self._counts, {}
-        ended, self._ended = self._ended, {}
         try:
             if counts:
                 await self._paygates.count({gate_id: (c[0], c[1], c[2]) for gate_id, c in counts.items()})
                 counts = {}
-            if ended:
-                await self._purchases.end_calls(ended, self._clock_ms())
+            await self._purchases.flush_ended(self._clock_ms())
         except ApiError as error:
             _LOG.warning("flush_failed", error=error.message)
             for gate_id, numbers in counts.items():
                 kept = self._of(gate_id)
                 for index, number in enumerate(numbers):
                     kept[index] += number
-            self._ended = {**ended, **self._ended}
         if self._dropped:
             _LOG.warning("ended_calls_dropped", count=self._dropped)
             self._dropped = 0

@@ -40,6 +40,7 @@ _Answers: TypeAlias = list[tuple["Callable[[Outcome], None]", Outcome]]
 class BatchThread(Generic[J]):
     """One thread, started at once, that calls `work` with batches, `tidy` after their answers, `finish` when it ends.
 
+    `work` and `finish` are called with the turn (`turn`), `tidy` without it.
     A busy loop lends it the interpreter for `lent_seconds` at a time.
     """
 
@@ -59,7 +60,7 @@ class BatchThread(Generic[J]):
         self._queue: SimpleQueue[_Waiting[J] | None] = SimpleQueue()
         self._gate = threading.Lock()  # nothing is queued behind the mark that ends the thread
         self._unfinished = 0  # jobs that were handed over and are not done
-        self._turn = threading.Lock()  # who holds it does work
+        self.turn = threading.Lock()  # who holds it does work
         self._is_closing = False
         self._ended: Future[None] = Future()
         # A daemon: what was answered is durable, and a process that ends without closing must not hang.
@@ -99,11 +100,11 @@ class BatchThread(Generic[J]):
     def take_turn(self) -> bool:
         """Whether the thread has nothing to do and will do nothing until `end_turn`."""
         with self._gate:
-            return not self._unfinished and not self._is_closing and self._turn.acquire(blocking=False)
+            return not self._unfinished and not self._is_closing and self.turn.acquire(blocking=False)
 
     def end_turn(self) -> None:
         """Let the thread go on."""
-        self._turn.release()
+        self.turn.release()
 
     async def close(self) -> None:
         """Refuse new jobs, finish those accepted, end the thread."""
@@ -119,15 +120,14 @@ class BatchThread(Generic[J]):
         while open_for_jobs:
             batch, open_for_jobs = self._next_batch()
             if batch:
-                with self._turn:
+                with self.turn:
                     outcomes = self._outcomes(batch)
                 with self._gate:
                     self._unfinished -= len(batch)
                 self._answer(batch, outcomes)
-                with self._turn:
-                    self._tidy()
+                self._tidy()
         try:
-            with self._turn:
+            with self.turn:
                 self._finish()
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever closes
             self._ended.set_exception(error)

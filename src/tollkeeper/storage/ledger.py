@@ -4,6 +4,11 @@ Whatever arrived in one turn of the event loop, or while the last commit ran, is
 timer, no task and no future per spend. A batch is tried whole; where one of its spends breaks it (a fault of ours),
 each is spent alone, so that nobody pays for another's fault. An answer is given after the commit is durable; after a
 StorageError nobody knows whether the credit is spent, and the call must not be served.
+
+What a purchase is (payer, gate, header, how many credits were granted) never changes while it has credits, so the
+purchases of the last spends are remembered, and their next spends need no look-up. How many credits are left, and
+whether they still count, is for the database alone to say. How calls ended is written with the spends that come next:
+a commit of its own would be one more for callers to wait for.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import Outcome, StorageError
 from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.spending import HeldSpend, SpendBatch
+from tollkeeper.storage.spending import HeldSpend, SpendBatch, end_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +39,8 @@ __all__ = ["BATCH_MAX", "HeldSpend", "Ledger"]
 BATCH_MAX: Final = 256  # a few milliseconds of the event loop
 WAITING_MAX: Final = 16_384
 REMEMBERED_MAX: Final = 10_000
+ENDED_MAX: Final = 100_000
+ENDED_AT_ONCE: Final = 256  # below a millisecond of the writer's time
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +56,7 @@ class Ledger:
         self._waiting: list[_Waiting] = []
         self._is_under_way = False
         self._bought: dict[PaymentKey, Purchase] = {}
+        self._ended: list[tuple[str, int]] = []
 
     def spend(self, request: HeldSpend, now_ms: int, callback: Callable[[SpendResult | ApiError], None]) -> None:
         """Spend one credit; `callback` is called once in this loop, and never before this returns.
@@ -67,6 +75,26 @@ class Ledger:
             self._is_under_way = True
             asyncio.get_running_loop().call_soon(self._next)
 
+    def end(self, call_id: str, status: int) -> bool:
+        """Note how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
+        if len(self._ended) >= ENDED_MAX:
+            return False
+        self._ended.append((call_id, status))
+        return True
+
+    async def flush_ended(self, now_ms: int) -> None:
+        """Write what no spend took along. Raises: StorageError; what was not written is kept."""
+        while ended := self._take_ended():
+            try:
+                await self._database.run(end_calls(ended, now_ms))
+            except ApiError:
+                self._ended += ended
+                raise
+
+    def _take_ended(self) -> list[tuple[str, int]]:
+        ended, self._ended = self._ended[:ENDED_AT_ONCE], self._ended[ENDED_AT_ONCE:]
+        return ended
+
     def _known(self, request: HeldSpend) -> Purchase | None:
         """The purchase of a wish that names none, where it is remembered and this header bought it at this gate."""
         key, wish = request.key, request.wish
@@ -82,22 +110,25 @@ class Ledger:
 
     def _next(self) -> None:
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-        self._post(batch, partial(self._ended, batch))
+        ended = self._take_ended()
+        self._post(batch, ended, partial(self._done, batch, ended))
 
-    def _post(self, batch: list[_Waiting], answer: Callable[[Outcome], None]) -> None:
+    def _post(self, batch: list[_Waiting], ended: list[tuple[str, int]], answer: Callable[[Outcome], None]) -> None:
         try:
-            self._database.post(SpendBatch([waiting[0] for waiting in batch], batch[-1][2]), answer)
+            self._database.post(SpendBatch([waiting[0] for waiting in batch], batch[-1][2], ended), answer)
         except Exception as error:  # noqa: BLE001 - it is the answer to each of them
             answer(Outcome(error=error))
 
-    def _ended(self, batch: list[_Waiting], outcome: Outcome) -> None:
+    def _done(self, batch: list[_Waiting], ended: list[tuple[str, int]], outcome: Outcome) -> None:
         # First of all, so that nothing that a callback does can hold up the others.
         self._is_under_way = bool(self._waiting)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
+        if outcome.error is not None:
+            self._ended += ended  # writing them twice changes nothing
         if outcome.error is not None and not isinstance(outcome.error, StorageError) and len(batch) > 1:
             for waiting in batch:
-                self._post([waiting], partial(self._answer, [waiting]))
+                self._post([waiting], [], partial(self._answer, [waiting]))
         else:
             self._answer(batch, outcome)
 

@@ -130,6 +130,8 @@ class _Worker(asyncio.Protocol):
             self._transport.write(frame(answer))
 
     def _spend(self, request: Spends) -> None:
+        for call_id, status in request.ended:
+            self._ledger.end(call_id, status)
         if request.is_again:
             self._start(self._spend_again(request))
             return

@@ -18,7 +18,7 @@ from tollkeeper.storage.database import LostError
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import end_calls, restore_call, spend_all, spend_first, spend_of_payer
+from tollkeeper.storage.spending import restore_call, spend_all, spend_first, spend_of_payer
 from tollkeeper.storage.spending_again import spend_again, spend_of_payer_again
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ GATE_EXPOSURE_FACTOR: Final = 10
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
 _AGAIN_SECONDS: Final = 10.0  # how long what may have been done waits for a database that went away
 _AGAIN_PAUSE_SECONDS: Final = 0.1
-_ENDED_AT_ONCE: Final = 256  # below a millisecond of the writer's time
 
 
 class Purchases:
@@ -324,11 +323,13 @@ class Purchases:
         """Voids the credits not yet used of a trusted settlement that proved failed; its revenue was none."""
         await self._database.run(_void(purchase.id, failure, now_ms))
 
-    async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
-        """Records how calls ended (call id -> status); off the hot path, and in parts, between which spends go on."""
-        calls = list(ended.items())
-        for start in range(0, len(calls), _ENDED_AT_ONCE):
-            await self._database.run(end_calls(calls[start : start + _ENDED_AT_ONCE], now_ms))
+    def end_soon(self, call_id: str, status: int) -> bool:
+        """Notes how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
+        return self._ledger.end(call_id, status)
+
+    async def flush_ended(self, now_ms: int) -> None:
+        """Writes how calls ended that no spend took along. Raises: StorageError; what was not written is kept."""
+        await self._ledger.flush_ended(now_ms)
 
     async def interrupt_calls(self, now_ms: int, living: str = "") -> int:
         """Calls that a dead process left dispatched stay charged and are marked; returns how many.

@@ -197,7 +197,7 @@ class RemoteDatabase:
             else:
                 answer(_outcome(result))
 
-        line.ask(Spends(next(self._numbers), batch.spends, batch.now_ms, is_again), answered)
+        line.ask(Spends(next(self._numbers), batch.spends, batch.now_ms, is_again, batch.ended), answered)
 
     async def _spend_again(self, batch: SpendBatch, answer: Callable[[Outcome], None]) -> None:
         """Asks the process that was started anew; an outcome that stays unknown is told as such."""

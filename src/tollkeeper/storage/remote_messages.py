@@ -76,6 +76,7 @@ class Spends(msgspec.Struct, tag=6, array_like=True):
     spends: list[HeldSpend]
     now_ms: int
     is_again: bool = False
+    ended: list[tuple[str, int]] = []
 
 
 class Rows(msgspec.Struct, tag=11, array_like=True):

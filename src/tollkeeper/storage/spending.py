@@ -52,14 +52,17 @@ class HeldSpend(msgspec.Struct, frozen=True):
 
 
 class SpendBatch(msgspec.Struct, frozen=True):
-    """Spends that are one unit (a `Job`)."""
+    """Spends that are one unit (a `Job`). `ended` are calls that are over, by id, and their status."""
 
     spends: list[HeldSpend]
     now_ms: int
+    ended: list[tuple[str, int]] = []
 
     def unit(self) -> Unit[list[SpendResult]]:
-        """See `spend_all`."""
-        return spend_all(self.spends, self.now_ms)
+        """See `spend_all` and `end_calls`."""
+        if self.ended:
+            yield from end_calls(self.ended, self.now_ms)
+        return (yield from spend_all(self.spends, self.now_ms))
 
 
 class _Held:

@@ -102,9 +102,12 @@ def _connect(path: Path) -> sqlite3.Connection:
 class SqliteDatabase:
     """An open, migrated SQLite file whose lock is held. Carries out `Database`."""
 
-    def __init__(self, writer: sqlite3.Connection, reader: sqlite3.Connection, lock: int) -> None:
+    def __init__(
+        self, writer: sqlite3.Connection, reader: sqlite3.Connection, folder: sqlite3.Connection, lock: int
+    ) -> None:
         self._writer = writer
         self._reader = reader
+        self._folder = folder  # for the writing thread too
         self._lock = lock
         writer.execute("PRAGMA busy_timeout = 0")  # an event loop may be the one that writes: it must not wait
         self._failure: str | None = None
@@ -165,6 +168,7 @@ class SqliteDatabase:
 
     def _close_writer(self) -> None:
         try:
+            self._folder.close()
             self._writer.close()
         finally:
             os.close(self._lock)
@@ -242,13 +246,19 @@ class SqliteDatabase:
         return pages > _LOG_PAGES_MAX
 
     def _fold_log(self) -> None:
-        """Copy what the log holds into the file, so that the log begins anew."""
+        """Copy what the log holds into the file, so that the log begins anew.
+
+        Nearly all of it while the loops go on committing, by another connection; then, with the writer's turn, the
+        little that came meanwhile, for only a log that is copied to its end begins anew.
+        """
         if self._failure is not None or not self._is_log_long():
             return
         self._log_begun = self.commits, self._writer.total_changes
         self._writing.lending.rest()
         try:
-            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            with self._writing.turn:
+                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:  # what was answered is safe in the log
             logger.exception("the log could not be folded into the database")
 
