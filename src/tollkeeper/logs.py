@@ -3,13 +3,20 @@
 A redactor by name and by type sees every line, ours and the libraries', before it is written: what a known name holds,
 what is a `Secret`, and what looks like a bearer token, a payment header or a key never gets out. Tracebacks carry no
 local variables. What this module does not do: decide what is worth a line.
+
+Lines of requests are gathered and written together (`Lines`): they come by the ten thousand in a second.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import re
 import sys
+import time
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import structlog
@@ -21,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
 REDACTED: Final = "[redacted]"
+FLUSH_SECONDS: Final = 0.2
+_WAITING_MAX: Final = 1000  # lines, some 200 KB
 _DEPTH_MAX: Final = 6
 # Compared without case, `-` and `_`; a name that ends with one of these counts too (`x-payment`, `signerKey`).
 _SECRET_NAMES: Final = (
@@ -88,6 +97,67 @@ def redact_event(_logger: object, _method: str, event: MutableMapping[str, Any])
     return {name: REDACTED if is_secret_name(name) else redact(event[name]) for name in names}
 
 
+class Lines(logging.StreamHandler[TextIO]):
+    """Where every line goes. Those of requests may wait for FLUSH_SECONDS, but none is overtaken by another line.
+
+    What waits is written at the process's end too; only a process that is killed loses it.
+    """
+
+    def __init__(self, stream: TextIO, *, is_json: bool) -> None:
+        super().__init__(stream)
+        self._is_json = is_json
+        self._waiting: list[str] = []
+
+    def request(self, logger: str, method: str, path: str, status: int, duration_ms: int, request_id: str) -> bool:
+        """Write what structlog would of this request, at a twentieth of the cost; False where a person reads along.
+
+        Nothing but the path needs quoting or can hold a secret.
+        """
+        if not self._is_json:
+            return False
+        now_ns = time.time_ns()
+        self._waiting.append(
+            f'{{"timestamp": "{_second(now_ns // 1_000_000_000)}.{now_ns // 1000 % 1_000_000:06d}Z", "level": "info", '
+            f'"logger": "{logger}", "event": "request", "method": "{method}", "path": {_quoted(path)}, '
+            f'"status": {status}, "duration_ms": {duration_ms}, "request_id": "{request_id}"}}\n'
+        )
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
+        elif len(self._waiting) >= _WAITING_MAX:
+            self.flush()
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self._write()
+        super().emit(record)
+
+    def flush(self) -> None:
+        """See `logging.Handler`."""
+        self.acquire()
+        try:
+            self._write()
+        finally:
+            self.release()
+        super().flush()
+
+    def _write(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            with suppress(OSError, ValueError):  # nobody reads any more: no reason to fail a request
+                self.stream.write("".join(waiting))
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+@lru_cache(maxsize=1024)
+def _quoted(path: str) -> str:
+    return json.dumps(redact_text(path))
+
+
 def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = None, *, colours: bool = False) -> None:
     """Send every log of this process, the libraries' too, to `stream` (stderr unless given)."""
     stream = sys.stderr if stream is None else stream
@@ -113,7 +183,7 @@ def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = Non
         if as_json
         else structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
     )
-    handler = logging.StreamHandler(stream)
+    handler = Lines(stream, is_json=as_json)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=before,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +16,7 @@ import structlog
 
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.keyring import Secret
-from tollkeeper.logs import configure_logs, is_secret_name, redact_text
+from tollkeeper.logs import Lines, configure_logs, is_secret_name, redact_text
 
 CANARY = "5ec2e7" + "c0ffee" * 10
 HASH = "0x" + "ab" * 32
@@ -116,3 +118,36 @@ def test_depth_is_bounded(written: io.StringIO) -> None:
 def test_hashes_and_addresses_stay_readable() -> None:
     text = f"{HASH} 0x02b616f99b289b647FA2bFD2f56D9b03da516d39"
     assert redact_text(text) == text
+
+
+async def test_a_line_of_a_request_is_the_one_that_structlog_writes(written: io.StringIO) -> None:
+    handler = next(one for one in logging.getLogger().handlers if isinstance(one, Lines))
+    for path in ("/slug", '/with/"quotes"\\', "/\u00e9\u2028", "/eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiIweDEyMzQifQ"):
+        assert handler.request("tollkeeper.access", "GET", path, 402, 3, "0af1")
+        log = structlog.get_logger("tollkeeper.access")
+        log.info("request", method="GET", path=path, status=402, duration_ms=3, request_id="0af1")
+    said = lines(written)
+    assert len(said) == 8
+    for mine, theirs in zip(said[::2], said[1::2], strict=True):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", mine["timestamp"])
+        assert list(mine) == list(theirs)
+        assert {**mine, "timestamp": ""} == {**theirs, "timestamp": ""}
+    assert all("eyJ" not in line["path"] for line in said)
+
+
+async def test_lines_of_requests_wait_for_a_moment_and_are_not_overtaken(written: io.StringIO) -> None:
+    handler = next(one for one in logging.getLogger().handlers if isinstance(one, Lines))
+    handler.request("tollkeeper.access", "GET", "/first", 200, 0, "1")
+    assert written.getvalue() == ""
+    structlog.get_logger("tollkeeper.test").info("happened")
+    assert [line["event"] for line in lines(written)] == ["request", "happened"]
+    handler.request("tollkeeper.access", "GET", "/second", 200, 0, "2")
+    for _ in range(1000):
+        if len(lines(written)) < 3:
+            await asyncio.sleep(0.01)
+    assert [line["path"] for line in lines(written) if line["event"] == "request"] == ["/first", "/second"]
+    for number in range(10_000):
+        handler.request("tollkeeper.access", "GET", "/many", 200, 0, str(number))
+    assert len(lines(written)) > 9_000
+    handler.flush()
+    assert [line["request_id"] for line in lines(written)[3:]] == [str(number) for number in range(10_000)]

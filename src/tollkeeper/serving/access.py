@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from tollkeeper.edge.call import CallHandler, InboundCall
+from tollkeeper.logs import Lines
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -63,16 +64,7 @@ class AccessLog:
             await self._app(scope, receive, send_noting)
         finally:
             level = logging.DEBUG if path in _QUIET_PATHS else logging.INFO
-            if _LEVELS.isEnabledFor(level):  # asked first: structlog would put the whole line together for nothing
-                _LOG.log(
-                    level,
-                    "request",
-                    method=scope["method"],
-                    path=path[:_PATH_LENGTH],
-                    status=status,
-                    duration_ms=(time.perf_counter_ns() - started) // 1_000_000,
-                    request_id=state.get("request_id", ""),
-                )
+            _write_line(level, scope["method"], path, status, started, state.get("request_id", ""))
 
 
 class _LoggedCalls:
@@ -86,16 +78,28 @@ class _LoggedCalls:
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
         self._ended(call)
-        if not _LEVELS.isEnabledFor(logging.INFO) and structlog.is_configured():
-            return  # before the line is made: at this rate even a line that nobody writes costs
-        _LOG.info(
-            "request",
-            method=call.method,
-            path=call.head.target.partition(b"?")[0].decode("ascii")[:_PATH_LENGTH],
-            status=call.status,
-            duration_ms=(time.perf_counter_ns() - call.started_ns) // 1_000_000,
-            request_id=call.request_id,
-        )
+        path = call.head.target.partition(b"?")[0].decode("ascii")
+        _write_line(logging.INFO, call.method, path, call.status, call.started_ns, call.request_id)
+
+
+def _write_line(level: int, method: str, path: str, status: int, started_ns: int, request_id: str) -> None:
+    # Asked first: at this rate even a line that nobody writes costs.
+    if not _LEVELS.isEnabledFor(level) and structlog.is_configured():
+        return
+    duration_ms = (time.perf_counter_ns() - started_ns) // 1_000_000
+    path = path[:_PATH_LENGTH]
+    for handler in logging.root.handlers if level == logging.INFO else ():
+        if isinstance(handler, Lines) and handler.request(_NAME, method, path, status, duration_ms, request_id):
+            return
+    _LOG.log(
+        level,
+        "request",
+        method=method,
+        path=path,
+        status=status,
+        duration_ms=duration_ms,
+        request_id=request_id,
+    )
 
 
 @lru_cache(maxsize=1)
