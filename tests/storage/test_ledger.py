@@ -149,6 +149,49 @@ async def test_a_remembered_purchase_gives_no_more_than_it_has(database: SqliteD
     await shop.ledger_agrees()
 
 
+async def test_credits_of_a_remembered_purchase_expire_too(database: SqliteDatabase) -> None:
+    shop = Shop(database)
+    gate = await shop.gate(7, creditsExpireAfter=60)
+    await shop.bought(gate)
+    ledger = Ledger(database)
+    answers: asyncio.Queue[SpendResult | ApiError] = asyncio.Queue()
+    for now_ms in (NOW_MS, NOW_MS + 59_999, NOW_MS + 60_000):
+        ledger.spend(by_header(shop, gate), now_ms, answers.put_nowait)
+        (outcome,) = outcomes([await asyncio.wait_for(answers.get(), 30)])
+        assert outcome is (Spend.SPENT if now_ms < NOW_MS + 60_000 else Spend.EXHAUSTED)
+    await shop.ledger_agrees()
+
+
+async def test_how_calls_ended_is_written_with_the_next_spends_and_kept_where_it_is_not(
+    database: SqliteDatabase,
+) -> None:
+    shop = Shop(database)
+    gate = await shop.gate(7)
+    await shop.bought(gate)
+    ledger = Ledger(database)
+    first, second, third = (by_header(shop, gate) for _ in range(3))
+    await spend_together(ledger, [first])
+    assert ledger.end(first.wish.call_id, 200)
+    twice = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, first.wish.call_id))
+    answers = await spend_together(ledger, [second, twice])  # breaks its batch
+    assert isinstance(answers[1], ApiError)
+    before = database.commits
+    assert outcomes(await spend_together(ledger, [third])) == [Spend.SPENT]
+    assert database.commits - before == 1
+    assert ledger.end(third.wish.call_id, 502)
+    await ledger.flush_ended(NOW_MS)
+    rows = await database.read(Statement("SELECT id, state, status FROM calls ORDER BY id"))
+    assert [(row["state"], row["status"]) for row in rows] == [("DONE", 200), ("DISPATCHED", None), ("DONE", 502)]
+
+
+async def test_more_ends_than_may_wait_are_refused(database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tollkeeper.storage.ledger.ENDED_MAX", 2)
+    ledger = Ledger(database)
+    assert [ledger.end(f"call-{number}", 200) for number in range(3)] == [True, True, False]
+    await ledger.flush_ended(NOW_MS)
+    assert ledger.end("call-3", 200)
+
+
 async def test_a_spend_that_breaks_its_batch_fails_alone(database: SqliteDatabase) -> None:
     shop = Shop(database)
     gate = await shop.gate(9)

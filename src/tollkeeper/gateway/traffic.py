@@ -60,7 +60,7 @@ class Traffic:
             if counts:
                 await self._paygates.count({gate_id: (c[0], c[1], c[2]) for gate_id, c in counts.items()})
                 counts = {}
-            await self._purchases.flush_ended(self._clock_ms())
+            await self._purchases.end_calls({}, self._clock_ms())
         except ApiError as error:
             _LOG.warning("flush_failed", error=error.message)
             for gate_id, numbers in counts.items():

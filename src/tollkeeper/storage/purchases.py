@@ -327,8 +327,13 @@ class Purchases:
         """Notes how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
         return self._ledger.end(call_id, status)
 
-    async def flush_ended(self, now_ms: int) -> None:
-        """Writes how calls ended that no spend took along. Raises: StorageError; what was not written is kept."""
+    async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
+        """Writes how these calls ended (call id -> status), and what no spend took along.
+
+        Raises: StorageError; what was not written is kept.
+        """
+        for call_id, status in ended.items():
+            self._ledger.end(call_id, status)
         await self._ledger.flush_ended(now_ms)
 
     async def interrupt_calls(self, now_ms: int, living: str = "") -> int:

@@ -40,6 +40,7 @@ SELECT id, version, deleted_ms FROM paygates WHERE id IN (SELECT value FROM json
 UPDATE purchases SET remaining = purchases.remaining - w.spent, updated_ms = :now_ms
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS spent FROM json_each(:spent)) AS w
 WHERE purchases.id = w.id AND +purchases.state = 'LIVE' AND purchases.token_used = 0 AND purchases.remaining >= w.spent
+    AND (purchases.expires_ms IS NULL OR purchases.expires_ms > :now_ms)
 RETURNING purchases.id, purchases.remaining;
 
 -- name: insert_entries
