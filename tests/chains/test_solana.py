@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of, compute_limit, compute_price, transfer
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.receipts import Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.networks import NETWORKS
@@ -29,6 +29,10 @@ ASSET = SolanaAsset(DEVNET, DEVNET.usdc.address)
 
 def deadline(seconds: float = 20) -> float:
     return asyncio.get_running_loop().time() + seconds
+
+
+def expected(signature: str) -> Expected:
+    return Expected(signature, ASSET.address, WALLETS.buyer.address, WALLETS.owner.address, 1, "")
 
 
 @pytest.fixture
@@ -60,7 +64,7 @@ async def test_a_payment_passes_is_sent_and_stands(node: SolanaNode, chain: Sola
     assert last_height == node.chain.slot + RECENT_SLOTS
     raw, signature = signed(chain, draft)
     assert await chain.submit(raw, signature) is Submission.TAKEN
-    sighting = await chain.wait(signature, deadline())
+    sighting = await chain.wait(expected(signature), deadline())
     assert (sighting.verdict, sighting.deep, sighting.block_number) == (Verdict.TRANSFERRED, True, node.chain.slot)
     assert node.chain.token_balance(str(account_of(WALLETS.owner.address))) == 7_000
     assert await chain.submit(raw, signature) is Submission.TAKEN  # again: the same transaction
@@ -73,7 +77,7 @@ async def test_a_failed_transaction_is_told_from_a_confirmed_one(node: SolanaNod
     """Both are confirmed: whoever looks at that alone takes a failure for a payment."""
     raw, signature = signed(chain, paying(node, BUYER_MICRO + 1))
     assert await chain.submit(raw, signature) is Submission.TAKEN
-    sighting = await chain.wait(signature, deadline())
+    sighting = await chain.wait(expected(signature), deadline())
     assert (sighting.verdict, sighting.deep) == (Verdict.REVERTED, True)
 
 
@@ -82,10 +86,10 @@ async def test_finality_is_waited_for_where_it_is_needed(node: SolanaNode) -> No
     await chain.open()
     raw, signature = signed(chain, paying(node, 1))
     await chain.submit(raw, signature)
-    sighting = await chain.wait(signature, deadline(0.05))
+    sighting = await chain.wait(expected(signature), deadline(0.05))
     assert (sighting.verdict, sighting.deep) == (Verdict.TRANSFERRED, False)
     node.chain.next_slot(FINAL_SLOTS)
-    assert (await chain.wait(signature, deadline())).deep
+    assert (await chain.wait(expected(signature), deadline())).deep
     await chain.close()
 
 
@@ -125,13 +129,13 @@ async def test_expiry_is_proven_by_finalized_height_and_never_by_absence(node: S
     _, last_height = await chain.simulate(read_transfer(draft.payload()))
     raw, signature = signed(chain, draft)
     assert await chain.submit(raw, signature) is Submission.TAKEN
-    assert (await chain.wait(signature, deadline(0.05))).verdict is Verdict.ABSENT
+    assert (await chain.wait(expected(signature), deadline(0.05))).verdict is Verdict.ABSENT
     node.chain.next_slot(RECENT_SLOTS + 1)  # expired, and a fork could still show it
     assert not await chain.has_expired(signature, last_height)
     node.chain.next_slot(FINAL_SLOTS)
     assert await chain.has_expired(signature, last_height)
     node.chain.release()
-    assert (await chain.look([signature]))[0].verdict is Verdict.ABSENT
+    assert (await chain.see([signature]))[0].verdict is Verdict.ABSENT
 
 
 async def test_what_was_executed_has_not_expired(node: SolanaNode, chain: SolanaChain) -> None:
@@ -155,7 +159,7 @@ async def test_many_transactions_are_looked_at_in_pages(node: SolanaNode, chain:
     raw, signature = signed(chain, paying(node, 5))
     await chain.submit(raw, signature)
     wanted = ["1" * 64] * 300 + [signature] + ["1" * 64] * 300
-    sightings = await chain.look(wanted)
+    sightings = await chain.see(wanted)
     assert [one.verdict is Verdict.TRANSFERRED for one in sightings] == [name == signature for name in wanted]
 
 
@@ -284,7 +288,7 @@ async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie
     moved = read_transfer(paying(node, 1).payload())
 
     async def ask_all() -> None:
-        await chain.look(["1" * 64])
+        await chain.see(["1" * 64])
         await chain.has_expired("1" * 64, 5)
         await chain.simulate(moved)
         await chain.state(moved)
@@ -302,5 +306,5 @@ async def test_a_transaction_that_nobody_can_be_asked_about_is_unclear(node: Sol
     assert await lying.submit(raw, signature) is Submission.UNCLEAR
     await runner.cleanup()
     assert await lying.submit(raw, signature) is Submission.UNCLEAR
-    assert (await lying.wait(signature, deadline(0.05))).verdict is Verdict.ABSENT
+    assert (await lying.wait(expected(signature), deadline(0.05))).verdict is Verdict.ABSENT
     await lying.close()

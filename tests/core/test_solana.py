@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
 
+from tests.core.payments import ASSETS, signed_payment
 from tests.core.solana_payments import (
     AMOUNT,
     DEVNET,
@@ -30,6 +31,7 @@ from tests.core.solana_payments import (
     key,
     lighthouse,
     memo,
+    payment,
     readable,
     signer,
     transfer,
@@ -42,6 +44,7 @@ from tollkeeper.core.solana import (
     SolanaAsset,
     SolanaFacts,
     chain_checks,
+    payer_of,
     payment_key,
     read_transfer,
     requirement_checks,
@@ -56,7 +59,7 @@ from tollkeeper.core.solana_programs import (
     TOKEN_PROGRAM,
     TokenAccount,
 )
-from tollkeeper.core.verification import Check, Reason, code_of_reason
+from tollkeeper.core.verification import Check, OfNetwork, Reason, code_of_reason, form_checks
 from tollkeeper.core.wire import PaymentKey, SolanaPayload
 
 GOOD = Draft().payload()
@@ -110,6 +113,22 @@ def test_the_transfer_is_read_from_the_transaction() -> None:
 def test_nothing_is_read_from_a_transaction_without_a_transfer() -> None:
     with pytest.raises(MalformedTransaction):
         read_transfer(Draft((compute_limit(), compute_price(), memo())).payload())
+
+
+def test_the_payer_is_shown_where_there_is_a_transfer() -> None:
+    assert payer_of(GOOD) == str(PAYER.pubkey())
+    for other in (SolanaPayload("x"), Draft((compute_limit(),)).payload(), Draft((memo(), memo(), memo())).payload()):
+        assert payer_of(other) is None
+
+
+def test_a_payment_has_the_form_of_its_networks_family() -> None:
+    assets: dict[str, OfNetwork] = {**ASSETS, "solana-devnet": DEVNET}
+    assert refused(form_checks(payment(GOOD), assets)) == []
+    assert refused(form_checks(payment(GOOD, "base-sepolia"), assets)) == [("payload", Reason.PAYLOAD)]
+    assert refused(form_checks(replace(signed_payment(), network="solana-devnet"), assets)) == [
+        ("payload", Reason.PAYLOAD)
+    ]
+    assert refused(form_checks(payment(GOOD, "solana"), assets))[0] == ("network", Reason.NETWORK)
 
 
 def test_the_caps_bound_what_a_buyer_can_make_us_pay() -> None:

@@ -85,7 +85,7 @@ def test_each_state_has_one_public_status(state: State, status: str) -> None:
 def test_the_public_statuses_kinds_and_proofs_are_the_documented_ones() -> None:
     assert {status.value for status in Status} == {"pending", "success", "failed"}
     assert {kind.value for kind in Kind} == {"transfer", "purchase"}
-    assert {proof.value for proof in Proof} == {"never_sent", "expired", "foreign", "reverted"}
+    assert {proof.value for proof in Proof} == {"never_sent", "expired", "foreign", "reverted", "spent"}
 
 
 def test_a_history_item_has_exactly_the_specified_fields() -> None:

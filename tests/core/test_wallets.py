@@ -9,7 +9,7 @@ from tests.core.solana_payments import PAYER as SOLANA_PAYER
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import Family
-from tollkeeper.core.wallets import family_of, parse_wallet, shown_address
+from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet, shown_address
 
 SOLANA = str(SOLANA_PAYER.pubkey())
 
@@ -44,3 +44,12 @@ def test_what_is_neither_is_refused(text: object) -> None:
         parse_wallet(text, field="walletAddress")
     assert caught.value.code is Code.INVALID_ADDRESS
     assert caught.value.details == {"field": "walletAddress"}
+
+
+def test_an_address_is_read_as_of_the_family_that_is_asked_for() -> None:
+    assert parse_address_of(Family.EVM, checksum_address(PAYER), field="asset") == PAYER
+    assert parse_address_of(Family.SOLANA, SOLANA, field="asset") == SOLANA
+    for family, other in ((Family.EVM, SOLANA), (Family.SOLANA, PAYER)):
+        with pytest.raises(ApiError) as caught:
+            parse_address_of(family, other, field="asset")
+        assert caught.value.code is Code.INVALID_ADDRESS

@@ -93,7 +93,7 @@ async def test_fees_of_a_replacement_stay_under_the_cap(
     await stick(hub_on_anvil, anvil_fiat_token, 1)
     (row,) = await stored(hub_on_anvil)
     old = read_signed(bytes(row["raw"])).transaction
-    chain = hub_on_anvil.hub.accounts[NETWORK].chain
+    chain = hub_on_anvil.hub.evm_accounts[NETWORK].chain
     base_fee = (await chain.latest_block()).base_fee_wei
     cap = base_fee + base_fee // 4
     object.__setattr__(chain.config, "max_fee_per_gas_wei", cap)

@@ -35,7 +35,7 @@ async def hub_of_three(
 
 
 def chain_of(hub: HubUnderTest) -> EvmChain:
-    return hub.hub.accounts[NETWORK].chain
+    return hub.hub.evm_accounts[NETWORK].chain
 
 
 def always(act: Act) -> Any:

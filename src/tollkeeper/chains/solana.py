@@ -10,15 +10,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import NOTHING_SEEN, ReceiptWatcher, Sighting, Verdict
+from tollkeeper.chains.receipts import NOTHING_SEEN, Expected, ReceiptWatcher, Sighting, Verdict
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana import FeePolicy, SolanaAsset, SolanaFacts
 from tollkeeper.core.solana_programs import TOKEN_PROGRAM, TokenAccount, read_token_account
 
@@ -55,6 +56,7 @@ class SolanaConfig:
     rpc_urls: tuple[str, ...]
     asset: str = ""
     is_final_needed: bool = False
+    depths: Depths = field(default_factory=Depths)  # of a settlement's amount it asks nothing more
     compute_limit_max: int = 400_000
     compute_price_max_micro_lamports: int = 100_000
     fee_budget_per_hour_lamports: int = 2_000_000_000
@@ -82,7 +84,7 @@ class SolanaChain:
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._mint = config.asset or config.network.usdc.address
-        self._watcher: ReceiptWatcher[str] = ReceiptWatcher(self)
+        self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self)
 
     async def open(self) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
@@ -196,16 +198,23 @@ class SolanaChain:
         except RpcError as error:
             _LOG.warning("send_refused", network=self.network.name, transaction=signature, reason=error.message)
         try:
-            (sighting,) = await self.look([signature])
+            (sighting,) = await self.see([signature])
         except RpcUnavailable:
             return Submission.UNCLEAR
         return Submission.UNCLEAR if sighting.verdict is Verdict.ABSENT else Submission.TAKEN
 
-    async def wait(self, signature: str, deadline: float) -> Sighting:
+    async def wait(self, expected: Expected, deadline: float) -> Sighting:
         """The first sighting that stands, or at `deadline` (event loop time) what was seen last."""
-        return await self._watcher.wait(signature, deadline)
+        return await self._watcher.wait(expected, deadline)
 
-    async def look(self, wanted: Sequence[str]) -> list[Sighting]:
+    async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
+        """What the chain shows now of many transactions of ours. Raises: RpcUnavailable.
+
+        What each was to transfer needs no second look: it stands in the message, which the signature covers.
+        """
+        return await self.see([one.transaction_hash for one in wanted])
+
+    async def see(self, wanted: Sequence[str]) -> list[Sighting]:
         """What the chain shows now of many transactions, by their signatures. Raises: RpcUnavailable."""
         pages = [wanted[start : start + _STATUSES_MAX] for start in range(0, len(wanted), _STATUSES_MAX)]
         answers = await self.rpc.ask([_statuses(page) for page in pages])

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 INSTRUCTIONS_MIN: Final = 3
 INSTRUCTIONS_MAX: Final = 7
 ALREADY_PROCESSED: Final = "AlreadyProcessed"  # a node's word for a message that it has executed
+# What it says where the fee payer has nothing, or not enough, to pay with: that is ours to mend, not the buyer's.
+FEE_PAYER_WITHOUT_MONEY: Final = frozenset({"AccountNotFound", "InsufficientFundsForFee"})
 _SIGNERS: Final = 2  # the fee payer and the payer
 _AFTER_TRANSFER: Final = frozenset({MEMO_PROGRAM, LIGHTHOUSE_PROGRAM})
 
@@ -74,6 +76,7 @@ class FeePolicy:
 class SolanaTransfer:
     """What a transaction that kept every rule moves. Addresses in base58, the value in base units."""
 
+    payload: SolanaPayload
     transaction: SolanaTransaction
     fee_payer: str
     payer: str
@@ -96,6 +99,7 @@ def read_transfer(payload: SolanaPayload) -> SolanaTransfer:
         msg = "the third instruction is not TransferChecked"
         raise MalformedTransaction(msg)
     return SolanaTransfer(
+        payload,
         transaction,
         fee_payer=encode_key(accounts[0]),
         payer=encode_key(accounts[transfer.authority]),
@@ -103,6 +107,14 @@ def read_transfer(payload: SolanaPayload) -> SolanaTransfer:
         destination=encode_key(accounts[transfer.destination]),
         value=transfer.amount,
     )
+
+
+def payer_of(payload: SolanaPayload) -> str | None:
+    """Who would pay, where the payload holds a transfer at all."""
+    try:
+        return read_transfer(payload).payer
+    except (MalformedTransaction, IndexError):
+        return None
 
 
 def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> Iterator[Check]:

@@ -31,6 +31,7 @@ class Proof(StrEnum):
     EXPIRED = "expired"
     FOREIGN = "foreign"
     REVERTED = "reverted"
+    SPENT = "spent"  # the only transaction that could ever carry it out was executed, and failed
 
 
 TRANSITIONS: Final[dict[State, frozenset[State]]] = {

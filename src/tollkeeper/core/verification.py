@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tollkeeper.core.evm import (
     recover_address,
 )
 from tollkeeper.core.limits import VALID_BEFORE_MARGIN_SECONDS
-from tollkeeper.core.networks import ALIASES, Network
+from tollkeeper.core.networks import ALIASES, Family, Network
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, PaymentKey, Requirements
 
 if TYPE_CHECKING:
@@ -173,14 +173,24 @@ def payment_key(asset: EvmAsset, payload: EvmPayload) -> PaymentKey:
     return PaymentKey(asset.network.name, asset.address, authorization.payer, authorization.nonce)
 
 
-def form_checks(payment: Payment, assets: Mapping[str, EvmAsset]) -> Iterator[Check]:
+class OfNetwork(Protocol):
+    """An allowed asset of either family."""
+
+    @property
+    def network(self) -> Network:
+        """Where it is."""
+
+
+def form_checks(payment: Payment, assets: Mapping[str, OfNetwork]) -> Iterator[Check]:
     """Version, scheme, network and its kind of payload: what a payment must be before anything in it has a meaning."""
     yield Check("x402Version", payment.x402_version == X402_VERSION, Reason.X402_VERSION, 1, payment.x402_version)
     yield Check("scheme", payment.scheme == SCHEME, Reason.SCHEME, SCHEME, payment.scheme)
     name = ALIASES.get(payment.network, payment.network)
     yield Check("network", name in assets, Reason.NETWORK, sorted(assets), payment.network)
-    is_evm = isinstance(payment.payload, EvmPayload)
-    yield Check("payload", is_evm, Reason.PAYLOAD, "authorization", "authorization" if is_evm else "transaction")
+    asset = assets.get(name)
+    wanted = _SHAPES[Family.EVM if asset is None else asset.network.family]
+    shape = "authorization" if isinstance(payment.payload, EvmPayload) else "transaction"
+    yield Check("payload", shape == wanted, Reason.PAYLOAD, wanted, shape)
 
 
 def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmAsset) -> Iterator[Check]:
@@ -281,6 +291,7 @@ def chain_checks(payload: EvmPayload, by_key: Check, facts: ChainFacts) -> Itera
     yield Check("simulation", facts.revert is None, Reason.SIMULATION, None, facts.revert)
 
 
+_SHAPES: Final = {Family.EVM: "authorization", Family.SOLANA: "transaction"}
 _GATE_REASONS: Final = {"recipient": Reason.RECIPIENT, "value": Reason.VALUE}
 
 

@@ -24,6 +24,11 @@ def parse_wallet(text: object, *, field: str = "address") -> str:
     return parse_address(text, field=field) if text.startswith("0x") else parse_key(text, field=field)
 
 
+def parse_address_of(family: Family, text: object, *, field: str) -> str:
+    """An address of that family as it is kept. Raises: INVALID_ADDRESS."""
+    return parse_address(text, field=field) if family is Family.EVM else parse_key(text, field=field)
+
+
 def shown_address(address: str) -> str:
     """The address as people and other programs see it."""
     return checksum_address(address) if address.startswith("0x") else address

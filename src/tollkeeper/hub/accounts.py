@@ -1,28 +1,47 @@
 """The networks that this hub settles on and the accounts that pay for each (contract 5.2, 5.3).
 
-What a network is called, whether its node has answered and which asset is taken there. What a settlement is, is not
-decided here.
+What a network is called, whether its node has answered, which asset is taken there, and what the rules of its family
+are asked. `Account` is an EVM network's, `SolanaAccount` has the same members: the endpoints know no family. What a
+settlement is, is not decided here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import ALIASES
-from tollkeeper.core.verification import judged_signature, signature_check
+from tollkeeper.core.verification import (
+    Check,
+    Reason,
+    chain_checks,
+    deployed_check,
+    judged_signature,
+    payment_key,
+    requirement_checks,
+    signature_check,
+    time_checks,
+)
+from tollkeeper.core.wire import SCHEME, EvmPayload, Requirements
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tollkeeper.chains.evm import EvmChain
-    from tollkeeper.core.verification import Check, EvmAsset
-    from tollkeeper.core.wire import EvmPayload
+    from tollkeeper.core.solana import SolanaAsset
+    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.company import Company
     from tollkeeper.hub.gas import Gas
+    from tollkeeper.hub.requests import Asked
     from tollkeeper.hub.signer_pool import SignerPool
+    from tollkeeper.hub.solana_account import SolanaAccount
+    from tollkeeper.hub.transfer import TransferAsked
+
+AnyAccount: TypeAlias = "Account | SolanaAccount"
 
 RETRY_AFTER_SECONDS: Final = 2
 
@@ -41,13 +60,119 @@ class Account:
         """From whom a settlement is simulated: the token does not ask who carries an authorization out."""
         return self.signers.addresses[0]
 
+    @property
+    def caip_signers(self) -> tuple[str, list[str]]:
+        """The pattern of networks that these signers are for, and who they are, as `/supported` shows them."""
+        return "eip155:*", [checksum_address(address) for address in self.signers.addresses]
 
-def enabled_assets(accounts: Mapping[str, Account]) -> dict[str, EvmAsset]:
+    def kind(self, now_seconds: int) -> dict[str, Any]:  # noqa: ARG002 - the same at any time
+        """What `/supported` says of this network beside its name. To be asked of an open network only."""
+        asset = self._asset
+        usdc = asset.network.usdc
+        shown = {
+            "address": checksum_address(asset.address),
+            "name": asset.name,
+            "symbol": usdc.symbol,
+            "decimals": usdc.decimals,
+        }
+        return {"assets": [shown], "extra": {"name": asset.name, "version": asset.version}}
+
+    @property
+    def _asset(self) -> EvmAsset:
+        asset = self.chain.asset
+        assert asset is not None  # noqa: S101 - the network is open
+        return asset
+
+    def static_checks(self, asked: Asked, now_seconds: int | None) -> Iterator[Check]:
+        """Every rule of the family that needs no node, in order; those about time only where `now_seconds` is given.
+
+        The signature is not among them: where the payer is a contract, only a node can say.
+        """
+        payload = _authorized(asked.payment)
+        yield from requirement_checks(asked.payment, asked.requirements, self._asset)
+        if now_seconds is not None:
+            yield from time_checks(payload, now_seconds)
+        yield deployed_check(payload)
+
+    async def signed(self, payment: Payment) -> Check:
+        """The last rule that no simulation judges: did the payer sign? Raises: UNAVAILABLE."""
+        return await checked_signature(self, self._asset, _authorized(payment))
+
+    def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
+        """What needs no node, in order: allow-listed asset, what the caller says of the transfer.
+
+        Raises: INVALID_AMOUNT for a transfer of nothing, which would cost gas all the same.
+        """
+        payload, asset = _authorized(asked.payment), self._asset
+        yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
+        authorization = payload.authorization
+        if authorization.value == 0:
+            raise nothing_moved("payload.authorization.value")
+        if asked.amount is not None:
+            signed = str(authorization.value)
+            yield Check("amount", asked.amount == authorization.value, Reason.PAYLOAD, signed, str(asked.amount))
+        if asked.recipient is not None:
+            is_signed = asked.recipient == authorization.pay_to
+            yield Check("recipient", is_signed, Reason.RECIPIENT, authorization.pay_to, asked.recipient)
+        yield deployed_check(payload)
+
+    def own_requirements(self, asked: TransferAsked) -> Requirements:
+        """The requirements that a transfer meets: its own terms."""
+        authorization = _authorized(asked.payment).authorization
+        return Requirements(
+            scheme=SCHEME,
+            network=asked.payment.network,
+            amount=authorization.value,
+            asset=checksum_address(self._asset.address),
+            pay_to=checksum_address(authorization.pay_to),
+        )
+
+    async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:
+        """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE."""
+        payload, asset = _authorized(asked.payment), self._asset
+        by_key = signature_check(payload, asset)
+        try:
+            facts, block = await self.chain.state(payload, asset, self.caller, is_signed_by_key=by_key.ok)
+        except RpcUnavailable as error:
+            raise unavailable(str(error)) from error
+        now_seconds = max(block.timestamp_seconds, now_seconds)
+        late = [check for check in time_checks(payload, now_seconds) if not check.ok]
+        return [*late, *chain_checks(payload, by_key, facts)]
+
+    async def used_by(self, payment: Payment) -> str:
+        """The transaction that used the payment up, for the buyer to look at; empty where it is not found."""
+        authorization = _authorized(payment).authorization
+        try:
+            use = await self.chain.authorizations.find_use(authorization.payer, authorization.nonce)
+        except RpcUnavailable:
+            return ""
+        return "" if use is None else use.transaction_hash
+
+    def identified(self, payment: Payment) -> tuple[PaymentKey, EvmPayload]:
+        """The payment's identity, and what is to be carried out."""
+        payload = _authorized(payment)
+        return payment_key(self._asset, payload), payload
+
+    async def look_around(self) -> None:
+        """Looks for what the open network offers beyond what settling needs. Raises: RpcUnavailable."""
+        await self.company.look(self.chain)
+
+    async def reach(self) -> None:
+        """Asks a node anything. Raises: RpcUnavailable."""
+        await self.chain.mined_nonce(self.caller)
+
+
+def _authorized(payment: Payment) -> EvmPayload:
+    assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
+    return payment.payload
+
+
+def enabled_assets(accounts: Mapping[str, AnyAccount]) -> dict[str, EvmAsset | SolanaAsset]:
     """The asset of each network that can be settled on now, by the network's name."""
     return {name: account.chain.asset for name, account in accounts.items() if account.chain.asset is not None}
 
 
-def require_reachable(accounts: Mapping[str, Account], network: str) -> None:
+def require_reachable(accounts: Mapping[str, AnyAccount], network: str) -> None:
     """Raises: UNAVAILABLE for a network that is ours and whose node has not answered yet."""
     account = accounts.get(ALIASES.get(network, network))
     if account is not None and account.chain.asset is None and not account.chain.is_refused:
@@ -67,6 +192,11 @@ async def checked_signature(account: Account, asset: EvmAsset, payload: EvmPaylo
         return judged_signature(by_key, await account.chain.wallet_accepts(payload, asset))
     except RpcUnavailable as error:
         raise unavailable(str(error)) from error
+
+
+def nothing_moved(field: str) -> ApiError:
+    """A transfer of nothing would cost a fee all the same."""
+    return ApiError(Code.INVALID_AMOUNT, f"{field} must be above zero", details={"field": field})
 
 
 def unavailable(reason: str) -> ApiError:

@@ -18,12 +18,16 @@ from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
-from tollkeeper.hub.accounts import Account
+from tollkeeper.hub.accounts import Account, AnyAccount
 from tollkeeper.hub.company import Company
 from tollkeeper.hub.completer import Completer, open_account
 from tollkeeper.hub.facilitator import Facilitator
+from tollkeeper.hub.families import Settling
+from tollkeeper.hub.fee_payers import FeePayer, FeePayers
 from tollkeeper.hub.gas import Gas
 from tollkeeper.hub.gateway_signature import local_path
 from tollkeeper.hub.history import history_routes, status_routes
@@ -33,6 +37,8 @@ from tollkeeper.hub.purse import Purse
 from tollkeeper.hub.settlement import Settlements
 from tollkeeper.hub.signer import Signer, SignerPolicy
 from tollkeeper.hub.signer_pool import Relayer, SignerPool
+from tollkeeper.hub.solana_account import SolanaAccount, pool_of
+from tollkeeper.hub.solana_settlement import SolanaCompleter, SolanaSettlements
 from tollkeeper.hub.transfer import Transfers
 from tollkeeper.storage.database import Statement
 
@@ -59,6 +65,14 @@ class HubNetwork:
     signers: tuple[Signer, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SolanaHubNetwork:
+    """One Solana network and the accounts that pay its fees, at least one."""
+
+    config: SolanaConfig
+    signers: Sequence[FeePayer]
+
+
 class Hub:
     """Everything the hub is made of. `start` it in the event loop that serves it; `close` it before its database."""
 
@@ -66,7 +80,7 @@ class Hub:
         self,
         database: Database,
         auth: Auth,
-        networks: Sequence[HubNetwork],
+        networks: Sequence[HubNetwork | SolanaHubNetwork],
         *,
         public_url: str,
         trusted_keys: Mapping[str, bytes] | None = None,
@@ -84,36 +98,52 @@ class Hub:
         self.public_url = public_url.rstrip("/")
         self.metrics = HubMetrics()
         self.membership = Membership(database, now_ms, shared_life_seconds)
-        self.settlements = Settlements(database, now_ms, self.status_url, self.membership, self.metrics)
+        parts = (database, now_ms, self.status_url, self.membership, self.metrics)
+        self.settlements = Settlements(*parts)
+        solana = SolanaSettlements(*parts)
+        self.settling = Settling({Family.EVM: self.settlements, Family.SOLANA: solana})
         self._now_ms = now_ms
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
         self.trusted_keys = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
-        self.accounts = {network.config.network.name: self._account(network) for network in networks}
+        self.evm_accounts = {
+            network.config.network.name: self._account(network)
+            for network in networks
+            if isinstance(network, HubNetwork)
+        }
+        self.solana_accounts = {
+            network.config.network.name: self._solana_account(network)
+            for network in networks
+            if isinstance(network, SolanaHubNetwork)
+        }
+        self.accounts: dict[str, AnyAccount] = {**self.evm_accounts, **self.solana_accounts}
         self.facilitator = Facilitator(
-            self.accounts, self.settlements, self.trusted_keys, urlsplit(self.public_url).path, now_ms
+            self.accounts, self.settling, self.trusted_keys, urlsplit(self.public_url).path, now_ms
         )
         self.transfers = Transfers(
-            self.accounts, self.settlements, self.trusted_keys, urlsplit(self.public_url).path, now_ms
+            self.accounts, self.settling, self.trusted_keys, urlsplit(self.public_url).path, now_ms
         )
-        self.completer = Completer(
-            database,
-            self.settlements,
-            self.accounts,
-            now_ms,
-            self.membership,
-            self.metrics,
-            completer_interval_seconds,
-        )
+        own = (now_ms, self.membership, self.metrics, completer_interval_seconds)
+        self.completer = Completer(database, self.settlements, self.evm_accounts, *own)
+        self.solana_completer = SolanaCompleter(database, solana, self.solana_accounts, *own)
+        self.completers = (self.completer, *((self.solana_completer,) if self.solana_accounts else ()))
 
     async def start(self) -> None:
         """Opens the networks whose node answers and begins to finish what a former run left. Raises: StorageError."""
         await self.membership.start()
-        await asyncio.gather(*(self._open(account) for account in self.accounts.values()))
-        self.completer.start()
+        await asyncio.gather(
+            *(
+                _open(account, completer.settlements)
+                for completer in self.completers
+                for account in completer.accounts.values()
+            )
+        )
+        for completer in self.completers:
+            completer.start()
 
     async def close(self) -> None:
         """Ends background work and connections. What is unfinished is on disk."""
-        await self.completer.close()
+        for completer in self.completers:
+            await completer.close()
         for account in self.accounts.values():
             await account.chain.close()
         await self.membership.close()
@@ -130,7 +160,7 @@ class Hub:
             for relayer in account.signers.relayers
             if relayer.purse.is_empty
         ]
-        aside = self.completer.set_aside.items()
+        aside = self.completer.set_aside.items()  # of all networks
         return told + [f"{name}: {count} settlements cannot be worked on" for name, count in aside]
 
     async def unreadiness(self) -> list[str]:
@@ -148,14 +178,15 @@ class Hub:
                 found.append(f"{name}: {account.chain.problem}")
                 continue
             try:
-                await account.chain.mined_nonce(account.caller)
+                await account.reach()
             except RpcUnavailable as error:
                 found.append(f"{name}: {error}")
         return found
 
     def status_url(self, key: PaymentKey) -> str:
         """Where anybody can follow a payment."""
-        return f"{self.public_url}/payments/{key.network}/{key.payer}/{key.nonce}"
+        is_evm = NETWORKS[key.network].family is Family.EVM
+        return f"{self.public_url}/payments/{key.network}/{key.payer + '/' if is_evm else ''}{key.nonce}"
 
     def _account(self, network: HubNetwork) -> Account:
         config = network.config
@@ -182,12 +213,21 @@ class Hub:
         gas = Gas(name, config.gas_budget_per_hour, self.trusted_keys, self._now_ms)
         return Account(EvmChain(config), SignerPool(relayers), gas, company)
 
-    async def _open(self, account: Account) -> None:
-        try:
-            await open_account(account, self.settlements)
-        except RpcUnavailable as error:
-            account.chain.problem = str(error)
-            _LOG.warning("network_not_reachable", network=account.chain.network.name, reason=str(error))
+    def _solana_account(self, network: SolanaHubNetwork) -> SolanaAccount:
+        config = network.config
+        name = config.network.name
+        fee_payers = FeePayers(network.signers)
+        pool = pool_of(fee_payers, lambda address: Purse(name, address, config.fee_max_lamports, self.metrics))
+        gas = Gas(name, config.fee_budget_per_hour_lamports, self.trusted_keys, self._now_ms)
+        return SolanaAccount(SolanaChain(config), fee_payers, pool, gas)
+
+
+async def _open(account: Any, settlements: Settlements) -> None:  # noqa: ANN401 - of the settlements' family
+    try:
+        await open_account(account, settlements)
+    except RpcUnavailable as error:
+        account.chain.problem = str(error)
+        _LOG.warning("network_not_reachable", network=account.chain.network.name, reason=str(error))
 
 
 def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.chains.receipts import Sighting
-    from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.accounts import Account, AnyAccount
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement import Settlements
@@ -59,15 +59,15 @@ class Completer:
         self,
         database: Database,
         settlements: Settlements,
-        accounts: Mapping[str, Account],
+        accounts: Mapping[str, Any],  # of the settlements' family
         clock_ms: Callable[[], int],
         membership: Membership,
         metrics: HubMetrics,
         interval_seconds: float,
     ) -> None:
         self._database = database
-        self._settlements = settlements
-        self._accounts = accounts
+        self.settlements = settlements
+        self.accounts = accounts
         self._clock_ms = clock_ms
         self._membership = membership
         self._metrics = metrics
@@ -108,7 +108,7 @@ class Completer:
             taken = await self._database.run(take_over(self._membership.id, self._clock_ms()))
             _LOG.info("settlements_taken_over", settlements=taken)
         views: dict[str, LaneView] = {}
-        for account in self._accounts.values():
+        for account in self.accounts.values():
             if account.chain.asset is not None:
                 await _on_network(account, self._see_network(account, views, thoroughly=is_due))
         after: tuple[int, str] | None = None
@@ -127,9 +127,9 @@ class Completer:
             for settlement_id in page.unreadable:
                 await self._set_aside(settlement_id)
             for name, view in views.items():
-                account = self._accounts[name]
+                account = self.accounts[name]
                 mine = [row for row in page.settlements if row.key.network == name]
-                mine = [row for row in mine if not self._settlements.is_active(row.id)]
+                mine = [row for row in mine if not self.settlements.is_active(row.id)]
                 if mine:
                     await _on_network(account, self._complete_rows(account, mine, view))
         await self._count_set_aside()
@@ -154,16 +154,24 @@ class Completer:
         is_due = now >= self._last_check + self.check_interval_seconds
         if is_due:
             self._last_check = now
-        for account in self._accounts.values():
+        for account in self.accounts.values():
             chain = account.chain
             if is_due or (chain.asset is None and not chain.is_refused):
                 with suppress(RpcUnavailable):
-                    await open_account(account, self._settlements)
-                    await _see_balances(account)
+                    await open_account(account, self.settlements)
+                    await self._see_balances(account)
         return is_due
 
+    async def _see_balances(self, account: Account) -> None:
+        """Looks at the signers' money also while nobody settles. Raises: RpcUnavailable."""
+        if account.chain.asset is not None:
+            block = await account.chain.latest_block()
+            fees = await account.chain.fees(block.base_fee_wei)
+            held = await account.chain.balances(account.signers.addresses)
+            account.signers.see_balances(held, fees.max_fee_per_gas)
+
     async def _complete_rows(self, account: Account, rows: list[Settlement], view: LaneView) -> None:
-        pipeline, chain = self._settlements.pipeline, account.chain
+        pipeline, chain = self.settlements.pipeline, account.chain
         findings = [pipeline.given_up(row) for row in rows if row.state is State.CLAIMED]
         signed = [row for row in rows if row.state is not State.CLAIMED]
         if signed:
@@ -179,7 +187,7 @@ class Completer:
         self, account: Account, row: Settlement, sighting: Sighting, view: LaneView, limit: asyncio.Semaphore
     ) -> Finding | None:
         """What became of one row; None where nothing did, or it had to be set aside."""
-        pipeline = self._settlements.pipeline
+        pipeline = self.settlements.pipeline
         try:
             if sighting.verdict is Verdict.ABSENT and self._needs_a_closer_look(row, view):
                 async with limit:
@@ -206,7 +214,7 @@ class Completer:
 
     async def _apply(self, findings: list[Finding]) -> None:
         """Records a page in one commit; where that cannot be, row by row, so that the one at fault is found."""
-        pipeline = self._settlements.pipeline
+        pipeline = self.settlements.pipeline
         try:
             await pipeline.apply(findings)
         except StorageError:
@@ -229,7 +237,7 @@ class Completer:
 
     async def _count_set_aside(self) -> None:
         self.set_aside = await count_set_aside(self._database, FAILURES_ALERT)
-        for name in self._accounts:
+        for name in self.accounts:
             self._metrics.set_aside.labels(name).set(self.set_aside.get(name, 0))
 
 
@@ -241,16 +249,7 @@ async def _on_network(account: Account, work: Awaitable[None]) -> None:
         _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
 
 
-async def _see_balances(account: Account) -> None:
-    """Looks at the signers' money also while nobody settles. Raises: RpcUnavailable."""
-    if account.chain.asset is not None:
-        block = await account.chain.latest_block()
-        fees = await account.chain.fees(block.base_fee_wei)
-        held = await account.chain.balances(account.signers.addresses)
-        account.signers.see_balances(held, fees.max_fee_per_gas)
-
-
-async def open_account(account: Account, settlements: Settlements) -> None:
+async def open_account(account: AnyAccount, settlements: Settlements) -> None:
     """Opens a network and, where it was not open, its signers' lanes. Raises: RpcUnavailable, StorageError."""
     was_open = account.chain.asset is not None
     await account.chain.open()
@@ -262,4 +261,4 @@ async def open_account(account: Account, settlements: Settlements) -> None:
             raise
     if account.chain.asset is not None:
         with suppress(RpcUnavailable):  # settlements go as they went before
-            await account.company.look(account.chain)
+            await account.look_around()

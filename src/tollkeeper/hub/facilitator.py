@@ -12,25 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer
-from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import ALIASES, NETWORKS
+from tollkeeper.core.solana import payer_of
 from tollkeeper.core.transactions import Kind
-from tollkeeper.core.verification import (
-    Check,
-    EvmAsset,
-    Reason,
-    chain_checks,
-    deployed_check,
-    form_checks,
-    payment_key,
-    requirement_checks,
-    signature_check,
-    time_checks,
-)
+from tollkeeper.core.verification import Check, Reason, form_checks
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment
-from tollkeeper.hub.accounts import Account, checked_signature, enabled_assets, require_reachable, unavailable
+from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachable
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, Outcome, requirements_hash
 from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_settle_options, read_plain
@@ -41,8 +30,13 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.signatures import VerifyingKey
-    from tollkeeper.hub.settlement import Settlements
+    from tollkeeper.core.solana import SolanaAsset
+    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.hub.families import Settling
 
+# Rules without which the payment has no meaning on any chain; of a Solana transaction, those that its reading ends at.
+_FORM: Final = frozenset({"network", "payload"})
+_UNREADABLE: Final = _FORM | {"transaction", "lookupTables", "instructionCount", "transferChecked"}
 _SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
 
 
@@ -51,8 +45,8 @@ class Facilitator:
 
     def __init__(
         self,
-        accounts: Mapping[str, Account],
-        settlements: Settlements,
+        accounts: Mapping[str, AnyAccount],
+        settlements: Settling,
         trusted_keys: Mapping[str, VerifyingKey],
         public_path: str,
         clock_ms: Callable[[], int],
@@ -82,20 +76,8 @@ class Facilitator:
         failed = next((check for check in checks if not check.ok), None)
         verdict = _verdict(failed, _payer(asked.payment), checks if explain else None)
         if failed is not None and failed.reason is Reason.NONCE_USED:
-            verdict["transaction"] = await self._used_by(asked)
+            verdict["transaction"] = await self._account(asked.payment).used_by(asked.payment)
         await send_answer(send, 200, envelope(verdict))
-
-    async def _used_by(self, asked: Asked) -> str:
-        """The transaction that used the authorization up, for the buyer to look at; empty where it is not found."""
-        payload = asked.payment.payload
-        assert isinstance(payload, EvmPayload)  # noqa: S101 - a Solana payment has no such reason
-        asset = self._assets()[ALIASES.get(asked.payment.network, asked.payment.network)]
-        chain = self._accounts[asset.network.name].chain
-        try:
-            use = await chain.authorizations.find_use(payload.authorization.payer, payload.authorization.nonce)
-        except RpcUnavailable:
-            return ""
-        return "" if use is None else use.transaction_hash
 
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: settle the payment, once (contract 5.2)."""
@@ -112,17 +94,15 @@ class Facilitator:
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
         require_reachable(self._accounts, asked.payment.network)
-        assets = self._assets()
-        failed = await self._refusal(asked, assets)
+        failed = await self._refusal(asked)
         if failed is not None:
             outcome = Outcome(success=False, reason=failed.reason.value)
         else:
-            asset = assets[ALIASES.get(asked.payment.network, asked.payment.network)]
-            payload = asked.payment.payload
-            assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks passed
+            account = self._account(asked.payment)
+            key, payload = account.identified(asked.payment)
             order = Order(
-                account=self._accounts[asset.network.name],
-                key=payment_key(asset, payload),
+                account=account,
+                key=key,
                 payment=asked.payment,
                 payload=payload,
                 requirements=asked.requirements,
@@ -138,30 +118,46 @@ class Facilitator:
         body = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
         await send_answer(send, 200, envelope(body))
 
-    async def _refusal(self, asked: Asked, assets: Mapping[str, EvmAsset]) -> Check | None:
+    async def _refusal(self, asked: Asked) -> Check | None:
         """The first rule that the payment breaks, of those that no simulation judges. Raises: UNAVAILABLE."""
-        failed = next((check for check in _static_checks(asked, assets) if not check.ok), None)
-        payload = asked.payment.payload
-        if failed is not None or not isinstance(payload, EvmPayload):
+        failed = next((check for check in self._static_checks(asked, None) if not check.ok), None)
+        if failed is not None:
             return failed
-        asset = assets[ALIASES.get(asked.payment.network, asked.payment.network)]
-        signed = await checked_signature(self._accounts[asset.network.name], asset, payload)
+        signed = await self._account(asked.payment).signed(asked.payment)
         return None if signed.ok else signed
+
+    def _account(self, payment: Payment) -> AnyAccount:
+        """Of a payment whose form was checked."""
+        return self._accounts[ALIASES.get(payment.network, payment.network)]
 
     def supported_body(self) -> dict[str, Any]:
         """`kinds` once per name that a version 1 client may send, `extensions`, `signers`."""
         kinds: list[dict[str, Any]] = []
         signers: dict[str, list[str]] = {}
-        for asset in self._assets().values():
-            names = dict.fromkeys((asset.network.v1_name, asset.network.name))
-            kinds.extend(_kind(name, asset) for name in names)
-            known = signers.setdefault("eip155:*", [])
-            addresses = map(checksum_address, self._accounts[asset.network.name].signers.addresses)
+        now_seconds = self._clock_ms() // 1000
+        for name, asset in self._assets().items():
+            account = self._accounts[name]
+            kind = account.kind(now_seconds)
+            names = dict.fromkeys((asset.network.v1_name, name))
+            kinds.extend({"x402Version": X402_VERSION, "scheme": SCHEME, "network": one, **kind} for one in names)
+            pattern, addresses = account.caip_signers
+            known = signers.setdefault(pattern, [])
             known.extend(address for address in addresses if address not in known)
         return {"kinds": kinds, "extensions": ["confirm"], "signers": signers}
 
-    def _assets(self) -> dict[str, EvmAsset]:
+    def _assets(self) -> dict[str, EvmAsset | SolanaAsset]:
         return enabled_assets(self._accounts)
+
+    def _static_checks(self, asked: Asked, now_seconds: int | None) -> Iterator[Check]:
+        """Every rule that needs no node, in order; it ends at a form that the next ones could not read."""
+        version = asked.x402_version
+        yield Check("request.x402Version", version == X402_VERSION, Reason.X402_VERSION, X402_VERSION, version)
+        is_formed = True
+        for check in form_checks(asked.payment, self._assets()):
+            yield check
+            is_formed = is_formed and (check.ok or check.name not in _FORM)
+        if is_formed:
+            yield from self._account(asked.payment).static_checks(asked, now_seconds)
 
     async def _checks(self, asked: Asked, *, explain: bool) -> list[Check]:
         """The rules in order, up to the first that fails; with `explain`, all that can be judged.
@@ -169,25 +165,15 @@ class Facilitator:
         Raises: UNAVAILABLE.
         """
         require_reachable(self._accounts, asked.payment.network)
-        assets = self._assets()
         checks: list[Check] = []
-        for check in _static_checks(asked, assets, now_seconds=self._clock_ms() // 1000):
+        now_seconds = self._clock_ms() // 1000
+        for check in self._static_checks(asked, now_seconds):
             checks.append(check)
             if not check.ok and not explain:
                 return checks
-        asset = assets.get(ALIASES.get(asked.payment.network, asked.payment.network))
-        payload = asked.payment.payload
-        if asset is None or not isinstance(payload, EvmPayload):
+        if any(not check.ok and check.name in _UNREADABLE for check in checks):
             return checks
-        account = self._accounts[asset.network.name]
-        by_key = signature_check(payload, asset)
-        try:
-            facts, block = await account.chain.state(payload, asset, account.caller, is_signed_by_key=by_key.ok)
-        except RpcUnavailable as error:
-            raise unavailable(str(error)) from error
-        now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
-        late = [check for check in time_checks(payload, now_seconds) if not check.ok]
-        return [*checks, *late, *chain_checks(payload, by_key, facts)]
+        return checks + await self._account(asked.payment).live_checks(asked, now_seconds)
 
 
 def is_explained(query: bytes) -> bool:
@@ -205,7 +191,7 @@ def read_headers(scope: HTTPScope) -> Headers:
     return headers
 
 
-def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset]) -> Asked | Check:
+def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> Asked | Check:
     """The request; or, for a scheme or network that is not ours, that check: its payload may have any shape."""
     payment = body.get("paymentPayload")
     if isinstance(payment, dict) and isinstance(body.get("paymentRequirements"), dict):
@@ -217,45 +203,9 @@ def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset]) -> Asked | C
     return parse_asked(body)
 
 
-def _static_checks(asked: Asked, assets: Mapping[str, EvmAsset], now_seconds: int | None = None) -> Iterator[Check]:
-    """Every rule that needs no node, in order; those about time only where `now_seconds` is given.
-
-    The signature is not among them: where the payer is a contract, only a node can say.
-    """
-    version = asked.x402_version
-    yield Check("request.x402Version", version == X402_VERSION, Reason.X402_VERSION, X402_VERSION, version)
-    yield from form_checks(asked.payment, assets)
-    asset = assets.get(ALIASES.get(asked.payment.network, asked.payment.network))
-    payload = asked.payment.payload
-    if asset is None or not isinstance(payload, EvmPayload):
-        return
-    yield from requirement_checks(asked.payment, asked.requirements, asset)
-    if now_seconds is not None:
-        yield from time_checks(payload, now_seconds)
-    yield deployed_check(payload)
-
-
 def _payer(payment: Payment) -> str | None:
     payload = payment.payload
-    return checksum_address(payload.authorization.payer) if isinstance(payload, EvmPayload) else None
-
-
-def _kind(name: str, asset: EvmAsset) -> dict[str, Any]:
-    usdc = asset.network.usdc
-    return {
-        "x402Version": X402_VERSION,
-        "scheme": SCHEME,
-        "network": name,
-        "assets": [
-            {
-                "address": checksum_address(asset.address),
-                "name": asset.name,
-                "symbol": usdc.symbol,
-                "decimals": usdc.decimals,
-            }
-        ],
-        "extra": {"name": asset.name, "version": asset.version},
-    }
+    return checksum_address(payload.authorization.payer) if isinstance(payload, EvmPayload) else payer_of(payload)
 
 
 def _verdict(failed: Check | None, payer: str | None, explained: list[Check] | None) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from litestar.params import FromPath
 
 from tollkeeper.api import bearer_token, iso, ok, page_parameters, pagination
 from tollkeeper.core.errors import ApiError, Code, invalid
-from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.transactions import history_item, public_status
+from tollkeeper.core.wallets import shown_address
 from tollkeeper.storage.history import HistoryQuery, history_row, list_history
-from tollkeeper.storage.settlements import Settlement, find_payment, read_settlement
+from tollkeeper.storage.settlements import Settlement, find_named, find_payment, read_settlement
 
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
@@ -79,7 +79,16 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
             raise ApiError(Code.NOT_FOUND, "this hub knows no such payment")
         return ok(status_body(row), headers=_NO_STORE)
 
-    return [payment_status]
+    @get("/payments/{network:str}/{name:str}", summary="The public status of a payment on Solana")
+    async def named_status(network: FromPath[str], name: FromPath[str]) -> Response[bytes]:
+        """Contract 2: as above, by the message's hash in hex or the payer's signature in base58."""
+        known = normalise(network)
+        row = await find_named(database, known.name, name)
+        if row is None:
+            raise ApiError(Code.NOT_FOUND, "this hub knows no such payment")
+        return ok(status_body(row), headers=_NO_STORE)
+
+    return [payment_status, named_status]
 
 
 def status_body(row: Settlement) -> dict[str, Any]:
@@ -89,8 +98,8 @@ def status_body(row: Settlement) -> dict[str, Any]:
         "transaction": row.foreign_hash or row.transaction_hash,
         "network": row.key.network,
         "amount": str(row.value),
-        "payer": checksum_address(row.key.payer),
-        "payTo": checksum_address(row.pay_to),
+        "payer": shown_address(row.key.payer),
+        "payTo": shown_address(row.pay_to),
         "updatedAt": iso(row.updated_ms),
         "id": row.id,
         "error": row.error,

@@ -11,8 +11,7 @@ from tollkeeper.storage.idempotency import IdempotencyKey
 
 if TYPE_CHECKING:
     from tollkeeper.core.transactions import Kind
-    from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
-    from tollkeeper.hub.accounts import Account
+    from tollkeeper.core.wire import Payment, PaymentKey, Requirements
     from tollkeeper.hub.requests import SettleOptions
 
 
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 class Order:
     """A checked settle request: its payment's signature is good and it meets the requirements."""
 
-    account: Account
+    account: Any  # of the family whose settlements carry it out, and so is what is to be carried out
     key: PaymentKey
     payment: Payment
-    payload: EvmPayload
+    payload: Any
     requirements: Requirements
     options: SettleOptions
     kind: Kind

@@ -8,7 +8,7 @@ signature and raw transaction in one commit, then send. Nothing is written for a
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
@@ -34,9 +34,7 @@ from tollkeeper.storage.transactions import open_lane
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.chains.evm import Fees
     from tollkeeper.core.wire import PaymentKey
-    from tollkeeper.hub.accounts import Account
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.storage.database import Database
@@ -79,7 +77,7 @@ class Settlements:
         """Is a request of this process carrying that row forward?"""
         return settlement_id in self._active
 
-    async def open_lanes(self, account: Account) -> None:
+    async def open_lanes(self, account: Any) -> None:  # noqa: ANN401 - of its family
         """Makes the signers' nonces start where chain and database agree. Raises: RpcUnavailable, StorageError."""
         network = account.chain.network.name
         for address in account.signers.addresses:
@@ -168,7 +166,7 @@ class Settlements:
             given = await self._database.run(hand_out(row, order.idempotency, self._clock_ms()))
             if given:
                 return _success(row)
-        duplicate = _refusal(Reason.DUPLICATE.value, row.transaction_hash, row.id)
+        duplicate = refusal(Reason.DUPLICATE.value, row.transaction_hash, row.id)
         return await self._recorded_with_key(order, duplicate)
 
     async def _outcome_of(self, order: Order, row: Settlement) -> Settlement:
@@ -201,13 +199,10 @@ class Settlements:
             done.set_result(shared)
 
     async def _attempt(self, order: Order, known: Settlement | None) -> Outcome:
-        if order.payload.authorization.valid_before <= self._clock_ms() // 1000:
-            return await self._refused(order, known, Reason.VALID_BEFORE)
         try:
             reason, fees = await self._simulate(order)
             if reason is not None:
                 return await self._refused(order, known, reason)
-            assert fees is not None  # noqa: S101 - a passed simulation comes with fees
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
         row_id = self._signing.settlement_id(known)
@@ -217,7 +212,7 @@ class Settlements:
         finally:
             self._active.discard(row_id)
 
-    async def _carry(self, order: Order, known: Settlement | None, row_id: str, fees: Fees) -> Outcome:
+    async def _carry(self, order: Order, known: Settlement | None, row_id: str, fees: Any) -> Outcome:  # noqa: ANN401 - what the family signs with
         """Signs, sends and follows the transaction of an order. Raises: as `settle`; _KeyTaken."""
         try:
             signed = await self._signing.sign(order, known, row_id, fees)
@@ -249,9 +244,11 @@ class Settlements:
             raise _KeyTaken
         return await self._known_payment(order, signed.claim.settlement)
 
-    async def _simulate(self, order: Order) -> tuple[Reason | None, Fees | None]:
+    async def _simulate(self, order: Order) -> tuple[Reason | None, Any]:
         """Would the chain take the payment now, and at which fees? Raises: RpcUnavailable."""
         account, payload = order.account, order.payload
+        if payload.authorization.valid_before <= self._clock_ms() // 1000:
+            return Reason.VALID_BEFORE, None
         revert, block = await account.chain.simulate(payload, account.caller)
         now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
         for check in time_checks(payload, now_seconds):
@@ -278,7 +275,7 @@ class Settlements:
         from a backup, does not remember: that is adopted. Raises: SETTLEMENT_PENDING, UNAVAILABLE.
         """
         if reason is not Reason.NONCE_USED:
-            return await self._recorded_with_key(order, _refusal(reason.value))
+            return await self._recorded_with_key(order, refusal(reason.value))
         row = await find_settlement(self._database, order.key)
         if row is not None and not row.may_be_claimed_again:  # another process was faster, or this one just before
             return await self._known_payment(order, row)
@@ -288,7 +285,7 @@ class Settlements:
         if found is not None and order.account.signers.holds(found.sender):
             claim = await self._signing.adopt(order, known, found)
             return await self._adopted(order, claim)
-        return await self._recorded_with_key(order, _refusal(reason.value, "" if use is None else use.transaction_hash))
+        return await self._recorded_with_key(order, refusal(reason.value, "" if use is None else use.transaction_hash))
 
     async def _adopted(self, order: Order, claim: Claim) -> Outcome:
         """The answer to a payment that one of our signers carried out before. Raises: SETTLEMENT_PENDING."""
@@ -340,7 +337,8 @@ def _success(row: Settlement) -> Outcome:
     return Outcome(success=True, transaction=row.transaction_hash, settlement_id=row.id)
 
 
-def _refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> Outcome:
+def refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> Outcome:
+    """The answer to a payment that was not settled, and is not, for this caller."""
     return Outcome(success=False, transaction=transaction, reason=reason, settlement_id=settlement_id)
 
 
@@ -348,4 +346,4 @@ def _failed(row: Settlement) -> Outcome:
     transaction = row.foreign_hash or row.transaction_hash
     if row.proof is Proof.NEVER_SENT:
         transaction = ""
-    return _refusal(row.error or Reason.TRANSACTION_FAILED.value, transaction, row.id)
+    return refusal(row.error or Reason.TRANSACTION_FAILED.value, transaction, row.id)

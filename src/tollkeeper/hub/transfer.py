@@ -1,4 +1,4 @@
-"""`/transfer`: carry out a signed authorization to any recipient (specification 4.4; contract 5.1).
+"""`/transfer`: carry out a signed authorization or transaction to any recipient (specification 4.4; contract 5.1).
 
 It has no requirements, and goes the way of every settlement: one payment is moved once, whichever of `/settle` and
 `/transfer` asks for it. What is refused is a 400 with a code of specification 7; an outcome that nobody knows yet is a
@@ -13,47 +13,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
-from tollkeeper.core.evm import checksum_address, parse_address
-from tollkeeper.core.networks import normalise
+from tollkeeper.core.networks import NETWORKS, Family, normalise
 from tollkeeper.core.transactions import Kind
-from tollkeeper.core.verification import (
-    Check,
-    Reason,
-    code_of_reason,
-    deployed_check,
-    form_checks,
-    payment_key,
-    require,
-)
-from tollkeeper.core.wire import (
-    SCHEME,
-    X402_VERSION,
-    EvmPayload,
-    Payment,
-    Requirements,
-    parse_payload,
-    parse_uint256,
-    payment_body,
-)
-from tollkeeper.hub.accounts import checked_signature, enabled_assets, require_reachable
+from tollkeeper.core.verification import Reason, code_of_reason, form_checks, require
+from tollkeeper.core.wallets import parse_address_of
+from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256, payment_body
+from tollkeeper.hub.accounts import enabled_assets, require_reachable
 from tollkeeper.hub.facilitator import read_headers, settled_body
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order
 from tollkeeper.hub.requests import canonical_hash, parse_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.signatures import VerifyingKey
-    from tollkeeper.core.verification import EvmAsset
-    from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.accounts import AnyAccount
+    from tollkeeper.hub.families import Settling
     from tollkeeper.hub.orders import Outcome
-    from tollkeeper.hub.settlement import Settlements
 
 # A transaction that was sent and failed is an outcome (200); everything else that is no success is a refusal (400).
-_SENT_AND_FAILED: Final = Reason.TRANSACTION_FAILED.value
+_SENT_AND_FAILED: Final = frozenset({Reason.TRANSACTION_FAILED.value, Reason.SVM_TRANSACTION_FAILED.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +57,7 @@ class TransferAsked:
         }
 
 
-def parse_transfer(body: dict[str, Any], accounts: Mapping[str, Account]) -> TransferAsked:
+def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> TransferAsked:
     """Reads the request; of a network that is not ours nothing but its name.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; UNAVAILABLE for a
@@ -94,6 +76,10 @@ def parse_transfer(body: dict[str, Any], accounts: Mapping[str, Account]) -> Tra
     if name not in enabled:
         details = {"field": "network", "supported": sorted(enabled)}
         raise ApiError(Code.INVALID_NETWORK, "this hub settles nothing on that network", details=details)
+    family = NETWORKS[name].family
+    for required in ("amount", "recipient") if family is Family.SOLANA else ():
+        if body.get(required) is None:
+            raise missing(required)
     payload = body.get("payload")
     if payload is None:
         raise missing("payload")
@@ -104,32 +90,10 @@ def parse_transfer(body: dict[str, Any], accounts: Mapping[str, Account]) -> Tra
     amount, recipient = body.get("amount"), body.get("recipient")
     return TransferAsked(
         payment=Payment(X402_VERSION, SCHEME, network, parse_payload(payload)),
-        asset=parse_address(body["asset"], field="asset"),
+        asset=parse_address_of(family, body["asset"], field="asset"),
         amount=None if amount is None else parse_uint256(amount, "amount"),
-        recipient=None if recipient is None else parse_address(recipient, field="recipient"),
+        recipient=None if recipient is None else parse_address_of(family, recipient, field="recipient"),
     )
-
-
-def transfer_checks(asked: TransferAsked, asset: EvmAsset, assets: Mapping[str, EvmAsset]) -> Iterator[Check]:
-    """What needs no node, in order: family, allow-listed asset, what the caller says of the transfer.
-
-    Raises: INVALID_AMOUNT for a transfer of nothing, which would cost gas all the same.
-    """
-    yield from form_checks(asked.payment, assets)
-    payload = asked.payment.payload
-    assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
-    yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
-    authorization = payload.authorization
-    if authorization.value == 0:
-        field = "payload.authorization.value"
-        raise ApiError(Code.INVALID_AMOUNT, f"{field} must be above zero", details={"field": field})
-    if asked.amount is not None:
-        signed = str(authorization.value)
-        yield Check("amount", asked.amount == authorization.value, Reason.PAYLOAD, signed, str(asked.amount))
-    if asked.recipient is not None:
-        is_signed = asked.recipient == authorization.pay_to
-        yield Check("recipient", is_signed, Reason.RECIPIENT, authorization.pay_to, asked.recipient)
-    yield deployed_check(payload)
 
 
 class Transfers:
@@ -137,8 +101,8 @@ class Transfers:
 
     def __init__(
         self,
-        accounts: Mapping[str, Account],
-        settlements: Settlements,
+        accounts: Mapping[str, AnyAccount],
+        settlements: Settling,
         trusted_keys: Mapping[str, VerifyingKey],
         public_path: str,
         clock_ms: Callable[[], int],
@@ -163,18 +127,17 @@ class Transfers:
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
         account = self._accounts[normalise(asked.payment.network).name]
-        assets = enabled_assets(self._accounts)
-        asset = assets[account.chain.network.name]
-        require(transfer_checks(asked, asset, assets))
-        payload = asked.payment.payload
-        assert isinstance(payload, EvmPayload)  # noqa: S101 - the checks passed
-        require([await checked_signature(account, asset, payload)])
+        require(form_checks(asked.payment, enabled_assets(self._accounts)))
+        require(account.transfer_checks(asked))
+        require([await account.signed(asked.payment)])
+        key, payload = account.identified(asked.payment)
+        requirements = account.own_requirements(asked)
         order = Order(
             account=account,
-            key=payment_key(asset, payload),
+            key=key,
             payment=asked.payment,
             payload=payload,
-            requirements=_own_requirements(asked, payload, asset),
+            requirements=requirements,
             options=options,
             kind=Kind.TRANSFER,
             purchase_data=None,
@@ -184,21 +147,10 @@ class Transfers:
             requirements_hash=canonical_hash(about),
         )
         outcome = await self._settlements.settle(order)
-        answer = settled_body(asked.payment, payload.authorization.value, outcome, use_db_id=options.use_db_id)
-        if not outcome.success and outcome.reason != _SENT_AND_FAILED:
+        answer = settled_body(asked.payment, requirements.amount, outcome, use_db_id=options.use_db_id)
+        if not outcome.success and outcome.reason not in _SENT_AND_FAILED:
             raise _refused(outcome, answer["transaction"])
         await send_answer(send, 200, envelope(answer))
-
-
-def _own_requirements(asked: TransferAsked, payload: EvmPayload, asset: EvmAsset) -> Requirements:
-    """The requirements that a transfer meets: its own terms."""
-    return Requirements(
-        scheme=SCHEME,
-        network=asked.payment.network,
-        amount=payload.authorization.value,
-        asset=checksum_address(asset.address),
-        pay_to=checksum_address(payload.authorization.pay_to),
-    )
 
 
 def _refused(outcome: Outcome, transaction: str) -> ApiError:

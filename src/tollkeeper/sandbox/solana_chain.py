@@ -123,6 +123,10 @@ class EmbeddedSolanaChain:
         """Give an account lamports."""
         self._svm.airdrop(Pubkey.from_string(owner), lamports)
 
+    def drain(self, owner: str) -> None:
+        """Take all lamports from an account."""
+        self._svm.set_account(Pubkey.from_string(owner), Account(0, b"", Pubkey.default(), executable=False))
+
     def open_account(self, owner: str, amount: int = 0) -> str:
         """The owner's token account, made where it is missing, with so much more in it. Returns its address."""
         address = associated_token_account(owner, self.mint)

@@ -46,7 +46,7 @@ _QUERIES: Final = load_queries("settlements.sql")
 class NewSettlement:
     """What a claim writes. `payment` and `requirements` are canonical JSON texts, `signer` will settle it.
 
-    `holder` is the process that carries it forward.
+    `holder` is the process that carries it forward; `alias` is another name of the payment's, where it has one.
     """
 
     id: str
@@ -62,6 +62,7 @@ class NewSettlement:
     signer: str
     holder: str
     now_ms: int
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,7 @@ def _claim(wish: Wish) -> Unit[Claim]:
             nonce=new.key.nonce,
             pay_to=new.pay_to,
             value=str(new.value),
+            alias=new.alias,
             **_terms(new),
         )
     else:

@@ -6,8 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.base58 import encode
+from tollkeeper.core.networks import Family
+from tollkeeper.core.solana_message import decode_transaction
 from tollkeeper.core.transactions import HistoryRow
+from tollkeeper.core.wallets import family_of, shown_address
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.settlements import Settlement, read_row
 
@@ -42,12 +45,16 @@ def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow
     """What the history item of a row is made of (contract 7). `iso` writes times."""
     payment = json.loads(settlement.payment)
     requirements = json.loads(settlement.requirements)
-    authorization = payment["payload"]["authorization"]
+    own = (
+        _authorization_terms(payment, settlement)
+        if family_of(settlement.key.payer) is Family.EVM
+        else _transaction_terms(payment, settlement)
+    )
     return HistoryRow(
         id=settlement.id,
         created=iso(settlement.created_ms),
         updated=iso(settlement.updated_ms),
-        signer=checksum_address(settlement.key.payer),
+        signer=shown_address(settlement.key.payer),
         amount=settlement.value,
         network=settlement.key.network,
         transaction_hash=settlement.transaction_hash or None,
@@ -58,19 +65,31 @@ def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow
             "x402Version": payment["x402Version"],
             "scheme": payment["scheme"],
             "network": settlement.key.network,
-            "asset": checksum_address(settlement.key.asset),
-            "payer": checksum_address(settlement.key.payer),
-            "payTo": checksum_address(settlement.pay_to),
+            "asset": shown_address(settlement.key.asset),
+            "payer": shown_address(settlement.key.payer),
+            "payTo": shown_address(settlement.pay_to),
             "value": str(settlement.value),
-            "validAfter": authorization["validAfter"],
-            "validBefore": authorization["validBefore"],
-            "nonce": settlement.key.nonce,
+            **own,
             "resource": requirements["resource"],
             "maxAmountRequired": requirements["maxAmountRequired"],
             "confirm": settlement.confirm,
         },
         purchase_data=None if settlement.purchase_data is None else json.loads(settlement.purchase_data),
     )
+
+
+def _authorization_terms(payment: dict[str, Any], settlement: Settlement) -> dict[str, Any]:
+    authorization = payment["payload"]["authorization"]
+    return {
+        "validAfter": authorization["validAfter"],
+        "validBefore": authorization["validBefore"],
+        "nonce": settlement.key.nonce,
+    }
+
+
+def _transaction_terms(payment: dict[str, Any], settlement: Settlement) -> dict[str, Any]:
+    transaction = decode_transaction(payment["payload"]["transaction"])
+    return {"messageHash": settlement.key.nonce, "payerSignature": encode(transaction.signatures[1])}
 
 
 def _history(query: HistoryQuery) -> dict[str, Any]:

@@ -215,6 +215,11 @@ async def find_payment(database: Database, network: str, payer: str, nonce: str)
     return _first(await database.read(_QUERIES.find_payment(network=network, payer=payer, nonce=nonce)))
 
 
+async def find_named(database: Database, network: str, name: str) -> Settlement | None:
+    """The settlement whose payment has that name: on Solana the hash of its message, or its payer's signature."""
+    return _first(await database.read(_QUERIES.find_named(network=network, name=name)))
+
+
 async def read_settlement(database: Database, settlement_id: str) -> Settlement | None:
     """The settlement of that id."""
     return _first(await database.read(_QUERIES.read_settlement(id=settlement_id)))

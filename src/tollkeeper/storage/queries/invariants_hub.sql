@@ -22,7 +22,7 @@ LEFT JOIN (
 ) r ON r.settlement_id = s.id AND r.attempt = s.attempt
 WHERE (s.state = 'FAILED') <> (s.proof IS NOT NULL)
     OR (s.proof IS NOT NULL AND (
-        s.proof NOT IN ('never_sent', 'expired', 'foreign', 'reverted')
+        s.proof NOT IN ('never_sent', 'expired', 'foreign', 'reverted', 'spent')
         OR (s.proof = 'never_sent') <> (coalesce(r.signed, 0) = 0)
         OR s.error IS NULL
     ))

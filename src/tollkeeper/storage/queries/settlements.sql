@@ -7,6 +7,11 @@ SELECT * FROM settlements WHERE network = :network AND asset = :asset AND payer 
 -- name: read_settlement
 SELECT * FROM settlements WHERE id = :id;
 
+-- name: find_named
+SELECT * FROM settlements
+WHERE network = :network AND (nonce = :name OR (alias = :name AND alias <> ''))
+ORDER BY created_ms LIMIT 1;
+
 -- name: find_payment
 SELECT * FROM settlements
 WHERE network = :network AND payer = :payer AND nonce = :nonce
@@ -15,10 +20,10 @@ ORDER BY created_ms LIMIT 1;
 -- name: insert_settlement
 INSERT INTO settlements (
     id, network, asset, payer, nonce, kind, pay_to, value, state, version, attempt, payment, requirements,
-    requirements_hash, confirm, purchase_data, signer, holder, created_ms, updated_ms
+    requirements_hash, confirm, purchase_data, signer, holder, alias, created_ms, updated_ms
 ) VALUES (
     :id, :network, :asset, :payer, :nonce, :kind, :pay_to, :value, 'CLAIMED', 1, 1, :payment, :requirements,
-    :requirements_hash, :confirm, :purchase_data, :signer, :holder, :now_ms, :now_ms
+    :requirements_hash, :confirm, :purchase_data, :signer, :holder, :alias, :now_ms, :now_ms
 )
 ON CONFLICT DO NOTHING
 RETURNING *;

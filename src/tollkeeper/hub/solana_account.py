@@ -1,0 +1,172 @@
+"""A Solana network that the hub settles on, and what the endpoints ask of it (contract 5.1, 5.2; A-27 to A-32).
+
+It has the members of `accounts.Account`. A transaction is judged whole, its signature too, before any node is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.solana import (
+    FEE_PAYER_WITHOUT_MONEY,
+    SolanaTransfer,
+    amount_check,
+    chain_checks,
+    payment_key,
+    read_transfer,
+    recipient_checks,
+    requirement_checks,
+    transaction_checks,
+)
+from tollkeeper.core.verification import Check, Reason
+from tollkeeper.core.wire import SCHEME, Requirements, SolanaPayload
+from tollkeeper.hub.accounts import nothing_moved, unavailable
+from tollkeeper.hub.signer_pool import Relayer, SignerPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.core.errors import ApiError
+    from tollkeeper.core.networks import Network
+    from tollkeeper.core.solana import FeePolicy, SolanaAsset
+    from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.hub.fee_payers import FeePayers
+    from tollkeeper.hub.gas import Gas
+    from tollkeeper.hub.purse import Purse
+    from tollkeeper.hub.requests import Asked
+    from tollkeeper.hub.transfer import TransferAsked
+
+
+def pool_of(fee_payers: FeePayers, purse: Callable[[str], Purse]) -> SignerPool:
+    """The fee payers as accounts whose money may run out; what they sign, and with which nonce, is not the pool's."""
+    return SignerPool(
+        [Relayer(cast("Any", fee_payers.of(one)), cast("Any", None), purse(one)) for one in fee_payers.addresses]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaAccount:
+    """One network with the fee payers that settle on it, and what that may cost in an hour (in lamports)."""
+
+    chain: SolanaChain
+    fee_payers: FeePayers
+    signers: SignerPool
+    gas: Gas
+
+    def relayer_of(self, address: str) -> Relayer:
+        """The fee payer with this address, as one that may be out of money."""
+        return next(relayer for relayer in self.signers.relayers if relayer.signer.address == address)
+
+    @property
+    def policy(self) -> FeePolicy:
+        """What a transaction may make our fee payers pay."""
+        return self.chain.config.policy(self.fee_payers.addresses)
+
+    @property
+    def asset(self) -> SolanaAsset:
+        """Of an open network."""
+        asset = self.chain.asset
+        assert asset is not None  # noqa: S101 - the network is open
+        return asset
+
+    @property
+    def caip_signers(self) -> tuple[str, list[str]]:
+        """The pattern of networks that these fee payers are for, and who they are, as `/supported` shows them."""
+        return "solana:*", list(self.fee_payers.addresses)
+
+    def kind(self, now_seconds: int) -> dict[str, Any]:
+        """What `/supported` says of this network beside its name. To be asked of an open network only."""
+        usdc = self.asset.network.usdc
+        shown = {"address": self.asset.address, "name": NAME, "symbol": usdc.symbol, "decimals": usdc.decimals}
+        return {"assets": [shown], "extra": {"feePayer": self.fee_payers.advertised(now_seconds)}}
+
+    def static_checks(self, asked: Asked, now_seconds: int | None) -> Iterator[Check]:  # noqa: ARG002 - no clock here
+        """Every rule that needs no node, in order, the signature last of those about the transaction."""
+        scheme, network = asked.requirements.scheme, asked.requirements.network
+        yield Check("requirements.scheme", scheme == SCHEME, Reason.SCHEME, SCHEME, scheme)
+        ours = _names(self.chain.network)
+        yield Check("requirements.network", network in ours, Reason.NETWORK, ours, network)
+        payload = _of(asked.payment)
+        is_readable = True
+        for check in transaction_checks(payload, self.asset, self.policy):
+            yield check
+            is_readable = is_readable and (check.ok or check.name not in UNREADABLE)
+        if is_readable:
+            yield from requirement_checks(read_transfer(payload), asked.requirements, self.asset)
+
+    async def signed(self, payment: Payment) -> Check:
+        """The payer's signature was judged with the transaction."""
+        return Check("signature", ok=True, reason=Reason.SVM_SIGNATURE, expected=read_transfer(_of(payment)).payer)
+
+    def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
+        """What needs no node, in order: allow-listed mint, the whole transaction, what the caller says of it.
+
+        Raises: INVALID_AMOUNT for a transfer of nothing, which would cost a fee all the same.
+        """
+        asset, payload = self.asset, _of(asked.payment)
+        yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
+        yield from transaction_checks(payload, asset, self.policy)
+        transfer = read_transfer(payload)
+        if transfer.value == 0:
+            raise nothing_moved("amount")
+        yield amount_check(transfer, asked.amount or 0)
+        yield from recipient_checks(transfer, asked.recipient or "", asset)
+
+    def own_requirements(self, asked: TransferAsked) -> Requirements:
+        """The requirements that a transfer meets: its own terms."""
+        transfer = read_transfer(_of(asked.payment))
+        return Requirements(
+            scheme=SCHEME,
+            network=asked.payment.network,
+            amount=transfer.value,
+            asset=self.asset.address,
+            pay_to=asked.recipient or "",
+        )
+
+    async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
+        """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE."""
+        transfer = read_transfer(_of(asked.payment))
+        try:
+            facts = await self.chain.state(transfer)
+        except RpcUnavailable as error:
+            raise unavailable(str(error)) from error
+        if facts.error in FEE_PAYER_WITHOUT_MONEY:
+            raise self.without_money(transfer)
+        return list(chain_checks(transfer, self.asset, facts))
+
+    def without_money(self, transfer: SolanaTransfer) -> ApiError:
+        """503 for a payment whose fee payer cannot pay; the operator is told."""
+        self.relayer_of(transfer.fee_payer).purse.see(0, 1)
+        return unavailable("the hub's fee payer has no money on this network")
+
+    async def used_by(self, payment: Payment) -> str:  # noqa: ARG002 - the same members as the other family's
+        """Nobody else can carry a payment out: it needs our signature."""
+        return ""
+
+    def identified(self, payment: Payment) -> tuple[PaymentKey, SolanaTransfer]:
+        """The payment's identity, and what is to be carried out."""
+        transfer = read_transfer(_of(payment))
+        return payment_key(self.asset, transfer), transfer
+
+    async def look_around(self) -> None:
+        """There is nothing: a transaction carries one payment."""
+
+    async def reach(self) -> None:
+        """Asks a node anything. Raises: RpcUnavailable."""
+        await self.chain.balances(self.fee_payers.addresses[:1])
+
+
+NAME = "USD Coin"
+UNREADABLE = frozenset({"transaction", "lookupTables", "instructionCount", "transferChecked"})
+
+
+def _names(network: Network) -> list[str]:
+    return [network.name, network.v1_name]
+
+
+def _of(payment: Payment) -> SolanaPayload:
+    assert isinstance(payment.payload, SolanaPayload)  # noqa: S101 - form_checks let nothing else through
+    return payment.payload

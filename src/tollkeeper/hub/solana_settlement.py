@@ -1,0 +1,199 @@
+"""Settling on Solana: what differs from the other family in a settlement that is otherwise the same (contract 5.2).
+
+Simulate, then claim, co-sign and store in one commit, then send: as everywhere. A transaction has no nonce of ours, its
+signature is its name, and it can be carried out until its blockhash is too old, so it is sent again until then, and is
+expired by proof afterwards. One that was executed and failed is spent: the same message is never executed again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tollkeeper.chains.evm import Submission
+from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.base58 import encode
+from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
+from tollkeeper.core.transactions import Proof, State
+from tollkeeper.core.verification import Reason
+from tollkeeper.core.wire import payment_body, requirements_body
+from tollkeeper.hub.completer import Completer
+from tollkeeper.hub.lanes import LaneView
+from tollkeeper.hub.orders import Outcome
+from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
+from tollkeeper.hub.requests import canonical_json
+from tollkeeper.hub.second_try import SecondTry
+from tollkeeper.hub.settlement import Settlements, refusal
+from tollkeeper.hub.signing import Signed, Signing
+from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
+from tollkeeper.storage.settlements import Move, Settlement, find_settlement
+from tollkeeper.storage.transactions import open_lane, transactions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.core.solana import SolanaTransfer
+    from tollkeeper.hub.orders import Order
+    from tollkeeper.hub.solana_account import SolanaAccount
+    from tollkeeper.storage.transactions import RawTransaction
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+# Kept beside the payment, as the other family's end is kept in it: the last block that can hold the transaction.
+_LAST_HEIGHT = "lastValidBlockHeight"
+
+
+def last_valid_height(row: Settlement) -> int:
+    """The last block that can hold the row's transaction. Raises: ValueError, KeyError, TypeError for no such row."""
+    return int(json.loads(row.payment)[_LAST_HEIGHT])
+
+
+class SolanaSigning(Signing):
+    """Claims, co-signs and sends. What a transaction pays with stands in it: nothing is chosen here."""
+
+    async def sign(self, order: Order, known: Settlement | None, row_id: str, ready: Any) -> Signed:  # noqa: ANN401 - the height
+        """Claims and co-signs for an order, and begins to send. Raises: UNAVAILABLE, StorageError."""
+        account: SolanaAccount = order.account
+        transfer: SolanaTransfer = order.payload
+        relayer = account.relayer_of(transfer.fee_payer)
+
+        def sign(_number: int, _won: Sequence[NewSettlement]) -> tuple[bytes, str]:
+            fee_payer = account.fee_payers.of(transfer.fee_payer)
+            return fee_payer.co_sign(transfer.payload, account.asset, account.policy)
+
+        wish = self._solana_wish(order, known, row_id, transfer, ready)
+        relayer.in_flight += 1
+        try:
+            (claim,) = await self._database.run(claim_and_sign([wish], sign, account.gas.budget()))
+        except BaseException:
+            relayer.in_flight -= 1
+            raise
+        if claim.outcome is not Claimed.WON or claim.raw is None:
+            relayer.in_flight -= 1
+            return Signed(claim, relayer)
+        return Signed(claim, relayer, self._send_soon(order.account, claim.raw))
+
+    def _solana_wish(
+        self, order: Order, known: Settlement | None, row_id: str, transfer: SolanaTransfer, last_height: int
+    ) -> Wish:
+        new = NewSettlement(
+            id=row_id,
+            key=order.key,
+            kind=order.kind,
+            pay_to=order.requirements.pay_to,
+            value=transfer.value,
+            payment=json.dumps({**payment_body(order.payment), _LAST_HEIGHT: last_height}, separators=(",", ":")),
+            requirements=canonical_json(requirements_body(order.requirements)),
+            requirements_hash=order.requirements_hash,
+            confirm=order.options.confirm,
+            purchase_data=None if order.purchase_data is None else canonical_json(order.purchase_data),
+            signer=transfer.fee_payer,
+            holder=self._membership.id,
+            now_ms=self._clock_ms(),
+            alias=encode(transfer.transaction.signatures[1]),
+        )
+        cost = order.account.chain.config.fee_max_lamports
+        return Wish(new, known, order.idempotency, is_trusted=order.is_trusted, gas=cost)
+
+
+class SolanaRecovery(Recovery):
+    """Finds out what became of a transaction that is not seen, or was seen to fail."""
+
+    async def find_out(self, account: Any, row: Settlement) -> Finding:  # noqa: ANN401 - a SolanaAccount
+        """What the chain shows of the row; where it shows nothing, sends again what can still be executed.
+
+        Raises: RpcUnavailable, StorageError.
+        """
+        chain = account.chain
+        raws = await transactions_of(self._database, row)
+        if not raws:
+            return Finding(row)
+        raw = raws[0]
+        (sighting,) = await chain.look([expected_transfer(row, chain.config.depths, raw.hash)])
+        if sighting.verdict is Verdict.TRANSFERRED:
+            move = seen(sighting, self._clock_ms())
+            return Finding(row, None if move.to is row.state else move)
+        if sighting.verdict is Verdict.REVERTED:
+            failed = self._failed(Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
+            return Finding(row, failed if sighting.deep else None)
+        if await chain.has_expired(raw.hash, last_valid_height(row)):
+            return Finding(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
+        return await self._sent_again(account, row, raw)
+
+    def _failed(self, proof: Proof, reason: Reason, block_number: int | None = None) -> Move:
+        return Move(
+            State.FAILED,
+            self._clock_ms(),
+            block_number=block_number,
+            proof=proof,
+            error=reason.value,
+            detail=proof.name,
+        )
+
+    async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> Finding:
+        submission = await account.chain.submit(raw.raw, raw.hash)
+        if row.state is State.MINED:
+            return Finding(row, Move(State.BROADCAST, self._clock_ms(), detail="no longer on the chain"))
+        if submission is Submission.TAKEN and row.state is State.SIGNED:
+            return Finding(row, Move(State.BROADCAST, self._clock_ms()))
+        return Finding(row)
+
+
+class SolanaSettlements(Settlements):
+    """Settles orders on Solana."""
+
+    def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - those of `Settlements`
+        """Takes the parts of `Settlements`."""
+        super().__init__(*parts)
+        database, clock_ms, _, membership, metrics = parts
+        self._signing = SolanaSigning(database, clock_ms, membership)
+        self.pipeline.recovery = SolanaRecovery(database, clock_ms, metrics, SecondTry(self._signing))
+
+    async def open_lanes(self, account: Any) -> None:  # noqa: ANN401 - a SolanaAccount
+        """Transactions are numbered here only to be told apart: the chain knows no such number."""
+        for address in account.fee_payers.addresses:
+            await self._database.run(open_lane(account.chain.network.name, address, 0))
+
+    async def _simulate(self, order: Order) -> tuple[Reason | None, Any]:
+        """Would the chain take the payment now, and until which block? Raises: RpcUnavailable."""
+        account: SolanaAccount = order.account
+        transfer: SolanaTransfer = order.payload
+        error, last_height = await account.chain.simulate(transfer)
+        if error in FEE_PAYER_WITHOUT_MONEY:
+            raise account.without_money(transfer)
+        if error is not None:
+            if account.chain.asset is None:  # disabled this moment
+                raise RpcUnavailable(account.chain.problem)
+            facts = await account.chain.state(transfer)
+            for check in chain_checks(transfer, account.asset, facts):
+                if not check.ok:
+                    return check.reason, None
+        relayer = account.relayer_of(transfer.fee_payer)
+        relayer.purse.see((await account.chain.balances([transfer.fee_payer]))[0], 1)
+        if not relayer.can_pay():
+            raise account.without_money(transfer)
+        return None, last_height
+
+    async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:  # noqa: ARG002
+        """The answer to a payment that the chain would not take; no row is written for it."""
+        if reason is Reason.DUPLICATE:
+            row = await find_settlement(self._database, order.key)
+            if row is not None:  # another process was faster, or this one just before
+                return await self._known_payment(order, row)
+        return await self._recorded_with_key(order, refusal(reason.value))
+
+
+class SolanaCompleter(Completer):
+    """Finishes what no request carries forward, on Solana: no lanes, and finality instead of reorganisations."""
+
+    async def _see_network(self, account: Any, views: dict[str, LaneView], *, thoroughly: bool) -> None:  # noqa: ANN401, ARG002
+        views[account.chain.network.name] = LaneView()
+
+    async def _see_balances(self, account: Any) -> None:  # noqa: ANN401 - a SolanaAccount
+        held = await account.chain.balances(account.signers.addresses)
+        account.signers.see_balances(held, 1)
+
+    def _needs_a_closer_look(self, row: Settlement, view: LaneView) -> bool:  # noqa: ARG002 - no lane to look at
+        return True

@@ -1,0 +1,143 @@
+"""A hub on a real socket in front of the embedded Solana chain, and payments to bring to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from tests.books import assert_books_agree
+from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
+from tests.core.solana_payments import Draft
+from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, serving
+from tollkeeper.api import clock_ms
+from tollkeeper.auth import Auth
+from tollkeeper.chains.solana import SolanaConfig
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana import read_transfer
+from tollkeeper.core.wire import SolanaPayload
+from tollkeeper.hub.app import Hub, SolanaHubNetwork, create_app
+from tollkeeper.hub.fee_payers import FeePayer
+from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.storage import Database, open_database
+
+NETWORK: Final = "solana-devnet"
+USDC: Final = NETWORKS[NETWORK].usdc.address
+
+
+def body_of(payload: SolanaPayload, amount: int, **requirements: Any) -> dict[str, Any]:
+    """What a resource server sends to verify or settle."""
+    return {
+        "x402Version": 1,
+        "paymentPayload": {
+            "x402Version": 1,
+            "scheme": "exact",
+            "network": NETWORK,
+            "payload": {"transaction": payload.transaction},
+        },
+        "paymentRequirements": {
+            "scheme": "exact",
+            "network": NETWORK,
+            "maxAmountRequired": str(amount),
+            "asset": USDC,
+            "payTo": WALLETS.owner.address,
+            "resource": "https://gate.example/abc",
+            "description": "",
+            "mimeType": "",
+            "maxTimeoutSeconds": 60,
+            "extra": {"feePayer": str(FEE_PAYER.pubkey())},
+            **requirements,
+        },
+    }
+
+
+@dataclass
+class SolanaHub:
+    """A running hub with its chain."""
+
+    hub: HubUnderTest
+    node: SolanaNode
+
+    def payment(self, amount: int = 10_000, **options: Any) -> dict[str, Any]:
+        """The body of a new payment of the buyer to the owner."""
+        return self.asking(paying(self.node, amount, **options), amount)
+
+    def asking(self, draft: Draft, amount: int = 10_000, **requirements: Any) -> dict[str, Any]:
+        """The body of that payment."""
+        return body_of(draft.payload(), amount, **requirements)
+
+    async def verify(self, body: dict[str, Any]) -> Answer:
+        """One verify."""
+        return await self.hub.post("/verify", body)
+
+    async def settle(self, body: dict[str, Any], *, confirm: bool = True, **headers: str) -> Answer:
+        """One settle."""
+        return await self.hub.post("/settle", {**body, "confirm": confirm}, **headers)
+
+    async def complete(self) -> None:
+        """One pass of the completer, now, over everything."""
+        await self.hub.hub.solana_completer.complete(clock_ms() + 3_600_000)
+
+    async def status(self, body: dict[str, Any]) -> str:
+        """The public status of a payment; "unknown" where the hub knows none."""
+        answer = await self.hub.get(f"/payments/{NETWORK}/{message_hash(body)}")
+        return "unknown" if answer.status == 404 else str(answer.body["status"])
+
+    @property
+    def earned(self) -> int:
+        """What the owner has."""
+        return self.node.chain.token_balance(self.node.chain.open_account(WALLETS.owner.address))
+
+    @property
+    def fee_money(self) -> int:
+        """What our fee payers have together."""
+        return sum(self.node.chain.balance(one.address) for one in WALLETS.fee_payers)
+
+
+def message_hash(body: dict[str, Any]) -> str:
+    """The identity of a payment."""
+    return read_transfer(SolanaPayload(body["paymentPayload"]["payload"]["transaction"])).transaction.message.hash
+
+
+def new_solana_hub(database: Database, rpc_url: str, **changes: Any) -> Hub:
+    """A hub of the embedded chain's network, its completer at rest."""
+    config = replace(SolanaConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=2.0), **changes)
+    auth = Auth(database, [("k1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
+    payers = [FeePayer(one.seed) for one in WALLETS.fee_payers]
+    networks = [SolanaHubNetwork(config, payers)]
+    return Hub(database, auth, networks, public_url=PUBLIC_URL, completer_interval_seconds=3600)
+
+
+@asynccontextmanager
+async def run_solana_hub(
+    directory: Path, *, slot_seconds: float | None = None, **config: Any
+) -> AsyncIterator[SolanaHub]:
+    """The chain and a hub of it. Slots pass by hand unless told otherwise."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=slot_seconds) as node,
+        hub_of(directory, node, **config) as running,
+    ):
+        yield running
+
+
+@asynccontextmanager
+async def hub_of(directory: Path, node: SolanaNode, *, rpc_url: str = "", **config: Any) -> AsyncIterator[SolanaHub]:
+    """A hub of that chain, which may have been there before."""
+    database = open_database(str(directory / "hub.db"))
+    hub = new_solana_hub(database, rpc_url or node.url, **config)
+    try:
+        await hub.start()
+        async with (
+            serving(create_app(hub, manages_hub=False)) as url,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
+        ):
+            yield SolanaHub(HubUnderTest(hub, database, url, http), node)
+    finally:
+        await hub.close()
+        await database.close()
+    assert_books_agree(directory)

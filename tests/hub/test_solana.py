@@ -1,0 +1,446 @@
+"""Verify, settle, transfer and history on Solana (specification 4.4, 4.3; contract 5, 7; A-27 to A-32, F1 to F5)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from solders.keypair import Keypair
+
+from tests.auth.server import SolanaWallet
+from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS, drafted, paid_for_by, paying
+from tests.core.solana_payments import compute_limit, compute_price, encoded, transfer
+from tests.hub.drains import Scene, drains
+from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
+from tollkeeper.core.base58 import encode
+from tollkeeper.core.solana_message import read_transaction
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+
+FEE_LAMPORTS = 2 * 5_000 + 1  # of the payments that the tests make
+OWNER = WALLETS.owner.address
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path) -> AsyncIterator[SolanaHub]:
+    async with run_solana_hub(tmp_path) as running:
+        yield running
+
+
+async def test_a_payment_is_verified_and_settled(world: SolanaHub) -> None:
+    body = world.payment()
+    verified = await world.verify(body)
+    assert (verified.status, verified.body["isValid"], verified.body["invalidReason"]) == (200, True, None)
+    assert verified.body["payer"] == WALLETS.buyer.address
+    assert world.earned == 0
+    money = world.fee_money
+    settled = await world.settle(body)
+    assert settled.status == 200
+    assert settled.body["success"] is True
+    assert settled.body["status"] == "success"
+    assert settled.body["network"] == NETWORK
+    assert settled.body["amount"] == "10000"
+    assert settled.body["payer"] == WALLETS.buyer.address
+    assert settled.body["errorReason"] is None
+    assert world.node.chain.executed[settled.body["transaction"]].error is None
+    assert world.earned == 10_000
+    assert money - world.fee_money == FEE_LAMPORTS
+
+
+async def test_every_check_is_explained(world: SolanaHub) -> None:
+    answer = await world.hub.post("/verify?explain=true", world.payment())
+    names = [check["name"] for check in answer.body["checks"]]
+    assert all(check["ok"] for check in answer.body["checks"])
+    assert {"transaction", "feePayer", "feePayerIsolated", "computePriceMax", "signature", "recipient", "value"} < {
+        *names
+    }
+    assert names[-1] == "simulation"
+    wrong = world.payment(9_999)
+    wrong["paymentRequirements"]["maxAmountRequired"] = "10000"
+    answer = await world.hub.post("/verify?explain=true", wrong)
+    assert answer.reason == "invalid_exact_svm_payload_amount_insufficient"
+    assert [check["name"] for check in answer.body["checks"] if not check["ok"]] == ["value"]
+    assert answer.body["checks"][-1]["name"] == "simulation"
+    unreadable = await world.hub.post("/verify?explain=true", body_of(encoded(b"x"), 1))
+    assert [check["name"] for check in unreadable.body["checks"] if not check["ok"]] == ["transaction"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "requirements", "reason"),
+    [
+        (10_001, {}, "invalid_exact_svm_payload_transaction_amount_mismatch"),
+        (9_999, {}, "invalid_exact_svm_payload_amount_insufficient"),
+        (
+            10_000,
+            {"payTo": WALLETS.second_buyer.address},
+            "invalid_exact_svm_payload_transaction_transfer_to_incorrect_ata",
+        ),
+        (10_000, {"payTo": "0x209693bc6afc0c5328ba36faf03c514ef312287c"}, "invalid_payment_requirements"),
+        (10_000, {"asset": OWNER}, "invalid_payment_requirements"),
+        (10_000, {"network": "base-sepolia"}, "invalid_network"),
+        (10_000, {"network": "solana-mainnet"}, "invalid_network"),
+        (10_000, {"scheme": "upto"}, "unsupported_scheme"),
+        (10_000, {"extra": {"feePayer": OWNER}}, "invalid_exact_svm_fee_payer_mismatch"),
+        (10_000, {"extra": {"memo": "order 7"}}, "invalid_exact_svm_payload_memo_mismatch"),
+    ],
+)
+async def test_what_does_not_meet_the_requirements_is_named(
+    world: SolanaHub, amount: int, requirements: dict[str, Any], reason: str
+) -> None:
+    body = world.asking(paying(world.node, amount), 10_000, **requirements)
+    assert (await world.verify(body)).reason == reason
+    settled = await world.settle(body)
+    assert (settled.status, settled.reason, settled.body["status"]) == (200, reason, "failed")
+    assert world.earned == 0
+
+
+async def test_an_authorization_is_no_payment_on_solana(world: SolanaHub) -> None:
+    body = world.payment()
+    body["paymentPayload"]["payload"] = {
+        "signature": "0x" + "11" * 65,
+        "authorization": {
+            "from": "0x" + "11" * 20,
+            "to": "0x" + "22" * 20,
+            "value": "1",
+            "validAfter": "0",
+            "validBefore": "9999999999",
+            "nonce": "0x" + "33" * 32,
+        },
+    }
+    assert (await world.verify(body)).reason == "invalid_payload"
+    assert (await world.settle(body)).reason == "invalid_payload"
+
+
+async def test_what_the_chain_would_refuse_costs_nothing(world: SolanaHub) -> None:
+    money = world.fee_money
+    stranger = str(FEE_PAYER.pubkey())
+    cases = {
+        "insufficient_funds": world.payment(BUYER_MICRO + 1),
+        "invalid_exact_svm_payload_transaction_receiver_ata_not_found": world.asking(
+            paying(world.node, 5, pay_to=stranger), 5, payTo=stranger
+        ),
+    }
+    old = world.payment()
+    for reason, body in cases.items():
+        assert (await world.verify(body)).reason == reason
+        assert (await world.settle(body)).reason == reason
+        assert await world.status(body) == "unknown"
+    world.node.chain.next_slot(RECENT_SLOTS + 1)
+    assert (await world.verify(old)).reason == "settle_exact_svm_block_height_exceeded"
+    assert (await world.settle(old)).reason == "settle_exact_svm_block_height_exceeded"
+    assert world.fee_money == money
+    assert world.node.chain.executed == {}
+
+
+async def test_a_success_is_handed_out_once(world: SolanaHub) -> None:
+    body = world.payment()
+    first = await world.settle(body, Idempotency_Key="mine")
+    again = await world.settle(body)
+    assert (again.body["success"], again.reason) == (False, "duplicate_settlement")
+    assert again.body["transaction"] == first.body["transaction"]
+    shown = await world.settle(body, Idempotency_Key="mine")
+    assert (shown.body["success"], shown.body["transaction"]) == (True, first.body["transaction"])
+    assert (await world.verify(body)).reason == "duplicate_settlement"
+    assert world.earned == 10_000
+
+
+async def test_another_valid_signature_of_the_same_message_is_the_same_payment(world: SolanaHub) -> None:
+    body = world.payment()
+    raw = base64.b64decode(body["paymentPayload"]["payload"]["transaction"])
+    assert (await world.settle(body)).body["success"]
+    changed = bytearray(raw)
+    changed[70] ^= 1
+    forged = body_of(encoded(bytes(changed)), 10_000)
+    assert (await world.settle(forged)).reason == "invalid_exact_svm_payload_signature_invalid"
+    full = body_of(encoded(raw[:1] + b"\x07" * 64 + raw[65:]), 10_000)
+    assert (await world.settle(full)).reason == "invalid_exact_svm_payload_transaction"
+
+
+async def test_a_thousand_settles_at_once_have_one_success(world: SolanaHub) -> None:
+    body = world.payment()
+    money = world.fee_money
+    answers = await asyncio.gather(*(world.settle(body, confirm=number % 2 == 0) for number in range(1000)))
+    assert [answer.status for answer in answers] == [200] * 1000
+    reasons = [answer.reason for answer in answers]
+    assert reasons.count(None) == 1
+    assert reasons.count("duplicate_settlement") == 999
+    assert len({answer.body["transaction"] for answer in answers}) == 1
+    assert len(world.node.chain.executed) == 1
+    assert world.earned == 10_000
+    assert money - world.fee_money == FEE_LAMPORTS
+
+
+async def test_many_payments_at_once_are_all_settled_by_both_fee_payers(world: SolanaHub) -> None:
+    bodies = []
+    for number in range(60):
+        draft = paying(world.node, 1_000)
+        bodies.append(world.asking(paid_for_by(draft, SECOND_FEE_PAYER) if number % 2 else draft, 1_000, extra={}))
+    answers = await asyncio.gather(*(world.settle(body) for body in bodies))
+    assert all(answer.body["success"] for answer in answers)
+    assert world.earned == 60_000
+
+
+async def test_no_drain_is_signed_and_only_fees_leave(world: SolanaHub) -> None:
+    money, scene = world.fee_money, Scene(FEE_PAYER, BUYER, OWNER, world.node.chain.blockhash)
+    found = drains(scene)
+    assert len(found) >= 100
+    for name, payload in found.items():
+        body = body_of(payload, scene.amount)
+        verified, settled = await world.verify(body), await world.settle(body)
+        assert (verified.status, verified.body.get("isValid")) == (200, False), name
+        assert (settled.status, settled.body["success"], settled.body["transaction"]) == (200, False, ""), name
+        assert verified.reason == settled.reason, name
+    assert world.node.chain.executed == {}
+    assert world.fee_money == money
+    assert (await world.settle(world.payment())).body["success"]
+    assert money - world.fee_money == FEE_LAMPORTS
+
+
+async def test_a_payment_that_fails_on_the_chain_is_no_success_and_never_tried_again(world: SolanaHub) -> None:
+    """It passes the simulation, and the money is gone when it is executed."""
+    world.node.chain.holds = True
+    body, other = world.payment(BUYER_MICRO), world.payment(BUYER_MICRO)
+    waiting = [asyncio.create_task(world.settle(one)) for one in (body, other)]
+    while len(world.node.chain._waiting) < 2:  # noqa: SLF001, ASYNC110 - the node's own list
+        await asyncio.sleep(0.01)
+    world.node.chain.release()
+    answers = await asyncio.gather(*waiting)
+    assert sorted(answer.body["success"] for answer in answers) == [False, True]
+    failed = next(answer for answer in answers if not answer.body["success"])
+    assert failed.reason == "invalid_exact_svm_transaction_failed"
+    assert world.node.chain.executed[failed.body["transaction"]].error is not None
+    loser = body if answers[0] is failed else other
+    assert await world.status(loser) == "failed"
+    executed = len(world.node.chain.executed)
+    assert (await world.settle(loser)).reason == "invalid_exact_svm_transaction_failed"
+    assert len(world.node.chain.executed) == executed
+
+
+async def test_an_unknown_outcome_is_pending_until_it_is_known(world: SolanaHub) -> None:
+    world.node.chain.holds = True
+    body = world.payment()
+    answer = await world.settle(body, Prefer="wait=0")
+    assert (answer.status, answer.code) == (503, "SETTLEMENT_PENDING")
+    details = answer.body["error"]["details"]
+    assert details["statusUrl"].endswith(f"/payments/{NETWORK}/{message_hash(body)}")
+    assert await world.status(body) == "pending"
+    await world.complete()
+    assert await world.status(body) == "pending"
+    world.node.chain.release()
+    await world.complete()
+    assert await world.status(body) == "success"
+    given = await world.settle(body)
+    assert (given.body["success"], given.body["transaction"]) == (True, details["transaction"])
+    assert world.earned == 10_000
+
+
+async def test_what_a_node_lost_is_sent_again(world: SolanaHub) -> None:
+    world.node.chain.holds = True
+    body = world.payment()
+    assert (await world.settle(body, Prefer="wait=0")).status == 503
+    world.node.chain.drop()
+    world.node.chain.release()
+    await world.complete()
+    await world.complete()
+    assert await world.status(body) == "success"
+    assert world.earned == 10_000
+
+
+async def test_a_payment_expires_by_proof_and_not_before(world: SolanaHub) -> None:
+    world.node.chain.holds = True
+    body = world.payment()
+    assert (await world.settle(body, Prefer="wait=0")).status == 503
+    world.node.chain.drop()
+    world.node.chain.next_slot(RECENT_SLOTS + 1)
+    await world.complete()
+    assert await world.status(body) == "pending"  # a fork could still show it
+    world.node.chain.next_slot(FINAL_SLOTS)
+    await world.complete()
+    assert await world.status(body) == "failed"
+    world.node.chain.release()
+    again = await world.settle(body)
+    assert (again.body["success"], again.reason) == (False, "settle_exact_svm_block_height_exceeded")
+    assert world.earned == 0
+
+
+async def test_without_confirmation_a_node_that_took_it_is_enough(world: SolanaHub) -> None:
+    world.node.chain.holds = True
+    body = world.payment()
+    answer = await world.settle(body, confirm=False, Prefer="wait=0")
+    assert answer.body["success"] is True
+    assert await world.status(body) == "pending"
+    world.node.chain.release()
+    await world.complete()
+    assert await world.status(body) == "success"
+
+
+async def test_what_a_former_run_left_is_finished(tmp_path: Path) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        node.chain.holds = True
+        async with hub_of(tmp_path, node) as world:
+            body = world.payment()
+            pending = await world.settle(body, Prefer="wait=0")
+        node.chain.drop()
+        node.chain.release()
+        async with hub_of(tmp_path, node) as world:
+            await world.complete()
+            await world.complete()
+            assert await world.status(body) == "success"
+            given = await world.settle(body)
+            assert given.body["transaction"] == pending.body["error"]["details"]["transaction"]
+        assert len(node.chain.executed) == 1
+
+
+async def test_a_node_that_is_gone_starts_nothing(world: SolanaHub) -> None:
+    body = world.payment()
+    await world.node.stop()
+    for answer in (await world.verify(body), await world.settle(body)):
+        assert (answer.status, answer.code) == (503, "UNAVAILABLE")
+    assert await world.status(body) == "unknown"
+    ready = await world.hub.get("/readyz")
+    assert ready.status == 503
+
+
+async def test_a_fee_payer_without_money_settles_nothing(world: SolanaHub) -> None:
+    world.node.chain.drain(str(FEE_PAYER.pubkey()))
+    body = world.payment()
+    for answer in (await world.verify(body), await world.settle(body)):
+        assert (answer.status, answer.code) == (503, "UNAVAILABLE")
+    assert any("gas money" in problem for problem in await world.hub.hub.problems())
+
+
+async def test_supported_names_the_network_and_a_fee_payer_that_stays(world: SolanaHub) -> None:
+    first, second = (await world.hub.get("/supported")).body, (await world.hub.get("/supported")).body
+    assert first["kinds"] == second["kinds"]
+    (kind,) = first["kinds"]
+    assert (kind["x402Version"], kind["scheme"], kind["network"]) == (1, "exact", NETWORK)
+    assert kind["extra"]["feePayer"] in [one.address for one in WALLETS.fee_payers]
+    assert kind["assets"] == [{"address": USDC, "name": "USD Coin", "symbol": "USDC", "decimals": 6}]
+    assert first["signers"] == {"solana:*": [one.address for one in WALLETS.fee_payers]}
+
+
+async def test_the_public_status_has_two_names(world: SolanaHub) -> None:
+    body = world.payment()
+    settled = await world.settle(body)
+    raw = base64.b64decode(body["paymentPayload"]["payload"]["transaction"])
+    signature = encode(read_transaction(raw).signatures[1])
+    shown = [await world.hub.get(f"/payments/{NETWORK}/{name}") for name in (message_hash(body), signature)]
+    for answer in shown:
+        assert answer.body["status"] == "success"
+        assert answer.body["transaction"] == settled.body["transaction"]
+        assert (answer.body["payer"], answer.body["payTo"]) == (WALLETS.buyer.address, OWNER)
+        assert (answer.body["amount"], answer.body["network"]) == ("10000", NETWORK)
+    assert (await world.hub.get(f"/payments/{NETWORK}/{'0' * 64}")).status == 404
+
+
+async def test_history_shows_the_payment_to_both_sides(world: SolanaHub) -> None:
+    body = world.payment()
+    settled = await world.settle(body)
+    for pair in (WALLETS.buyer, WALLETS.owner):
+        bearer = await log_in(world, pair.seed)
+        answer = await world.hub.get("/api/v1/history?limit=10", Authorization=bearer)
+        (item,) = answer.body["history"]
+        assert (item["network"], item["chainId"], item["type"]) == (NETWORK, None, "purchase")
+        assert (item["signerAddress"], item["amount"]) == (WALLETS.buyer.address, "10000")
+        assert item["transactionHash"] == settled.body["transaction"]
+        data = item["x402Data"]
+        assert data["messageHash"] == message_hash(body)
+        assert (data["payTo"], data["asset"]) == (OWNER, USDC)
+        assert data["payerSignature"]
+        assert not {"validAfter", "validBefore", "nonce"} & data.keys()
+        filtered = await world.hub.get(f"/api/v1/history?limit=10&network={NETWORK}", Authorization=bearer)
+        assert filtered.body["pagination"]["totalCount"] == 1
+        other = await world.hub.get("/api/v1/history?limit=10&network=base-sepolia", Authorization=bearer)
+        assert other.body["pagination"]["totalCount"] == 0
+
+
+async def log_in(world: SolanaHub, seed: bytes) -> str:
+    wallet = SolanaWallet(Keypair.from_seed(seed))
+    asked = await world.hub.get(f"/api/v1/auth/message?walletAddress={wallet.address}")
+    signed = {"message": asked.body["message"], "signature": wallet.sign(asked.body["message"])}
+    return f"Bearer {(await world.hub.post('/api/v1/auth/login', signed)).body['accessToken']}"
+
+
+def moving(world: SolanaHub, amount: int = 4_000) -> dict[str, Any]:
+    """The body of a transfer."""
+    draft = paying(world.node, amount, pay_to=WALLETS.second_buyer.address)
+    return {
+        "payload": {"transaction": draft.payload().transaction},
+        "network": NETWORK,
+        "asset": USDC,
+        "amount": str(amount),
+        "recipient": WALLETS.second_buyer.address,
+        "confirm": True,
+    }
+
+
+async def test_a_transfer_moves_what_its_caller_says(world: SolanaHub) -> None:
+    body = moving(world)
+    answer = await world.hub.post("/transfer", body)
+    assert (answer.status, answer.body["status"], answer.body["amount"]) == (200, "success", "4000")
+    account = world.node.chain.open_account(WALLETS.second_buyer.address)
+    assert world.node.chain.token_balance(account) == BUYER_MICRO + 4_000
+    again = await world.hub.post("/transfer", body)
+    assert (again.status, again.code) == (400, "NONCE_ALREADY_USED")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"amount": None}, "MISSING_PARAMETER"),
+        ({"recipient": None}, "MISSING_PARAMETER"),
+        ({"amount": "3999"}, "PAYMENT_INVALID"),
+        ({"amount": "4001"}, "INSUFFICIENT_AMOUNT"),
+        ({"amount": 4000}, "INVALID_AMOUNT"),
+        ({"recipient": OWNER}, "PAYMENT_INVALID"),
+        ({"recipient": "0x209693bc6afc0c5328ba36faf03c514ef312287c"}, "INVALID_ADDRESS"),
+        ({"asset": OWNER}, "PAYMENT_INVALID"),
+        ({"asset": "0x036cbd53842c5426634e7929541ec2318f3dcf7e"}, "INVALID_ADDRESS"),
+        ({"network": "solana-mainnet"}, "INVALID_NETWORK"),
+        ({"payload": {"transaction": "AAAA"}}, "PAYMENT_INVALID"),
+    ],
+)
+async def test_a_transfer_is_refused_with_its_code(world: SolanaHub, changes: dict[str, Any], code: str) -> None:
+    answer = await world.hub.post("/transfer", {**moving(world), **changes})
+    assert (answer.status, answer.code) == (400, code)
+    assert world.node.chain.executed == {}
+
+
+async def test_a_transfer_of_nothing_is_refused(world: SolanaHub) -> None:
+    answer = await world.hub.post("/transfer", moving(world, 0))
+    assert (answer.status, answer.code) == (400, "INVALID_AMOUNT")
+
+
+async def test_a_payment_is_either_settled_or_transferred(world: SolanaHub) -> None:
+    body = world.payment()
+    assert (await world.settle(body)).body["success"]
+    moved = await world.hub.post(
+        "/transfer",
+        {
+            "payload": body["paymentPayload"]["payload"],
+            "network": NETWORK,
+            "asset": USDC,
+            "amount": "10000",
+            "recipient": OWNER,
+        },
+    )
+    assert moved.code == "NONCE_ALREADY_USED"
+
+
+async def test_a_payment_without_a_memo_is_a_payment_too(world: SolanaHub) -> None:
+    """As the oldest client makes it."""
+    moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER)
+    body = world.asking(drafted(world.node, compute_limit(), compute_price(), moved))
+    assert (await world.settle(body)).body["success"]
+
+
+async def test_fees_of_an_hour_are_bounded(tmp_path: Path) -> None:
+    async with run_solana_hub(tmp_path, fee_budget_per_hour_lamports=100_000) as world:
+        answers = [await world.settle(world.payment()) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 503]
+        assert answers[2].code == "UNAVAILABLE"
