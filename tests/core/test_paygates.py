@@ -33,6 +33,7 @@ from tollkeeper.core.paygates import (
     FormerPrice,
     FormerVersion,
     PayGate,
+    Trust,
     parse_create,
     paygate_body,
     updated,
@@ -559,3 +560,8 @@ def test_a_gate_without_an_owner_says_null() -> None:
     body = paygate_body(replace(GATE, owner_wallet=None), Counters(), "u", str)
     assert body["ownerWallet"] is None
     assert body["counters"] == {"challenges": 0, "purchases": 0, "calls": 0, "failures": 0, "revenue": "0"}
+
+
+def test_an_owner_reads_what_was_sold_on_trust_in_usdc() -> None:
+    told = {"open": 2, "openAmount": "0.02", "failed": 1, "failedAmount": "0.000001"}
+    assert Trust(2, 20_000, 1, 1).body() == told

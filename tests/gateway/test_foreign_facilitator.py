@@ -271,12 +271,16 @@ async def test_trusted_credits_are_void_once_the_payment_can_never_be_made(abroa
     abroad.foreign.settling = foreign_ways.says_success_and_sends_nothing
     assert (await abroad.buyer.call(gate["accessUrl"], payment)).status == 200
     assert abroad.purchase() == ("LIVE", None, 0, 2)
+    address = f"{abroad.url}/api/v1/paygates/{gate['id']}"
+    read = (await abroad.buyer.ask("GET", address)).json()
+    assert read["trusted"] == {"open": 1, "openAmount": "0.01", "failed": 0, "failedAmount": "0"}
     abroad.pass_time(authorization.valid_before - abroad.chain.now() + 61)
     assert (await abroad.until("VOID"))[1] == "settlement_failed"
     refused = await abroad.buyer.call(gate["accessUrl"], payment)
     assert (refused.status, refused.error_code) == (402, "CREDITS_EXHAUSTED")
-    read = (await abroad.buyer.ask("GET", f"{abroad.url}/api/v1/paygates/{gate['id']}")).json()
+    read = (await abroad.buyer.ask("GET", address)).json()
     assert read["counters"]["revenue"] == "0"
+    assert read["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
     assert len(abroad.target.requests) == 1
 
 
@@ -288,6 +292,8 @@ async def test_trusted_credits_are_confirmed_once_the_payment_is_on_the_chain(ab
         while abroad.purchase()[2] == 0:  # noqa: ASYNC110 - over the file there is nothing to wait on
             await asyncio.sleep(0.05)
     assert abroad.purchase() == ("LIVE", None, 1, 2)
+    read = (await abroad.buyer.ask("GET", f"{abroad.url}/api/v1/paygates/{gate['id']}")).json()
+    assert "trusted" not in read
 
 
 @pytest.mark.parametrize(

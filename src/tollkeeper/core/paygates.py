@@ -261,6 +261,25 @@ class Counters:
     revenue_micro: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a gate sold before it was confirmed (`assumeValid`): not confirmed yet, and proved unpaid after all."""
+
+    open: int = 0
+    open_micro: int = 0
+    failed: int = 0
+    failed_micro: int = 0
+
+    def body(self) -> dict[str, Any]:
+        """As the gate's owner reads it (contract 4.4)."""
+        return {
+            "open": self.open,
+            "openAmount": format_usdc(self.open_micro),
+            "failed": self.failed,
+            "failedAmount": format_usdc(self.failed_micro),
+        }
+
+
 def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callable[[int], str]) -> dict[str, Any]:
     """A PayGate as it is read (contract 3.1)."""
     return {

@@ -10,7 +10,7 @@ from litestar import Request, Response, delete, get, post, put
 from tollkeeper.api import bearer_token, clock_ms, iso, json_body, ok, page_parameters, pagination, parse_json_object
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.paygate_fields import HeaderAuthMode
-from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, parse_create, paygate_body, updated
+from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, Trust, parse_create, paygate_body, updated
 from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
 from tollkeeper.gateway.ownership import management_hash, new_management_token
 from tollkeeper.gateway.uploads import is_form
@@ -115,7 +115,9 @@ class Management:
     async def read(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """One gate."""
         gate, _ = await self._managed(bearer, gate_id)
-        return self._body(gate, await self._counters(gate))
+        body = self._body(gate, await self._counters(gate))
+        trust = await self.store.trust(gate_id)
+        return body if trust == Trust() else {**body, "trusted": trust.body()}
 
     async def may_upload(self, bearer: str | None, gate_id: int | None) -> None:
         """Asked before the first byte of a file is read. Raises: AUTH_REQUIRED and whatever update would."""

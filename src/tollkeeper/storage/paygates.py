@@ -14,7 +14,7 @@ import msgspec
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
 from tollkeeper.core.paygate_fields import CreditBinding, HeaderAuthMode, OnFailure, Recipient, random_slug
-from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, with_former_prices
+from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
 from tollkeeper.storage.file_rows import file_of_row, give_up_files, keep_file
 from tollkeeper.storage.paygate_secrets import PayGateSecrets
@@ -260,6 +260,12 @@ class PayGates:
         """What the gate has done, as far as it has been written."""
         rows = await self._database.read(_Q.counters_of_gate(gate_id=gate_id))
         return Counters(**dict(rows[0])) if rows else Counters()
+
+    async def trust(self, gate_id: int) -> Trust:
+        """What the gate sold on trust, and what of it was not paid after all."""
+        rows = await self._database.read(_Q.trust_of_gate(gate_id=gate_id))
+        found = {row["state"]: (row["purchases"], row["value_micro"]) for row in rows}
+        return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))
 
     async def count(self, traffic: dict[int, tuple[int, int, int]]) -> None:
         """Adds (challenges, calls, failures) per gate id, in one transaction."""

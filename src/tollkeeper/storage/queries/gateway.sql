@@ -101,6 +101,13 @@ WHERE gate_id = :gate_id AND state = 'LIVE';
 -- name: counters_of_gate
 SELECT challenges, purchases, calls, failures, revenue_micro FROM paygate_counters WHERE gate_id = :gate_id;
 
+-- What a gate sold on trust: not confirmed yet, and proved unpaid after all.
+-- name: trust_of_gate
+SELECT state, count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
+WHERE gate_id = :gate_id AND assume_valid = 1
+    AND ((confirmed = 0 AND state = 'LIVE') OR (state = 'VOID' AND failure = 'settlement_failed'))
+GROUP BY state;
+
 -- name: count_purchase
 UPDATE paygate_counters SET purchases = purchases + 1, revenue_micro = revenue_micro + :revenue_micro
 WHERE gate_id = :gate_id;

@@ -1,0 +1,57 @@
+"""A sale on trust whose settlement is proved failed: void, in the history, seen by its owner (contract 4.4; A-11)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.recording_target import RecordingTarget
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+
+async def test_a_trusted_sale_that_is_never_mined_is_void_failed_in_the_history_and_seen_by_its_owner(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    chain = embedded_chain
+    async with (
+        composed(chain.url, tmp_path / "tollkeeper.db") as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        body = {"price": "0.01", "targetUrl": target.url, "credits": 3, "assumeValid": True}
+        gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+        payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+        before = chain.balance(chain.wallets.owner.address)
+        chain.rpc.call("evm_setAutomine", False)
+        try:
+            sold = await buyer.call(gate["accessUrl"], payment)
+            assert (sold.status, sold.headers["x-credits-remaining"]) == (200, "2")
+            assert sold.receipt is not None
+            chain.rpc.call("anvil_dropTransaction", sold.receipt["transaction"])
+            chain.rpc.call("evm_increaseTime", 200)
+            chain.rpc.call("evm_mine")
+
+            async def read() -> dict[str, Any]:
+                found: dict[str, Any] = (await buyer.ask("GET", f"{url}/api/v1/paygates/{gate['id']}")).json()
+                return found
+
+            async with asyncio.timeout(90):
+                while (await read())["trusted"]["failed"] == 0:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+                    await asyncio.sleep(0.2)
+        finally:
+            chain.rpc.call("evm_setAutomine", True)
+        refused = await buyer.call(gate["accessUrl"], payment)
+        assert (refused.status, refused.error_code) == (402, "CREDITS_EXHAUSTED")
+        owned = await read()
+        assert owned["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
+        assert owned["counters"]["revenue"] == "0"
+        bearer = {"Authorization": f"Bearer {await buyer.login(url + '/hub')}"}
+        history = (await buyer.ask("GET", f"{url}/hub/api/v1/history?limit=5&offset=0", headers=bearer)).json()
+        (item,) = [item for item in history["history"] if item["purchaseData"]["slug"] == gate["slug"]]
+        assert item["status"] == "failed"
+        assert item["error"]
+        assert chain.balance(chain.wallets.owner.address) == before
+        assert len(target.requests) == 1
