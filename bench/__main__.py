@@ -22,6 +22,7 @@ BENCHMARKS: Final = {
     "body-1mib": "bench.calling:body_1mib",
     "tls-target": "bench.calling:tls_target",
     "mixed": "bench.calling:mixed",
+    "workers-2": "bench.workers:measure",
     "latency": "bench.latency:measure",
     "memory": "bench.memory:measure",
     "first-purchase": "bench.buying:first_purchase",

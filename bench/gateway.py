@@ -10,7 +10,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -81,8 +81,8 @@ class Gateway:
 
 
 @contextmanager
-def gateway(directory: Path, rpc_url: str, core: int, *, role: str = "serve", **env: str) -> Iterator[Gateway]:
-    """A gateway on `core` until the block ends; `env` are further variables of its environment.
+def gateway(directory: Path, rpc_url: str, core: int | None, *, role: str = "serve", **env: str) -> Iterator[Gateway]:
+    """A gateway on `core`, or wherever there is room, until the block ends; `env` is added to its environment.
 
     Apart from a hub it has no node: what an instant facilitator settles is on no chain.
     """
@@ -102,7 +102,7 @@ def gateway(directory: Path, rpc_url: str, core: int, *, role: str = "serve", **
         **env,
     }
     command = [*COMMAND, role, "--config", str(directory / "tollkeeper.toml")]
-    with pinned(core):
+    with nullcontext() if core is None else pinned(core):
         process = subprocess.Popen(command, env=environment)
     with stopping(process):
         wait_until_healthy(port, process)

@@ -84,6 +84,7 @@ class Scene:
     secure_target: str
     target_port: int
     tls_port: int
+    node_url: str
 
     @contextmanager
     def reference(self, challenge_bytes: int = 0) -> Iterator[tuple[str, int]]:
@@ -118,7 +119,9 @@ def scene() -> Iterator[Scene]:
         node = running.enter_context(serving("embedded_node", other_core))
         trusted = str(directory / "certificate.pem")
         own = running.enter_context(gateway(directory / "gateway", node.url, server_core, SSL_CERT_FILE=trusted))
-        yield Scene(directory, own, f"http://127.0.0.1:{port}", f"https://127.0.0.1:{tls_port}", port, tls_port)
+        yield Scene(
+            directory, own, f"http://127.0.0.1:{port}", f"https://127.0.0.1:{tls_port}", port, tls_port, node.url
+        )
 
 
 def compare(

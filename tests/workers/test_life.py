@@ -156,6 +156,21 @@ async def test_a_dead_hub_is_replaced(tmp_path: Path, embedded_chain: ChainUnder
         assert answer.status == 200
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_a_hanging_hub_is_replaced(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        before = shop.program.children()
+        os.kill(before["hub"], signal.SIGSTOP)
+        await shop.until(lambda: not is_alive(before["hub"]), seconds=120)
+        await shop.until(lambda: len(shop.program.children()) == 4)
+        assert {name: shop.program.children()[name] for name in ("worker 1", "worker 2", "ledger")} == {
+            name: pid for name, pid in before.items() if name != "hub"
+        }
+        _, answer = await shop.buy(await shop.gate())
+        assert answer.status == 200
+
+
 async def test_nothing_that_is_being_started_survives_its_parent(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

@@ -156,8 +156,11 @@ class Child:
                 else:
                     break
 
-    async def forget(self, number: int, slug: str) -> None:
-        """Returns once the process has no former copy of the gate; it is killed where it does not say so in time."""
+    async def forget(self, number: int, slug: str, seconds: float = FORGET_SECONDS) -> None:
+        """Returns once the process has no former copy of the gate; it is killed where it does not say so in time.
+
+        Of no gate at all (an empty slug) it is the question whether the process still answers.
+        """
         life = self._life
         if life is None or life.ended.is_set():
             return
@@ -166,7 +169,7 @@ class Child:
         forgotten = life.forgetting[number] = asyncio.Event()
         life.writer.write(line(Forget(number, slug)))
         try:
-            async with asyncio.timeout(FORGET_SECONDS):
+            async with asyncio.timeout(seconds):
                 await forgotten.wait()
         except TimeoutError:
             _LOG.error("process_hangs", process=self.name)

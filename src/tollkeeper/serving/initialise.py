@@ -73,6 +73,9 @@ default_network = "{network}"
 # batch_queue_depth = 16
 # batch_items_max = 20
 
+# Processes that serve calls (with several, one more owns the database and one is the hub).
+# workers = 1
+
 # "debug", "info", "warning" or "error"; "auto" (text on a terminal, else JSON), "json" or "text".
 # log_level = "info"
 # log_format = "auto"

@@ -41,6 +41,8 @@ _LOOPBACK: Final = "127.0.0.1"
 # What a dead worker had sent is committed or undone in the ledger's process by then.
 _SETTLED_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 0.5
+_ASK_EVERY_SECONDS: Final = 10.0
+_HANGS_SECONDS: Final = 30.0
 
 
 async def serve_with_workers(settings: Settings, stop: asyncio.Event) -> None:
@@ -105,7 +107,7 @@ class Family:
         self._number = 0
         self._telling: set[asyncio.Task[None]] = set()
         self._deaths = asyncio.Event()
-        self._marking: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     @property
     def process_ids(self) -> dict[str, int]:
@@ -118,7 +120,6 @@ class Family:
         interrupted = await self._purchases.interrupt_calls(clock_ms())
         if interrupted:
             _LOG.warning("calls_interrupted", count=interrupted)
-        self._marking = asyncio.create_task(self._mark_calls())
         public = replace(self._settings, signer_key=None)
         hub_url = None
         if self._settings.role is Role.SERVE:
@@ -132,6 +133,7 @@ class Family:
             post = Post(f"worker {number + 1}", public, self._ledger_path, hub_url=hub_url, is_first=number == 0)
             self._workers.append(Child(post, one, self._changed, self._deaths.set))
         await asyncio.gather(*(worker.start() for worker in self._workers))
+        self._background = [asyncio.create_task(self._mark_calls()), asyncio.create_task(self._ask_around())]
 
     def _changed(self, origin: Child, message: Changed) -> None:
         task = asyncio.create_task(self._tell(origin, message))
@@ -143,6 +145,14 @@ class Family:
         others = [worker for worker in self._workers if worker is not origin]
         await asyncio.gather(*(other.forget(self._number, message.slug) for other in others))
         origin.answer(Announced(message.number))
+
+    async def _ask_around(self) -> None:
+        """A process that hangs is found also where no gate changes."""
+        while True:
+            await asyncio.sleep(_ASK_EVERY_SECONDS)
+            self._number += 1
+            hub = [] if self._hub is None else [self._hub]
+            await asyncio.gather(*(child.forget(self._number, "", _HANGS_SECONDS) for child in [*self._workers, *hub]))
 
     async def _mark_calls(self) -> None:
         """After a worker's death its open calls are marked: at once, and again when nothing of it can be under way."""
@@ -168,8 +178,8 @@ class Family:
 
     async def stop(self) -> None:
         """Let the workers finish what they accepted, then the hub's process what is under way."""
-        if self._marking is not None:
-            self._marking.cancel()
+        for task in self._background:
+            task.cancel()
         hub = [] if self._hub is None else [self._hub]
         try:
             await asyncio.gather(*(worker.stop() for worker in self._workers))
