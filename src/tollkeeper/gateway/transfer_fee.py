@@ -76,7 +76,7 @@ class TransferFees:
                     raise
         elif (gate.price_micro, gate.payment_address) != (self.fee_micro, self.pay_to):
             await self.store.update(gate.id, lambda current: updated(current, terms, clock_ms(), frozenset()))
-            self.gates.forget(slug)
+            await self.gates.changed(slug)
 
     def read(self, header: str) -> Presented:
         """The fee's payment. Raises: the refusal."""

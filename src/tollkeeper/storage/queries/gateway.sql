@@ -224,9 +224,12 @@ VALUES (:cause, :reason, :purchase_id, :delta, :now_ms);
 SELECT p.* FROM calls c JOIN purchases p ON p.id = c.purchase_id WHERE c.id = :id;
 
 -- name: interrupt_calls
--- :living = the marks (digits 13 to 20 of an id) of the processes that may still end their calls; '' where none may.
+-- :living = the marks (digits 13 to 20 of a request's id) of the processes that may still end their calls; '' where
+-- none may. Calls with an id of another kind tell no process, so they are left alone while any lives.
 UPDATE calls SET state = 'INTERRUPTED', ended_ms = :now_ms
-WHERE state = 'DISPATCHED' AND (:living = '' OR :living NOT LIKE '%' || substr(id, 13, 8) || '%') RETURNING id;
+WHERE state = 'DISPATCHED' AND (
+    :living = '' OR (length(id) = 32 AND :living NOT LIKE '%' || substr(id, 13, 8) || '%')
+) RETURNING id;
 
 -- name: claims_in_flight
 SELECT * FROM purchases WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
