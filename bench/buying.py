@@ -77,7 +77,7 @@ def first_purchase() -> Result:
         with pinned(server_core):
             settler = running.enter_context(official_facilitator(node.url, wallets.faucet.private_key_hex))
             peer = running.enter_context(
-                official_paid_server(settler, checksum_address(wallets.owner.address), TOKEN_NAME)
+                official_paid_server(settler, checksum_address(wallets.faucet.address), TOKEN_NAME)
             )
         return _measure("first-purchase", gate, peer.url + "/data")
 
