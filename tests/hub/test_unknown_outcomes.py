@@ -373,3 +373,25 @@ async def test_a_nonce_used_outside_the_hub_is_skipped_at_the_next_start(
     embedded_chain.send_and_wait(embedded_chain.wallets.relayer, embedded_chain.wallets.owner.address, b"")
     async with run_hub(tmp_path, embedded_chain) as hub:
         assert (await hub.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+@pytest.mark.parametrize(
+    "prefer", ["wait=0", "respond-async, WAIT=0", 'wait="0"; foo, handling=lenient', "foo,wait = 0"]
+)
+async def test_a_caller_may_shorten_the_wait_in_every_spelling_of_the_header(
+    chaos_hub: HubUnderTest, embedded_chain: ChainUnderTest, prefer: str
+) -> None:
+    embedded_chain.rpc.call("evm_setAutomine", False)
+    try:
+        async with asyncio.timeout(20):  # the wait without the header is 30 seconds
+            pending = await chaos_hub.settle(new_payment(embedded_chain), prefer=prefer)
+        assert pending.code == "SETTLEMENT_PENDING"
+    finally:
+        embedded_chain.rpc.call("evm_setAutomine", True)
+
+
+@pytest.mark.parametrize("prefer", ["wait=", "wait=-1", "waits=0", "wait=999999", "await=0"])
+async def test_what_is_no_shorter_wait_changes_nothing(
+    chaos_hub: HubUnderTest, embedded_chain: ChainUnderTest, prefer: str
+) -> None:
+    assert (await chaos_hub.settle(new_payment(embedded_chain), prefer=prefer)).body["success"] is True

@@ -31,7 +31,7 @@ from tollkeeper.serving.honouring import orders_of
 from tollkeeper.serving.hub_proxy import HubProxy
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.keys import token_keys
-from tollkeeper.serving.nodes import evm_config
+from tollkeeper.serving.nodes import evm_config, evm_nodes
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
@@ -211,8 +211,8 @@ async def _open_gateway(
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
-    apart = settings.networks.values() if settings.role is Role.GATEWAY else ()
-    chains = {one.network.name: EvmChain(evm_config(one, settings)) for one in apart if one.rpc_urls}
+    apart = evm_nodes(settings) if settings.role is Role.GATEWAY else {}
+    chains = {name: EvmChain(config) for name, config in apart.items()}
     gateway = Gateway(
         config,
         database,

@@ -11,7 +11,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.gateway.honouring import Honouring
 from tollkeeper.serving.control import answer_order, give_order
 from tollkeeper.serving.keys import token_keys
-from tollkeeper.serving.nodes import evm_config
+from tollkeeper.serving.nodes import evm_nodes
 from tollkeeper.storage import open_database
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases
@@ -28,8 +28,8 @@ def orders_of(settings: Settings, database: Database) -> Carry:
     assert ring is not None  # noqa: S101 - a gateway's settings have them
 
     def chain_of(network: str) -> EvmChain | None:
-        found = settings.networks.get(network)
-        return EvmChain(evm_config(found, settings)) if found is not None and found.rpc_urls else None
+        found = evm_nodes(settings).get(network)
+        return None if found is None else EvmChain(found)
 
     honouring = Honouring(
         PayGates(database, ring, os.urandom),

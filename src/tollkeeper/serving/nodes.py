@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tollkeeper.chains.evm import EvmConfig
+from tollkeeper.core.networks import Family
 from tollkeeper.core.settling import Depths
 
 if TYPE_CHECKING:
     from tollkeeper.settings import NetworkSettings, Settings
+
+
+def evm_nodes(settings: Settings) -> dict[str, EvmConfig]:
+    """Every EVM network of these settings that has a node, by its name."""
+    return {
+        name: evm_config(network, settings)
+        for name, network in settings.networks.items()
+        if network.rpc_urls and network.network.family is Family.EVM
+    }
 
 
 def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:

@@ -21,7 +21,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.differences import Difference
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.reconciliation import Standing, compare
-from tollkeeper.serving.nodes import evm_config
+from tollkeeper.serving.nodes import evm_nodes
 from tollkeeper.settings import Role
 from tollkeeper.storage.reconciliation import Books, move_cursor
 from tollkeeper.storage.snapshot import open_snapshot
@@ -68,9 +68,8 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
 
 
 async def _chains(settings: Settings) -> AsyncIterator[EvmChain]:
-    for network in settings.networks.values():
-        if network.rpc_urls:
-            yield EvmChain(evm_config(network, settings))
+    for config in evm_nodes(settings).values():
+        yield EvmChain(config)
 
 
 async def _compare_settlements(chain: EvmChain, books: Books, blocks: range) -> list[Difference]:

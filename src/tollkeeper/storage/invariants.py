@@ -77,7 +77,11 @@ def _overdue(snapshot: Snapshot, now_ms: int) -> Iterator[Difference]:
 
 
 def _end_of(payment: str) -> int:
-    """The authorization's end, Unix seconds; 0 where no payment can be read, which is wrong too."""
+    """The authorization's end, Unix seconds.
+
+    0 where there is none: a Solana transaction ends minutes after it was signed, and a payment that cannot be read is
+    wrong whatever its age.
+    """
     try:
         return int(json.loads(payment)["payload"]["authorization"]["validBefore"])
     except (ValueError, KeyError, TypeError):
