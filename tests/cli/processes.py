@@ -87,9 +87,9 @@ class Running:
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.wrote.splitlines() if line.startswith("{")]
 
-    def wait_for_event(self, event: str) -> dict[str, Any]:
+    def wait_for_event(self, event: str, seconds: float = START_SECONDS) -> dict[str, Any]:
         """The first log line of that event. Raises AssertionError where the process ends or takes too long."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for line in self.lines():
                 if line.get("event") == event:

@@ -24,7 +24,8 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 PAYEE = "0x" + "77" * 20
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
+START_SECONDS = 120  # four interpreters, one after the other, on a machine that has other work
 
 
 class Site:
@@ -58,7 +59,7 @@ class Site:
         arguments = ("serve", "--config", self.config, "--port", str(port), "--workers", str(workers))
         with running(*arguments, environ=self.environ) as process:
             try:
-                said = process.wait_for_event("serving")
+                said = process.wait_for_event("serving", START_SECONDS)
                 yield Program(self, process, said["url"], said["processes"])
             finally:
                 if process.process.poll() is None:  # let it take its children with it
