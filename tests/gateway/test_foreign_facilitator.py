@@ -298,8 +298,12 @@ async def test_trusted_credits_are_confirmed_once_the_payment_is_on_the_chain(ab
 
 @pytest.mark.parametrize(
     ("settling", "status", "state"),
-    [(foreign_ways.honest, 200, "LIVE"), (foreign_ways.error_after_sending, 503, "PARKED")],
-    ids=["vouches", "does not vouch"],
+    [
+        (foreign_ways.honest, 200, "LIVE"),
+        (foreign_ways.answers_late, 200, "LIVE"),
+        (foreign_ways.error_after_sending, 503, "PARKED"),
+    ],
+    ids=["vouches", "vouches late", "does not vouch"],
 )
 async def test_without_advertised_signers_the_facilitators_word_stands_in_for_them(
     tmp_path: Path,

@@ -147,7 +147,9 @@ class ChainProofs:
                 if answer is not None and (_is_before_sending(answer) or (trusted and _succeeded(answer))):
                     return answer
                 finding = await self._look(owed, answer, signers)
-                if finding.seen is not Seen.NOTHING:
+                # Until it answers, a facilitator without advertised signers may still vouch for what was seen.
+                is_settled = finding.seen is not Seen.FOREIGN or answer is not None or loop.time() >= deadline
+                if finding.seen is not Seen.NOTHING and is_settled:
                     return answer_of(finding)
                 if answer is not None and not _succeeded(answer):
                     return SettleAnswer(Settlement.PENDING, answer.transaction, "not_on_the_chain")

@@ -119,7 +119,9 @@ class Completer:
         if not supported.is_ours and self._proofs.covers(purchase.network):
             # Without its answer nobody vouches for it: only a transaction of its signers counts.
             finding = await self._proofs.find(await self._owed(purchase), "", supported.signers)
-            if finding.seen is not Seen.NOTHING:
+            # The attempt may be another worker's, whose facilitator has yet to say that it was its transaction.
+            is_over = finding.seen is not Seen.FOREIGN or is_request_expired(purchase, self._clock_ms())
+            if finding.seen is not Seen.NOTHING and is_over:
                 await self._conclude(purchase, answer_of(finding))
             return
         if not supported.is_ours or not request:
