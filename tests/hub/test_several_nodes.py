@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest_asyncio
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tests.hub.test_completer import change
 from tollkeeper.chains.evm import EvmChain
 
 
@@ -185,3 +186,102 @@ async def test_the_check_of_a_silent_node_changes_nothing(
     assert (await hub_of_three.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
     nodes[2].calm()
     assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+LIMITS = [
+    {"code": -32005, "message": "daily request count exceeded, request rate limited"},
+    {"code": 429, "message": "Your app has exceeded its compute units per second capacity."},
+    {"code": -32000, "message": "Too Many Requests"},
+]
+
+
+def limiting(error: dict[str, Any], *methods: str) -> Any:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if methods and call["method"] not in methods:
+            return answer
+        return {"jsonrpc": "2.0", "id": answer["id"], "error": error}
+
+    return falsify
+
+
+@pytest.mark.parametrize("error", LIMITS)
+async def test_a_node_that_limits_our_calls_is_passed_over_and_left_alone(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, error: dict[str, Any]
+) -> None:
+    nodes[0].falsify = limiting(error)
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    asked = sum(nodes[0].calls.values())
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    assert sum(nodes[0].calls.values()) == asked
+    assert sum(nodes[1].calls.values()) > 0
+
+
+async def test_a_send_that_one_node_limits_goes_to_the_next(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    nodes[0].falsify = limiting(LIMITS[0], "eth_sendRawTransaction")
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    assert nodes[1].calls["eth_sendRawTransaction"] == 1
+
+
+async def test_nodes_that_all_limit_our_calls_start_nothing_and_lose_nothing(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    payment = new_payment(embedded_chain)
+    for node in nodes:
+        node.falsify = limiting(LIMITS[0])
+    assert (await hub_of_three.settle(payment)).code == "UNAVAILABLE"
+    nodes[1].calm()
+    assert (await hub_of_three.settle(payment)).body["success"] is True
+
+
+async def test_a_question_has_one_budget_of_time_over_all_nodes(
+    tmp_path: Path, embedded_chain: ChainUnderTest, nodes: list[ChaosNode]
+) -> None:
+    urls = tuple(node.url for node in nodes * 4)
+    async with run_hub(tmp_path, embedded_chain, config={"rpc_urls": urls, "timeout_seconds": 1.0}) as hub:
+        for node in nodes:
+            node.act = always(Act.HANG)
+        began = time.monotonic()
+        assert (await hub.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
+        assert time.monotonic() - began < 8  # twelve nodes, each with a second of its own
+
+
+FORGED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "another hash": lambda receipt: receipt | {"transactionHash": "0x" + "11" * 32},
+    "another block": lambda receipt: receipt | {"blockHash": "0x" + "11" * 32},
+    "a block that is not there yet": lambda receipt: receipt | {"blockNumber": "0xffffff"},
+    "no block": lambda receipt: receipt | {"blockHash": None, "blockNumber": None},
+    "no logs": lambda receipt: receipt | {"logs": []},
+    "half the logs": lambda receipt: receipt | {"logs": receipt["logs"][:1]},
+    "another token": lambda receipt: (
+        receipt | {"logs": [log | {"address": "0x" + "11" * 20} for log in receipt["logs"]]}
+    ),
+    "a status of text": lambda receipt: receipt | {"status": "success"},
+    "no status": lambda receipt: {name: value for name, value in receipt.items() if name != "status"},
+    "a list": lambda receipt: [receipt],
+    "true": lambda _receipt: True,
+}
+
+
+@pytest.mark.parametrize("lie", FORGED)
+async def test_a_node_that_lies_about_a_receipt_makes_neither_success_nor_failure(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, lie: str
+) -> None:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_getTransactionReceipt" and answer.get("result"):
+            return answer | {"result": FORGED[lie](answer["result"])}
+        return answer
+
+    for node in nodes:
+        node.falsify = falsify
+    payment = new_payment(embedded_chain)
+    assert (await hub_of_three.settle(payment, prefer="wait=1")).code == "SETTLEMENT_PENDING"
+    for _ in range(2):
+        await hub_of_three.complete()
+    assert await hub_of_three.status(payment) == "pending"
+    for node in nodes:
+        node.calm()
+    await hub_of_three.database.run(change("UPDATE settlements SET retry_ms = 0"))
+    await hub_of_three.complete()
+    assert await hub_of_three.status(payment) == "success"

@@ -2,15 +2,17 @@
 
 No timer joins calls: what was asked while the last batch was in flight leaves as the next one, so that a lone call
 never waits for company and a crowd shares round trips. The same read asked twice in one batch is sent once. A raw
-transaction leaves on its own, at once. A node that does not answer is passed over for the next one; an answer, also
-a refusal, is never asked of another. What an answer means is not decided here.
+transaction leaves on its own, at once. A node that does not answer, or that has had enough of our calls, is passed over
+for the next one; any other answer, also a refusal, is never asked of another. One question has a budget of time over
+all nodes. What an answer means is not decided here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import aiohttp
 import msgspec
@@ -22,10 +24,16 @@ if TYPE_CHECKING:
 
 # How long a node is waited for while another one could be asked.
 _IMPATIENT_SECONDS: Final = 3.0
+# All nodes together have so many times the timeout of one for a question.
+_BUDGET_TIMEOUTS: Final = 3
 _FLIGHTS_MAX: Final = 3
+# How nodes say that they serve no more of our calls for now: EIP-1474's code, others' codes, and the usual words.
+_LIMIT_CODES: Final = frozenset({-32005, -32029, -32090, -32097, 429})
+_LIMIT_WORDS: Final = re.compile(
+    r"rate.?limit|too many requests|limit exceeded|quota|request rate|compute units|capacity exceeded", re.IGNORECASE
+)
 _REPLY_SIZE_BYTES: Final = 16 * 1024 * 1024
 
-T = TypeVar("T")
 Call: TypeAlias = "tuple[str, Sequence[Any]]"
 
 
@@ -75,7 +83,10 @@ class Rpc:
     """One network's nodes. Safe to share between tasks of one event loop; close it when done."""
 
     def __init__(self, urls: Sequence[str], *, timeout_seconds: float = 10.0) -> None:
-        """`urls`: in the order of preference. `timeout_seconds` bounds one HTTP exchange with the last of them."""
+        """`urls`: in the order of preference.
+
+        `timeout_seconds` bounds one HTTP exchange with the last of them, and thrice as long a question to all.
+        """
         self.nodes = Nodes(urls)
         self._timeout_seconds = timeout_seconds
         self._session: aiohttp.ClientSession | None = None
@@ -111,10 +122,10 @@ class Rpc:
         """Hands a signed transaction to the node by a method of its family's. Returns and raises as `send_raw`."""
         body = _ENCODE({"jsonrpc": "2.0", "id": 0, "method": method, "params": params})
 
-        async def send(node: Node, seconds: float) -> Answer:
-            return _answer(_read(_DECODE_ONE, await self._post(node, body, seconds)), 0)
+        async def send(node: Node, seconds: float) -> list[Answer]:
+            return [_answer(_read(_DECODE_ONE, await self._post(node, body, seconds)), 0)]
 
-        answer = await self._first_answer(send)
+        (answer,) = await self._first_answer(send)
         if isinstance(answer, RpcError):
             raise answer
         if not isinstance(answer, str):
@@ -195,21 +206,31 @@ class Rpc:
     def _impatience(self) -> float:
         return min(self._timeout_seconds, _IMPATIENT_SECONDS)
 
-    async def _first_answer(self, ask: Callable[[Node, float], Awaitable[T]]) -> T:
-        """What the first node says that says anything. Raises: RpcUnavailable where none does."""
+    async def _first_answer(self, ask: Callable[[Node, float], Awaitable[list[Answer]]]) -> list[Answer]:
+        """What the first node says that says anything. Raises: RpcUnavailable where none does in the time there is."""
         loop = asyncio.get_running_loop()
         last = RpcUnavailable("no node may be asked")
         candidates = self.nodes.in_order(loop.time())
+        deadline = loop.time() + _BUDGET_TIMEOUTS * self._timeout_seconds
+        limited: list[Answer] | None = None
         for node in candidates:
             seconds = self._timeout_seconds if node is candidates[-1] else self._impatience
+            left = deadline - loop.time()
+            if left <= 0:
+                break
             try:
-                answer = await ask(node, seconds)
+                answers = await ask(node, min(seconds, left))
             except RpcUnavailable as error:
                 node.failed(loop.time(), str(error))
                 last = error
-            else:
+                continue
+            if not any(map(is_limit, answers)):
                 node.answered()
-                return answer
+                return answers
+            node.failed(loop.time(), "it limits how often we may ask")
+            limited = limited or answers
+        if limited is not None:  # what it did answer is as good as ever
+            return limited
         raise last
 
     async def _exchange(self, node: Node, requests: list[bytes], seconds: float) -> list[Answer]:
@@ -266,6 +287,13 @@ class Rpc:
         except (aiohttp.ClientError, OSError) as error:  # the message may hold a URL with a key in it
             msg = f"the node cannot be reached ({type(error).__name__})"
             raise RpcUnavailable(msg) from error
+
+
+def is_limit(answer: Answer) -> bool:
+    """Does a node say by this that it serves no more of our calls for now?"""
+    if not isinstance(answer, RpcError):
+        return False
+    return answer.code in _LIMIT_CODES or (answer.data is None and _LIMIT_WORDS.search(answer.message) is not None)
 
 
 def _numbered(slot: int, body: bytes) -> bytes:
