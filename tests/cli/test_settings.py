@@ -9,6 +9,7 @@ import pytest
 
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
+from tollkeeper.core.settling import Depths
 from tollkeeper.settings import Role, Settings, SettingsError, load_settings
 
 KEY = "5ec2e7" + "ab" * 29
@@ -125,14 +126,35 @@ def test_paths_are_relative_to_the_file_that_names_them(config: Callable[[str], 
     file = config('signer_key_file = "keys/signer.key"\ndata_dir = "state"')
     environ = {name: value for name, value in ENOUGH.items() if name != "TOLLKEEPER_SIGNER_KEY"}
     settings = load_settings(Role.SERVE, file, environ=environ)
-    assert settings.signer_key is not None
-    assert settings.signer_key.reveal() == bytes.fromhex(KEY)
+    assert [one.reveal() for one in settings.signer_keys] == [bytes.fromhex(KEY)]
     assert settings.database_url == f"sqlite:///{tmp_path}/state/tollkeeper.db"
+
+
+def test_a_hub_settles_with_as_many_keys_as_its_files_hold(config: Callable[[str], Path], tmp_path: Path) -> None:
+    keys = [f"{number:064x}" for number in (1, 2, 3)]
+    for name, held in (("a.key", keys[:2]), ("b.key", keys[2:])):
+        (tmp_path / name).write_text("\n".join(held))
+        (tmp_path / name).chmod(0o600)
+    file = config('signer_key_file = ["a.key", "b.key"]')
+    environ = {name: value for name, value in ENOUGH.items() if name != "TOLLKEEPER_SIGNER_KEY"}
+    settings = load_settings(Role.SERVE, file, environ=environ)
+    assert [one.reveal().hex() for one in settings.signer_keys] == keys
+    (tmp_path / "b.key").write_text(keys[0])
+    with pytest.raises(SettingsError, match="a key is there twice"):
+        load_settings(Role.SERVE, file, environ=environ)
+
+
+def test_larger_amounts_may_wait_for_more_blocks() -> None:
+    settings = load({"TOLLKEEPER_CONFIRM_DEPTH": "2", "TOLLKEEPER_CONFIRM_DEPTH_STEPS": "100:3, 1000.5:12"})
+    assert settings.depths == Depths(2, ((100_000_000, 3), (1_000_500_000, 12)))
+    assert load().depths == Depths(1)
 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
+        ("CONFIRM_DEPTH_STEPS", "100"),
+        ("CONFIRM_DEPTH_STEPS", "100:0"),
         ("HOST", "a b"),
         ("PORT", "65536"),
         ("PORT", "84o2"),

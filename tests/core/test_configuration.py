@@ -20,6 +20,7 @@ from tollkeeper.core.configuration import (
     local_url,
     parse_boolean,
     parse_database_url,
+    parse_depth_step,
     parse_files,
     parse_host,
     parse_network,
@@ -59,6 +60,8 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (parse_files, "/srv/files", "/srv/files"),
     (parse_files, "s3://files", Bucket("files", "")),
     (parse_files, "s3://my.files-1/toll/keeper/", Bucket("my.files-1", "toll/keeper")),
+    (parse_depth_step, "1000:12", (1_000_000_000, 12)),
+    (parse_depth_step, "0.01 : 2", (10_000, 2)),
 ]
 
 BAD: list[tuple[Callable[[str], Any], str]] = [
@@ -106,6 +109,10 @@ BAD: list[tuple[Callable[[str], Any], str]] = [
     (parse_files, "s3://Files"),
     (parse_files, "s3://files/\u20ac"),
     (parse_files, "s3://files/a\nb"),
+    (parse_depth_step, "1000"),
+    (parse_depth_step, "x:1"),
+    (parse_depth_step, "1:0"),
+    (parse_depth_step, "1:1001"),
 ]
 
 

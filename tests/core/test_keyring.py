@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from tollkeeper.core.evm import SECP256K1_ORDER
-from tollkeeper.core.keyring import Secret, key_line, parse_key_ring, parse_private_key
+from tollkeeper.core.keyring import Secret, key_line, parse_key_ring, parse_private_key, parse_private_keys
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -77,3 +77,12 @@ def test_secrets_are_equal_by_what_they_hold() -> None:
     assert Secret(b"a") != Secret(b"b")
     assert Secret(b"a") != b"a"
     assert len({Secret(b"a"), Secret(b"a"), Secret(b"b")}) == 2
+
+
+def test_several_private_keys_are_each_read_once() -> None:
+    keys = [f"{number:064x}" for number in (1, 2, 3)]
+    text = f"{keys[0]}, {keys[1]}  # the second\n{keys[2]}"
+    assert [key.reveal().hex() for key in parse_private_keys(text)] == keys
+    for wrong in ("", f"{keys[0]} {keys[0]}", f"{keys[0]} {'f' * 64}"):
+        with pytest.raises(ValueError, match=r"no key|twice|not one private key"):
+            parse_private_keys(wrong)

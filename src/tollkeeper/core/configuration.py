@@ -242,6 +242,15 @@ def parse_usdc_micro(text: str) -> int:
         raise ValueError(msg) from None
 
 
+def parse_depth_step(text: str) -> tuple[int, int]:
+    """`AMOUNT:BLOCKS`: from how many micro-units of USDC on how many confirmations. Raises: ValueError."""
+    amount, separator, blocks = text.partition(":")
+    if not separator:
+        msg = "it is not an amount and a number of blocks such as 1000:12"
+        raise ValueError(msg)
+    return parse_usdc_micro(amount.strip()), whole_number(1, 1000)(blocks.strip())
+
+
 def local_url(host: str, port: int) -> str:
     """The origin of a listener of this machine."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

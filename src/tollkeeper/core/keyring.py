@@ -78,6 +78,18 @@ def parse_private_key(text: str) -> Secret[bytes]:
     return Secret(bytes.fromhex(match[1]))
 
 
+def parse_private_keys(text: str) -> tuple[Secret[bytes], ...]:
+    """The secp256k1 private keys in `text`, separated by white space or commas; at least one.
+
+    Raises: ValueError, never quoting the text, also where a key is there twice.
+    """
+    keys = tuple(parse_private_key(word) for word in _words(text))
+    if len({key.reveal() for key in keys}) != len(keys):
+        msg = "a key is there twice"
+        raise ValueError(msg)
+    return keys
+
+
 def key_line(key_id: str, key: bytes) -> str:
     """The line of one key, as `parse_key_ring` reads it."""
     return f"{key_id}:{key.hex()}\n"

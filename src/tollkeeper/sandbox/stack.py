@@ -18,6 +18,7 @@ from tollkeeper.core.evm import checksum_address, keccak256
 from tollkeeper.core.keyring import Secret
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.sealing import KeyRing
+from tollkeeper.core.settling import Depths
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.target import DemoTarget
 from tollkeeper.sandbox.wallets import PUBLIC_SEED, TestWallets, derive_wallets
@@ -160,12 +161,12 @@ def sandbox_settings(
         trusted_proxies=(),
         trusted_issuers=(),
         cors_origins=(),
-        confirm_depth=1,
+        depths=Depths(),
         gas=GasCaps(),
         batching=Batching(),
         encryption_keys=_ring("encryption"),
         auth_keys=_ring("auth"),
-        signer_key=relayer,
+        signer_keys=(relayer,),
         log_level=LogLevel.WARNING,
         log_format=LogFormat.AUTO,
         shutdown_timeout_seconds=_DRAIN_SECONDS,

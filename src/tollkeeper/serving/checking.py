@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.core.settling import Depths
     from tollkeeper.settings import NetworkSettings, Settings
 
 _NOT_SET = "(not set)"
@@ -42,7 +43,7 @@ def check_configuration(role: Role, config: Path | None) -> Report:
 
 def describe(settings: Settings) -> list[tuple[str, str]]:
     """The effective settings by name. Of secrets it tells ids and public addresses, of node URLs the origin."""
-    signer = None if settings.signer_key is None else address_of_key(settings.signer_key.reveal())
+    signers = [checksum_address(address_of_key(key.reveal())) for key in settings.signer_keys]
     values = [
         ("config", _NOT_SET if settings.config_path is None else str(settings.config_path)),
         ("host", settings.host),
@@ -71,13 +72,14 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ]
     if settings.role is not Role.GATEWAY:
         values += [
-            ("confirm_depth", str(settings.confirm_depth)),
+            ("confirm_depth", str(settings.depths.blocks)),
+            ("confirm_depth_steps", _steps(settings.depths) or "none"),
             ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
             ("gas_limit", str(settings.gas.gas_limit)),
             ("gas_budget_per_hour", str(settings.gas.budget_per_hour)),
             ("batch_queue_depth", str(settings.batching.queue_depth)),
             ("batch_items_max", str(settings.batching.items_max)),
-            ("signer_key", _spelled(signer)),
+            ("signer_key", ", ".join(signers) or _NOT_SET),
         ]
     return [
         *values,
@@ -90,6 +92,10 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ("workers", str(settings.workers)),
         ("shutdown_timeout_seconds", str(settings.shutdown_timeout_seconds)),
     ]
+
+
+def _steps(depths: Depths) -> str:
+    return ", ".join(f"{format_usdc(amount)}:{blocks}" for amount, blocks in depths.steps)
 
 
 def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:

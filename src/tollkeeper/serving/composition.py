@@ -76,8 +76,8 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
             yield _fronted(create_gateway_app(gateway), settings, gateway.access)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
-        signer_key = _given(settings.signer_key)
-        hub = await _open_hub(parts, settings, database, auth, signer_key, settings.public_url.text + prefix)
+        public_url = settings.public_url.text + prefix
+        hub = await _open_hub(parts, settings, database, auth, settings.signer_keys, public_url)
         if settings.role is Role.HUB:
             yield _fronted(hub, settings)
             return
@@ -88,12 +88,14 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
 
 
 @asynccontextmanager
-async def compose_hub(settings: Settings, database: Database, signer_key: Secret[bytes]) -> AsyncIterator[Application]:
+async def compose_hub(
+    settings: Settings, database: Database, signer_keys: tuple[Secret[bytes], ...]
+) -> AsyncIterator[Application]:
     """The hub of `serve` alone, for a process of its own behind the workers. `settings` need no signer's key."""
     async with AsyncExitStack() as parts:
         auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
-        yield await _open_hub(parts, settings, database, auth, signer_key, settings.public_url.text + HUB_PREFIX)
+        yield await _open_hub(parts, settings, database, auth, signer_keys, settings.public_url.text + HUB_PREFIX)
 
 
 @asynccontextmanager
@@ -157,10 +159,10 @@ async def _open_hub(
     settings: Settings,
     database: Database,
     auth: Auth,
-    signer_key: Secret[bytes],
+    signer_keys: tuple[Secret[bytes], ...],
     public_url: str,
 ) -> Application:
-    signers = (Signer(signer_key.reveal()),)
+    signers = tuple(Signer(key.reveal()) for key in signer_keys)
     hub = Hub(
         database,
         auth,

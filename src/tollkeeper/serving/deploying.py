@@ -64,13 +64,13 @@ async def _deploy(
     chain_id = network.network.chain_id
     assert chain_id is not None  # noqa: S101 - an EVM network has one
     policy = DeploymentPolicy(chain_id, settings.gas.max_fee_per_gas_wei)
-    own = settings.signer_key
-    key = own if key_file is None else parse_private_key(read_secret_file(key_file))
+    own = settings.signer_keys
+    key = next(iter(own), None) if key_file is None else parse_private_key(read_secret_file(key_file))
     if key is None:
         msg = "this role has no signing key: name one with --key-file"
         raise ValueError(msg)
     signer = Signer(key.reveal())
-    is_hubs = own is not None and Signer(own.reveal()).address == signer.address
+    is_hubs = signer.address in {Signer(one.reveal()).address for one in own}
     database = open_own_database(settings) if is_hubs else None
     rpc = Rpc(network.rpc_urls)
     try:

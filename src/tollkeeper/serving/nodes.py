@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.chains.evm import EvmConfig
 from tollkeeper.core.networks import Family
-from tollkeeper.core.settling import Depths
 
 if TYPE_CHECKING:
     from tollkeeper.settings import NetworkSettings, Settings
@@ -29,7 +28,7 @@ def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         asset=network.network.usdc.address,
         token_name=network.asset_name or "",
         token_version=network.asset_version or "",
-        depths=Depths(settings.confirm_depth),
+        depths=settings.depths,
         gas_limit=settings.gas.gas_limit,
         gas_budget_per_hour=settings.gas.budget_per_hour,
         max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,

@@ -80,14 +80,14 @@ def line(message: FromWorker | FromParent) -> bytes:
 class Post:
     """What a child process is started with; it comes over a pipe, so that no key is in an environment or on a disk.
 
-    `settings` are without the signer's key, which only the hub's process is given. A gateway worker reaches the hub at
+    `settings` are without the signers' keys, which only the hub's process is given. A gateway worker reaches the hub at
     `hub_url`, None where the settings name another; `is_first` is one of them.
     """
 
     name: str
     settings: Settings
     ledger_path: str
-    signer_key: bytes | None = field(default=None, repr=False)
+    signer_keys: tuple[bytes, ...] = field(default=(), repr=False)
     hub_url: str | None = None
     is_first: bool = False
 

@@ -53,8 +53,8 @@ async def _composed(
     post: Post, parent: ParentLine, database: RemoteDatabase
 ) -> AsyncIterator[tuple[Application, Callable[[str], None]]]:
     """The application, and what drops its copy of a gate."""
-    if post.signer_key is not None:
-        async with compose_hub(post.settings, database, Secret(post.signer_key)) as hub:
+    if post.signer_keys:
+        async with compose_hub(post.settings, database, tuple(map(Secret, post.signer_keys))) as hub:
             yield hub, lambda _slug: None
     else:
         worker = Worker(parent.announce, post.is_first)

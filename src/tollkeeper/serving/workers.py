@@ -120,13 +120,13 @@ class Family:
         interrupted = await self._purchases.interrupt_calls(clock_ms())
         if interrupted:
             _LOG.warning("calls_interrupted", count=interrupted)
-        public = replace(self._settings, signer_key=None)
+        public = replace(self._settings, signer_keys=())
         hub_url = None
         if self._settings.role is Role.SERVE:
             own = sockets.enter_context(listen(_LOOPBACK, 0))
             hub_url = Address(*own.getsockname()[:2]).url
-            key = self._settings.signer_key
-            post = Post("hub", public, self._ledger_path, None if key is None else key.reveal())
+            keys = tuple(key.reveal() for key in self._settings.signer_keys)
+            post = Post("hub", public, self._ledger_path, keys)
             self._hub = Child(post, own, self._changed, lambda: None)
             await self._hub.start()
         for number, one in enumerate(listening):

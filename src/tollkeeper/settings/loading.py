@@ -12,8 +12,9 @@ from tollkeeper.core.batches import ITEMS_MAX
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
-from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_key
+from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
+from tollkeeper.core.settling import Depths
 from tollkeeper.settings.model import (
     Batching,
     ExposureCaps,
@@ -83,7 +84,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
     trusted_proxies = sources.several("trusted_proxies", text_of.parse_peers)
     anonymous = text_of.default_anonymous_paygates(public_url, behind_proxy=bool(trusted_proxies))
     networks = _networks(sources, role)
-    encryption_keys, auth_keys, signer_key = _keys(sources, role)
+    encryption_keys, auth_keys, signer_keys = _keys(sources, role)
     return Settings(
         role=role,
         config_path=path,
@@ -103,12 +104,15 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         trusted_proxies=trusted_proxies,
         trusted_issuers=sources.several("trusted_issuers", text_of.parse_url),
         cors_origins=sources.several("cors_origins", lambda text: text_of.parse_origin(text).text),
-        confirm_depth=take("confirm_depth", text_of.whole_number(1, 1000), 1),
+        depths=Depths(
+            take("confirm_depth", text_of.whole_number(1, 1000), 1),
+            sources.several("confirm_depth_steps", text_of.parse_depth_step),
+        ),
         gas=_gas(sources),
         batching=_batching(sources),
         encryption_keys=encryption_keys,
         auth_keys=auth_keys,
-        signer_key=signer_key,
+        signer_keys=signer_keys,
         log_level=take("log_level", text_of.choice(LogLevel), LogLevel.INFO),
         log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
@@ -157,14 +161,14 @@ def _batching(sources: Sources) -> Batching:
     )
 
 
-def _keys(sources: Sources, role: Role) -> tuple[KeyRing | None, KeyRing | None, Secret[bytes] | None]:
+def _keys(sources: Sources, role: Role) -> tuple[KeyRing | None, KeyRing | None, tuple[Secret[bytes], ...]]:
     """The keys that encrypt what the gateway stores, that sign logins, and that sign settlements."""
     encrypts = None if role is Role.HUB else "the gateway encrypts what it stores"
     settles = None if role is Role.GATEWAY else "the hub signs settlements"
     return (
         sources.secret("encryption_keys", parse_key_ring, encrypts),
         sources.secret("auth_keys", parse_key_ring, "logins are signed"),
-        sources.secret("signer_key", parse_private_key, settles),
+        sources.secret("signer_key", parse_private_keys, settles) or (),
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.keyring import Secret
     from tollkeeper.core.networks import Network
     from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.core.settling import Depths
 
 Peers: TypeAlias = IPv4Network | IPv6Network
 
@@ -117,12 +118,12 @@ class Settings:
     trusted_proxies: tuple[Peers, ...]
     trusted_issuers: tuple[str, ...]
     cors_origins: tuple[str, ...]
-    confirm_depth: int
+    depths: Depths
     gas: GasCaps
     batching: Batching
     encryption_keys: KeyRing | None
     auth_keys: KeyRing | None
-    signer_key: Secret[bytes] | None
+    signer_keys: tuple[Secret[bytes], ...]
     log_level: LogLevel
     log_format: LogFormat
     shutdown_timeout_seconds: int

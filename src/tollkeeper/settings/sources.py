@@ -112,7 +112,7 @@ class Sources:
         return None
 
     def secret(self, name: str, parse: Callable[[str], T], needed_for: str | None) -> T | None:
-        """What the variable `name` or the file that `name`_file names holds; reported where it is needed and absent."""
+        """What the variable `name` or the files that `name`_file names hold; reported where it is needed and absent."""
         inline, path_text = self.text(name), self.text(f"{name}_file")
         if inline is not None and self._given[name].from_file:
             self.report(name, "a secret does not belong into the configuration file", f"use {name}_file")
@@ -124,7 +124,8 @@ class Sources:
                 self.report(f"{name}_file", f"it is not set, and {needed_for}", "`tollkeeper init` makes one")
             return None
         try:
-            return parse(read_secret_file(self.base / path_text))
+            paths = list_of(str)(path_text)
+            return parse("\n".join(read_secret_file(self.base / path) for path in paths))
         except ValueError as error:
             self.report(f"{name}_file", str(error))
             return None
