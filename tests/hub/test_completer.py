@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
-from tests.hub.hub_under_test import HubUnderTest, new_payment
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
+from tollkeeper.hub.completer import FAILURES_ALERT
 from tollkeeper.storage.database import Statement, Unit
 
 SEND = "eth_sendRawTransaction"
@@ -80,6 +82,48 @@ async def test_six_hundred_pending_settlements_are_finished_by_two_passes(
         await chaos_hub.complete()
     rows = await chaos_hub.database.read(Statement("SELECT state, COUNT(*) AS n FROM settlements GROUP BY state"))
     assert [(row["state"], row["n"]) for row in rows] == [("CONFIRMED", 600)]
+
+
+async def test_a_poison_row_is_set_aside_ever_longer_and_told_of_while_the_others_go_on(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    hub = chaos_hub
+    payments = await leave_pending(hub, chaos, embedded_chain, 20)
+    poison = payments[7]
+    kept = "UPDATE settlements SET kind = :kind WHERE nonce = :nonce"
+    await hub.database.run(change(kept, kind="gift", nonce=poison.authorization.nonce))
+    with capture_logs() as logs:
+        for _ in range(2):
+            await hub.complete()
+    aside = [line for line in logs if line["event"] == "settlement_set_aside"]
+    assert [(line["failures"], line["log_level"]) for line in aside] == [(1, "error")]  # it is not tried again yet
+    statuses = [await hub.status(payment) for payment in payments if payment is not poison]
+    assert statuses == ["success"] * 19
+    for _ in range(FAILURES_ALERT):
+        await hub.database.run(change("UPDATE settlements SET retry_ms = 0"))
+        await hub.complete()
+    problem = f"{NETWORK}: 1 settlements cannot be worked on"
+    assert (await hub.get("/readyz")).body["problems"] == [problem]
+    sample = hub.hub.metrics.registry.get_sample_value
+    assert sample("tollkeeper_hub_settlements_set_aside", {"network": NETWORK}) == 1
+    await hub.database.run(change(kept, kind="purchase", nonce=poison.authorization.nonce))
+    await hub.database.run(change("UPDATE settlements SET retry_ms = 0"))
+    await hub.complete()
+    assert await hub.status(poison) == "success"
+    assert (await hub.get("/readyz")).body["problems"] == []
+
+
+async def test_a_row_that_contradicts_the_chain_is_set_aside(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
+    """Our own transaction used the authorization, and what it moved is not what the row says."""
+    embedded_chain.rpc.call("evm_setAutomine", False)
+    payment = new_payment(embedded_chain)
+    assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    await hub.database.run(change("UPDATE settlements SET value = '1'"))
+    embedded_chain.rpc.call("evm_mine")
+    with capture_logs() as logs:
+        await hub.complete()
+    assert [line["event"] for line in logs if line["event"] == "settlement_set_aside"]
+    assert await hub.status(payment) == "pending"
 
 
 WRONG: dict[str, tuple[str, Any]] = {

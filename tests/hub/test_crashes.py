@@ -21,12 +21,16 @@ ROOT: Final = Path(__file__).parents[2]
 class HubProcess:
     """A hub process. Starting it blocks until it listens: do that in a thread, because it asks its node meanwhile."""
 
-    def __init__(self, directory: Path, node_url: str, batch_queue_depth: int = 0) -> None:
-        database = str(directory / "hub.db")
-        command = [sys.executable, "-m", "tests.hub.hub_process", database, node_url, str(batch_queue_depth)]
+    def __init__(self, directory: Path, node_url: str, batch_queue_depth: int = 0, *life: str) -> None:
+        given = [str(directory / "hub.db"), node_url, str(batch_queue_depth), *life]
+        command = [sys.executable, "-m", "tests.hub.hub_process", *given]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
+
+    def signal(self, number: int) -> None:
+        """Stop it, or let it go on."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is dead."""

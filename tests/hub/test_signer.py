@@ -81,9 +81,18 @@ def test_anything_else_is_refused(case: str) -> None:
 
 
 def test_random_transactions_are_refused() -> None:
+    refuse_random_transactions(2_000)
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_random_transactions_are_refused() -> None:
+    refuse_random_transactions(100_000)
+
+
+def refuse_random_transactions(count: int) -> None:
     source = random.Random(1)
     signer = Signer(KEY)
-    for _ in range(2_000):
+    for _ in range(count):
         data = source.choice([SELECTOR_TRANSFER, SELECTOR_TRANSFER_BYTES, source.randbytes(4)])
         changed = replace(
             GOOD,

@@ -1,0 +1,124 @@
+"""A start finishes everything that a former run left, however much that is (security F1-F3).
+
+The long form leaves ten thousand settlements and says how long the hub took, beside what its node alone takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.rpc_client import RpcClient
+from tests.hub.hub_under_test import NETWORK, TestPayment, new_payment, run_hub
+from tests.hub.test_store import NEW
+from tollkeeper.core.evm import Transaction, sign_transaction, transfer_calldata
+from tollkeeper.core.transactions import Kind
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.storage import Statement, open_database
+from tollkeeper.storage.claims import NewSettlement, Wish, claim_and_sign
+from tollkeeper.storage.transactions import open_lane
+
+_BATCH = 100
+
+
+def wish_of(chain: ChainUnderTest, payment: TestPayment, number: int) -> Wish:
+    authorization = payment.authorization
+    return Wish(
+        NewSettlement(
+            id=f"left-{number}",
+            key=PaymentKey(NETWORK, USDC_ADDRESS, authorization.payer, authorization.nonce),
+            kind=Kind.TRANSFER,
+            pay_to=authorization.pay_to,
+            value=authorization.value,
+            payment=json.dumps(payment.body["paymentPayload"]),
+            requirements="{}",
+            requirements_hash="r",
+            confirm=True,
+            purchase_data=None,
+            signer=chain.wallets.relayer.address,
+            holder="a process that ended",
+            now_ms=NEW.now_ms,
+        )
+    )
+
+
+async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[bytes]:
+    """So many settlements, signed and not sent, in a database; their transactions in the order of their nonces."""
+    database = open_database(str(directory / "hub.db"))
+    relayer = chain.wallets.relayer
+    await database.run(open_lane(NETWORK, relayer.address, chain.nonce(relayer)))
+    raws: list[bytes] = []
+    fee = 4 * int(chain.rpc.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)
+    for number in range(count):
+        payment = new_payment(chain)
+        data = transfer_calldata(payment.authorization, chain.sign(payment.authorization))
+
+        def sign(nonce: int, _won: object, data: bytes = data) -> tuple[bytes, str]:
+            transaction = Transaction(84532, nonce, 10**6, fee + 10**6, 150_000, USDC_ADDRESS, 0, data)
+            raw, transaction_hash = sign_transaction(transaction, relayer.private_key)
+            raws.append(raw)
+            return raw, transaction_hash
+
+        await database.run(claim_and_sign([wish_of(chain, payment, number)], sign))
+    await database.close()
+    return raws
+
+
+def send(rpc: RpcClient, raws: Sequence[bytes]) -> None:
+    for start in range(0, len(raws), _BATCH):
+        calls = [
+            {"jsonrpc": "2.0", "id": number, "method": "eth_sendRawTransaction", "params": ["0x" + raw.hex()]}
+            for number, raw in enumerate(raws[start : start + _BATCH])
+        ]
+        assert not [answer for answer in rpc.post(calls) if "error" in answer]
+
+
+async def finish(directory: Path, chain: ChainUnderTest, count: int) -> float:
+    """Seconds from the start of a hub until every settlement is confirmed."""
+    began = time.monotonic()
+    async with run_hub(directory, chain, completer_interval_seconds=0.2, config={"timeout_seconds": 30.0}) as hub:
+        confirmed = Statement("SELECT COUNT(*) AS n FROM settlements WHERE state = 'CONFIRMED'")
+        while (await hub.database.read(confirmed))[0]["n"] < count:
+            assert time.monotonic() - began < 300
+            await asyncio.sleep(0.05)
+        return time.monotonic() - began
+
+
+@pytest.mark.parametrize("were_sent", [True, False])
+async def test_what_a_former_run_left_is_finished(
+    tmp_path: Path, embedded_chain: ChainUnderTest, *, were_sent: bool
+) -> None:
+    before = embedded_chain.balance(embedded_chain.wallets.owner.address)
+    raws = await leave(tmp_path, embedded_chain, 700)
+    if were_sent:
+        send(embedded_chain.rpc, raws)
+    await finish(tmp_path, embedded_chain, 700)
+    assert embedded_chain.balance(embedded_chain.wallets.owner.address) == before + 7_000_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("were_sent", [True, False])
+async def test_ten_thousand_left_settlements_are_finished(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, *, were_sent: bool
+) -> None:
+    chain, count = anvil_fiat_token, 10_000
+    chain.mint(chain.wallets.buyer.address, count * 10_000)
+    chain.rpc.call("anvil_setBalance", chain.wallets.relayer.address, hex(10**21))
+    raws = await leave(tmp_path, chain, count)
+    chain.rpc.call("evm_setIntervalMining", 1)
+    if were_sent:
+        send(chain.rpc, raws)
+        nonce = chain.nonce(chain.wallets.relayer)
+        while int(chain.rpc.call("eth_getTransactionCount", chain.wallets.relayer.address, "latest"), 16) < nonce:  # noqa: ASYNC110 - of the node
+            await asyncio.sleep(0.1)
+    seconds = await finish(tmp_path, chain, count)
+    sys.stderr.write(f"\n{count} settlements, sent before the start: {were_sent}: finished in {seconds:.1f} s\n")

@@ -1,0 +1,185 @@
+"""Two hub processes on one database: nothing is sent twice, and who lost a row writes nothing (security F20).
+
+The database is a ledger process of its own; the hubs are killed, stopped and let go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import Act, ChaosNode
+from tests.hub.hub_under_test import TestPayment, new_payment
+from tests.hub.test_crashes import HubProcess
+from tollkeeper.storage import Statement, open_database
+from tollkeeper.storage.remote import RemoteDatabase
+
+SEND = "eth_sendRawTransaction"
+LIFE = "3.0"
+
+
+@contextmanager
+def ledger_process(directory: Path) -> Iterator[None]:
+    """Owns the database; `hub.db` is its socket."""
+    command = [sys.executable, "-m", "tollkeeper.storage.ledger_process"]
+    arguments = [f"sqlite:///{directory}/books.db", str(directory / "hub.db")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*command, *arguments], **pipes) as process:  # type: ignore[call-overload]  # the pipes
+        assert process.stdout.readline() == b"ready\n"
+        yield
+        process.stdin.close()
+        process.wait()
+
+
+class Shared:
+    """Two hubs and the proxy that counts what they send."""
+
+    def __init__(self, directory: Path, chain: ChainUnderTest, chaos: ChaosNode, hubs: list[HubProcess]) -> None:
+        self.directory, self.chain, self.chaos, self.hubs = directory, chain, chaos, hubs
+        self.sent: Counter[str] = Counter()
+        chaos.falsify = self._count
+
+    def _count(self, call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == SEND:
+            self.sent[call["params"][0]] += 1
+        return answer
+
+    async def settle(self, hub: int, payment: TestPayment, **fields: Any) -> tuple[int, dict[str, Any]]:
+        async with aiohttp.ClientSession() as http:
+            body = payment.asking(**{"confirm": True, **fields})
+            async with http.post(self.hubs[hub].url + "/settle", json=body) as answer:
+                return answer.status, await answer.json()
+
+    async def rows(self) -> list[Any]:
+        database = RemoteDatabase(self.directory / "hub.db")
+        await database.open()
+        try:
+            return list(await database.read(Statement("SELECT * FROM settlements ORDER BY created_ms")))
+        finally:
+            await database.close()
+
+    async def all_confirmed(self) -> list[Any]:
+        async with asyncio.timeout(60):
+            while True:
+                rows = await self.rows()
+                if {row["state"] for row in rows} == {"CONFIRMED"}:
+                    return rows
+                await asyncio.sleep(0.1)
+
+
+@pytest_asyncio.fixture
+async def shared(tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest) -> AsyncIterator[Shared]:
+    with ledger_process(tmp_path):
+        first, second = await asyncio.gather(
+            *(asyncio.to_thread(HubProcess, tmp_path, chaos.url, 0, LIFE) for _ in range(2))
+        )
+        with first, second:
+            yield Shared(tmp_path, embedded_chain, chaos, [first, second])
+            for hub in (first, second):
+                hub.signal(signal.SIGCONT)
+
+
+async def test_two_hubs_send_each_transaction_once_and_give_each_success_once(shared: Shared) -> None:
+    chain = shared.chain
+    before = chain.balance(chain.wallets.owner.address)
+    nonce = chain.nonce(chain.wallets.relayer)
+    payments = [new_payment(chain) for _ in range(40)]
+    chain.rpc.call("evm_setAutomine", False)
+    asked = [asyncio.create_task(shared.settle(index % 2, payment)) for index, payment in enumerate(payments * 2)]
+    also = [asyncio.create_task(shared.settle(1 - index % 2, payment)) for index, payment in enumerate(payments)]
+    for _ in range(6):  # slow blocks, under completers that look ten times a second
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(chain.rpc.call, "evm_mine")
+    chain.rpc.call("evm_setAutomine", True)
+    answers = await asyncio.gather(*asked, *also)
+    successes = Counter(body["transaction"] for status, body in answers if status == 200 and body["success"])
+    assert (len(successes), set(successes.values())) == (40, {1})
+    assert set(shared.sent.values()) == {1}
+    assert len(shared.sent) == 40
+    assert chain.nonce(chain.wallets.relayer) == nonce + 40
+    assert chain.balance(chain.wallets.owner.address) == before + 400_000
+    assert len(await shared.all_confirmed()) == 40
+
+
+@pytest.mark.parametrize("moment", ["before it was sent", "while it is awaited"])
+async def test_a_hub_that_stood_still_finds_its_row_taken_over(shared: Shared, moment: str) -> None:
+    chain, chaos = shared.chain, shared.chaos
+    nonce = chain.nonce(chain.wallets.relayer)
+    payment = new_payment(chain)
+    chain.rpc.call("evm_setAutomine", False)
+    stopped = asyncio.Event()
+
+    def stop(methods: list[str]) -> Act:
+        wanted = SEND if moment == "before it was sent" else "eth_getTransactionReceipt"
+        if wanted not in methods or stopped.is_set():
+            return Act.PASS
+        shared.hubs[0].signal(signal.SIGSTOP)
+        stopped.set()
+        return Act.CUT
+
+    chaos.act = stop
+    asking = asyncio.create_task(shared.settle(0, payment))
+    await stopped.wait()
+    (row,) = await shared.rows()
+    first_holder = row["holder"]
+    if moment == "while it is awaited":
+        assert len(shared.sent) == 1
+    async with asyncio.timeout(20):
+        while not (await shared.rows())[0]["fence"] or not shared.sent:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.1)
+    chain.rpc.call("evm_mine")
+    (row,) = await shared.all_confirmed()
+    assert row["holder"] != first_holder
+    version, fence = row["version"], row["fence"]
+    assert fence >= 1
+    shared.hubs[0].signal(signal.SIGCONT)
+    status, body = await asking
+    told = [body["success"]] if status == 200 else []
+    status, body = await shared.settle(1, payment)
+    told += [body["success"]]
+    assert told.count(True) == 1  # one of the two callers was given it
+    (row,) = await shared.rows()
+    assert (row["version"], row["fence"]) == (version, fence)  # who stood still wrote nothing
+    assert set(shared.sent.values()) == {1}
+    assert chain.nonce(chain.wallets.relayer) == nonce + 1
+    assert (await shared.settle(0, new_payment(chain), confirm=False))[0] == 200  # it goes on under another name
+
+
+async def test_a_killed_hub_s_payments_are_finished_by_the_other(shared: Shared) -> None:
+    chain = shared.chain
+    chain.rpc.call("evm_setAutomine", False)
+    before = chain.balance(chain.wallets.owner.address)
+    asked = [asyncio.create_task(shared.settle(0, new_payment(chain))) for _ in range(20)]
+    async with asyncio.timeout(20):
+        while len(shared.sent) < 10:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.01)
+    shared.hubs[0].kill()
+    await asyncio.gather(*asked, return_exceptions=True)
+    chain.rpc.call("evm_setAutomine", True)
+    chain.rpc.call("evm_mine")
+    signed = len(await shared.all_confirmed())
+    assert set(shared.sent.values()) == {1}
+    assert chain.balance(chain.wallets.owner.address) == before + 10_000 * signed
+
+
+def test_a_database_that_one_process_opened_is_not_opened_by_another(tmp_path: Path) -> None:
+    """Without a ledger process two hubs cannot meet: the second one refuses to start."""
+    opened = open_database(str(tmp_path / "hub.db"))
+    command = [sys.executable, "-m", "tests.hub.hub_process", str(tmp_path / "hub.db"), "http://127.0.0.1:9", "0"]
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert "one process writes a database" in ended.stderr
+    asyncio.run(opened.close())

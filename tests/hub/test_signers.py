@@ -1,0 +1,99 @@
+"""Several keys settle on one network: load spreads, and one without money is passed over (contract 5.2; A-25, A-26)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.hub.app import HubNetwork
+from tollkeeper.hub.signer import Signer
+from tollkeeper.hub.signer_pool import SignerPool
+from tollkeeper.sandbox.wallets import derive_wallet
+from tollkeeper.storage.database import Statement
+
+WALLETS = [derive_wallet(f"relayer-{number}") for number in (1, 2, 3)]
+
+
+@pytest_asyncio.fixture
+async def hub_of_keys(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    """Settles with three keys that hold ether."""
+    for wallet in WALLETS:
+        embedded_chain.rpc.call("anvil_setBalance", wallet.address, hex(10**19))
+    keys = tuple(wallet.private_key for wallet in WALLETS)
+    async with run_hub(tmp_path, embedded_chain, signer_keys=keys) as running:
+        yield running
+
+
+async def settle(hub: HubUnderTest, chain: ChainUnderTest, count: int) -> Counter[str]:
+    """Who sent the transactions of so many settlements at once."""
+    answers = await asyncio.gather(*(hub.settle(new_payment(chain)) for _ in range(count)))
+    assert Counter(answer.body.get("success") for answer in answers) == {True: count}
+    hashes = [answer.body["transaction"] for answer in answers]
+    assert len(set(hashes)) == count
+    return Counter(chain.rpc.call("eth_getTransactionByHash", one)["from"].lower() for one in hashes)
+
+
+async def test_settlements_spread_over_the_keys_and_each_key_s_nonces_are_dense(
+    hub_of_keys: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    senders = await settle(hub_of_keys, embedded_chain, 90)
+    assert set(senders) == {wallet.address for wallet in WALLETS}
+    assert min(senders.values()) >= 20
+    rows = await hub_of_keys.database.read(
+        Statement("SELECT signer, signer_nonce FROM raw_transactions ORDER BY signer, signer_nonce")
+    )
+    for wallet in WALLETS:
+        nonces = [row["signer_nonce"] for row in rows if row["signer"] == wallet.address]
+        assert nonces == list(range(senders[wallet.address]))
+        assert embedded_chain.nonce(wallet) == len(nonces)
+
+
+async def test_every_key_is_advertised(hub_of_keys: HubUnderTest) -> None:
+    body = (await hub_of_keys.get("/supported")).body
+    assert body["signers"] == {"eip155:*": [checksum_address(wallet.address) for wallet in WALLETS]}
+
+
+async def test_a_key_without_gas_money_is_passed_over_and_told_of(
+    hub_of_keys: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    hub, chain = hub_of_keys, embedded_chain
+    poor = WALLETS[1]
+    await hub.complete()  # the pass of the start is over, too
+    chain.rpc.call("anvil_setBalance", poor.address, "0x1")
+    hub.hub.completer.check_interval_seconds = 0
+    await asyncio.sleep(2.1)  # balances are remembered for about a block
+    with capture_logs() as logs:
+        await hub.complete()
+    assert [(line["event"], line["signer"]) for line in logs if "gas" in line["event"]] == [
+        ("signer_without_gas", poor.address)
+    ]
+    assert poor.address not in await settle(hub, chain, 30)
+    problem = f"{NETWORK}: the signer {poor.address} has no gas money"
+    assert (await hub.get("/readyz")).body["problems"] == [problem]
+    left = {"network": NETWORK, "signer": poor.address}
+    assert hub.hub.metrics.registry.get_sample_value("tollkeeper_hub_signer_settlements_left", left) == 0
+    for wallet in WALLETS:
+        chain.rpc.call("anvil_setBalance", wallet.address, "0x1")
+    await asyncio.sleep(2.1)
+    refused = await hub.settle(new_payment(chain))
+    assert (refused.status, refused.code) == (503, "UNAVAILABLE")
+    chain.rpc.call("anvil_setBalance", poor.address, hex(10**19))
+    await asyncio.sleep(2.1)
+    assert set(await settle(hub, chain, 3)) == {poor.address}
+
+
+def test_a_network_needs_a_key_and_takes_each_once(hub: HubUnderTest) -> None:
+    (relayer,) = hub.hub.accounts[NETWORK].signers.relayers
+    for relayers in ([], [relayer, relayer]):
+        with pytest.raises(ValueError, match="at least one signing key, and each key once"):
+            SignerPool(relayers)
+    assert HubNetwork(hub.hub.accounts[NETWORK].chain.config, (Signer(WALLETS[0].private_key),)).signers
