@@ -14,8 +14,6 @@ from structlog.testing import capture_logs
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tollkeeper.core.evm import checksum_address
-from tollkeeper.hub.app import HubNetwork
-from tollkeeper.hub.signer import Signer
 from tollkeeper.hub.signer_pool import SignerPool
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.database import Statement
@@ -96,4 +94,3 @@ def test_a_network_needs_a_key_and_takes_each_once(hub: HubUnderTest) -> None:
     for relayers in ([], [relayer, relayer]):
         with pytest.raises(ValueError, match="at least one signing key, and each key once"):
             SignerPool(relayers)
-    assert HubNetwork(hub.hub.accounts[NETWORK].chain.config, (Signer(WALLETS[0].private_key),)).signers
