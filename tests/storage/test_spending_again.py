@@ -1,0 +1,79 @@
+"""What is asked again after an answer was lost is done once, and only a dead process's calls are marked."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tests.storage.test_purchases import NOW_MS, Shop, key, shop
+from tollkeeper.core.purchases import Spend
+from tollkeeper.storage.database import Statement
+from tollkeeper.storage.spending import HeldSpend
+from tollkeeper.storage.spending_again import spend_again, spend_of_payer_again
+
+__all__ = ["shop"]
+
+
+async def remaining(shop: Shop) -> int:
+    await shop.ledger_agrees()
+    (row,) = await shop.database.read(Statement("SELECT remaining FROM purchases"))
+    left: int = row["remaining"]
+    return left
+
+
+async def test_spends_that_were_taken_are_found_and_the_others_made(shop: Shop) -> None:
+    gate = await shop.gate(3)
+    await shop.bought(gate)
+    taken, lost = HeldSpend(key(1), None, shop.wish(gate)), HeldSpend(key(1), None, shop.wish(gate))
+    assert taken.key is not None
+    assert (await shop.purchases.spend(taken.key, taken.wish, NOW_MS)).outcome is Spend.SPENT
+    for _ in range(3):
+        results = await shop.database.run(spend_again([taken, lost], NOW_MS))
+        assert [result.outcome for result in results] == [Spend.SPENT, Spend.SPENT]
+        assert await remaining(shop) == 1
+
+
+async def test_a_last_credit_that_was_taken_is_not_exhausted_to_the_call_that_took_it(shop: Shop) -> None:
+    gate = await shop.gate(1)
+    await shop.bought(gate)
+    taken, other = HeldSpend(key(1), None, shop.wish(gate)), HeldSpend(key(1), None, shop.wish(gate))
+    await shop.database.run(spend_again([taken], NOW_MS))
+    results = await shop.database.run(spend_again([other, taken], NOW_MS))
+    assert [result.outcome for result in results] == [Spend.EXHAUSTED, Spend.SPENT]
+    assert await remaining(shop) == 0
+
+
+async def test_a_wallets_spend_is_made_once(shop: Shop) -> None:
+    gate = await shop.gate(3)
+    purchase = await shop.bought(gate)
+    wish = msgspec.structs.replace(shop.wish(gate), header=None)
+    for _ in range(2):
+        result = await shop.database.run(spend_of_payer_again(purchase.payer, wish, NOW_MS))
+        assert result.outcome is Spend.SPENT
+    assert await remaining(shop) == 2
+
+
+async def test_a_grant_is_made_once_and_its_call_finds_its_credit(shop: Shop) -> None:
+    gate = await shop.gate(1)
+    claim = await shop.claim(gate)
+    assert claim.purchase is not None
+    mine, other = shop.wish(gate), shop.wish(gate)
+    told = [
+        await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS)
+        for wish in (mine, mine, other)
+    ]
+    assert [result.outcome for result in told] == [Spend.SPENT, Spend.SPENT, Spend.STALE]
+    assert await remaining(shop) == 0
+
+
+async def test_calls_of_living_processes_are_left_alone(shop: Shop) -> None:
+    gate = await shop.gate(4)
+    await shop.bought(gate)
+    ids = [f"{0:012x}{mark}{number:012x}" for number, mark in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc"))]
+    for call_id in (*ids, "fee-1"):
+        wish = msgspec.structs.replace(shop.wish(gate), call_id=call_id)
+        assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
+    assert await shop.purchases.interrupt_calls(NOW_MS, "aaaaaaaa cccccccc") == 1
+    rows = await shop.database.read(Statement("SELECT id FROM calls WHERE state = 'INTERRUPTED'"))
+    assert [row["id"] for row in rows] == [ids[1]]
+    assert await shop.purchases.interrupt_calls(NOW_MS, " ") == 2  # all of them were started anew
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 1
