@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from tests.specification.client import Wallet
@@ -161,7 +162,7 @@ async def test_payment_address_is_paid_at_once_and_stored_encrypted(world: World
         assert not appears(address, stored)
     unpaid = Wallet().address
     await world.gate(paymentAddress=unpaid)
-    for path in world.database.parent.glob("sandbox.db*"):
+    for path in filter(Path.is_file, world.database.parent.glob("sandbox.db*")):
         if path.is_socket():
             continue  # commands reach the running program by it
         content = path.read_bytes()

@@ -26,12 +26,13 @@ from tollkeeper.core.forwarding import response_lines
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.core.paygate_fields import RESERVED_SLUGS, OnFailure, is_slug
 from tollkeeper.core.purchases import Spend, credit_token
+from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.edge.call import JSON_LINE
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.calls import CORS, OPEN_TO_PAGES
-from tollkeeper.gateway.crediting import CLIENT_GONE_STATUS, Crediting, Parts, purchase_of_spend
+from tollkeeper.gateway.crediting import Crediting, Parts, purchase_of_spend
 from tollkeeper.gateway.gates import not_found
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
@@ -338,7 +339,8 @@ class PaidCall(Crediting):
         """See `Crediting`."""
         self.enter(Stage.OVER)
         self.buyer = self.relay = None  # they name this call, and a circle waits for the collector
-        self.access.traffic.ended(self.opened.gate.id, self.call.request_id, status, failed=failed)
+        bought = getattr(self, "purchase", None)  # a client may leave before it is known
+        self.access.traffic.ended(self.opened.gate.id, self.call, status, bought and bought.id, failed=failed)
 
     # Leaving early: each step above may end here.
 
@@ -348,7 +350,7 @@ class PaidCall(Crediting):
             raise not_found()
         shown = calls.challenge_on(opened, self.call)
         self.enter(Stage.OVER)
-        self.access.traffic.challenged(opened.gate.id)
+        self.access.traffic.challenged(opened.gate.id, self.call)
         body = shown.body(self._profile(), iso(clock_ms()))
         self.call.answer(402, _402_LINES, body)
 
@@ -365,7 +367,7 @@ class PaidCall(Crediting):
         self.enter(Stage.OVER)
         detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, self._profile(), iso(clock_ms()))
-        self.access.traffic.challenged(opened.gate.id)
+        self.access.traffic.challenged(opened.gate.id, self.call)
         self.call.answer(402, JSON_LINE + CORS, body)
 
     def refuse(self, error: ApiError) -> None:
@@ -381,6 +383,7 @@ class PaidCall(Crediting):
             self._answer_refusal(error, self._credit_token_line(buyer.claimed))
         elif error.status == 402:
             self.enter(Stage.OVER)
+            self.access.traffic.refused(self.opened.gate.id, self.call, error)
             body = error_envelope(error, self.call.request_id, calls.challenge_beside(self.opened, self.call).siblings)
             self.call.refuse(error, CORS, body)
         else:
@@ -388,6 +391,9 @@ class PaidCall(Crediting):
 
     def _answer_refusal(self, error: ApiError, lines: bytes = b"") -> None:
         self.enter(Stage.OVER)
+        opened = getattr(self, "opened", None)  # of an unknown slug there is none
+        if opened is not None:
+            self.access.traffic.refused(opened.gate.id, self.call, error)
         self.call.refuse(error, CORS + lines)
 
     def _credit_token_line(self, purchase_id: str) -> bytes:

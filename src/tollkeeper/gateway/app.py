@@ -20,7 +20,7 @@ from tollkeeper.auth import Auth, auth_routes
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
+from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS, REQUEST_LOG_DAYS
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway.access import Access
@@ -34,12 +34,14 @@ from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Suppor
 from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
+from tollkeeper.gateway.stats import Reports, stats_routes
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
 from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Exposure, Purchases
+from tollkeeper.storage.statistics import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +83,7 @@ class GatewayConfig:
     transfer_fee_micro: int | None = None
     exposure_cap: Exposure = DEFAULT_EXPOSURE
     link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
+    request_log_days: int = REQUEST_LOG_DAYS
     body_limit_bytes: int = BODY_LIMIT_BYTES
 
 
@@ -125,9 +128,10 @@ class Gateway:
         self._database = database
         self.paygates = PayGates(database, config.key_ring, random_bytes)
         self.purchases = Purchases(database, config.key_ring, random_bytes)
+        statistics = Statistics(database)
         self.resolver = Resolver(allow_private=config.allow_private_targets)
         self._forwarder = Forwarder(self.resolver)
-        self.traffic = Traffic(self.paygates, self.purchases, clock_ms)
+        self.traffic = Traffic(self.paygates, self.purchases, statistics, clock_ms, config.request_log_days)
         self.gates = Gates(
             self.paygates,
             self.assets,
@@ -153,18 +157,8 @@ class Gateway:
             body_limit_bytes=config.body_limit_bytes,
             random_bytes=random_bytes,
         )
-        self.management = Management(
-            store=self.paygates,
-            gates=self.gates,
-            ownership=Ownership(auth, config.anonymous),
-            resolver=self.resolver,
-            traffic=self.traffic,
-            supported=self.supported,
-            proofs=self.proofs_on_chain,
-            random_bytes=random_bytes,
-            default_network=config.default_network,
-            default_payment_address=config.default_payment_address,
-        )
+        self.management = self._managing(random_bytes)
+        self.reports = Reports(self.management, statistics)
         self.transfers = self._transferring()
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
@@ -180,6 +174,20 @@ class Gateway:
             new_id=lambda: "pur_" + new_request_id(),
             gateway_url=self.config.public_url,
             status_url=self.config.hub_url,
+        )
+
+    def _managing(self, random_bytes: Callable[[int], bytes]) -> Management:
+        return Management(
+            store=self.paygates,
+            gates=self.gates,
+            ownership=Ownership(self.auth, self.config.anonymous),
+            resolver=self.resolver,
+            traffic=self.traffic,
+            supported=self.supported,
+            proofs=self.proofs_on_chain,
+            random_bytes=random_bytes,
+            default_network=self.config.default_network,
+            default_payment_address=self.config.default_payment_address,
         )
 
     def _transferring(self) -> DirectTransfers:
@@ -333,6 +341,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             *auth_routes(gateway.auth),
             *paygate_routes(gateway.management, gateway.uploads),
             *credit_routes(gateway.purchases, gateway.proofs, gateway.auth, gateway.config.token_keys),
+            *stats_routes(gateway.reports),
             *transfer_routes(gateway.transfers),
         ],
         exception_handlers={Exception: refused},

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.purchases import Spend, purchase_of_token
+from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.steps import ExhaustedError, Steps
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
     from tollkeeper.storage.purchases import Purchases
-
-CLIENT_GONE_STATUS: Final = 499  # recorded for a paid call whose client went away; nobody is sent it
 
 
 @dataclass(slots=True, kw_only=True)

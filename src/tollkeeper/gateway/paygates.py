@@ -114,7 +114,7 @@ class Management:
 
     async def read(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """One gate."""
-        gate, _ = await self._managed(bearer, gate_id)
+        gate, _ = await self.managed(bearer, gate_id)
         body = self._body(gate, await self._counters(gate))
         trust = await self.store.trust(gate_id)
         return body if trust == Trust() else {**body, "trusted": trust.body()}
@@ -124,7 +124,7 @@ class Management:
         caller = await self.ownership.caller(bearer)
         self.ownership.require_known(caller)
         if gate_id is not None:
-            gate, _ = await self._managed(bearer, gate_id)
+            gate, _ = await self.managed(bearer, gate_id)
             if gate.file is None:
                 raise invalid("file", "resourceType cannot change: this PayGate sells calls of its target")
         if caller.wallet is None:
@@ -134,7 +134,7 @@ class Management:
         self, bearer: str | None, gate_id: int, body: dict[str, Any], file: StoredFile | None = None
     ) -> dict[str, Any]:
         """Any subset of fields, all or nothing."""
-        gate, _ = await self._managed(bearer, gate_id)
+        gate, _ = await self.managed(bearer, gate_id)
         forbidden, now_ms = self._forbidden(), clock_ms()
         wanted = updated(gate, body, now_ms, forbidden, file)  # refuses before anything is asked of the network
         for one in wanted.recipients:
@@ -153,7 +153,7 @@ class Management:
 
     async def replace_secret(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""
-        gate, _ = await self._managed(bearer, gate_id)
+        gate, _ = await self.managed(bearer, gate_id)
         secret = self._new_secret()
         try:
             await self.store.replace_secret(gate_id, secret, clock_ms())
@@ -174,7 +174,7 @@ class Management:
 
     async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """Ends a gate; its slug answers 404 from then on."""
-        gate, _ = await self._managed(bearer, gate_id)
+        gate, _ = await self.managed(bearer, gate_id)
         try:
             outstanding = await self.store.delete(gate_id, clock_ms())
         finally:
@@ -187,7 +187,8 @@ class Management:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
         return found
 
-    async def _managed(self, bearer: str | None, gate_id: int) -> tuple[PayGate, Caller]:
+    async def managed(self, bearer: str | None, gate_id: int) -> tuple[PayGate, Caller]:
+        """The gate and who asks, if he may. Raises: AUTH_REQUIRED, INVALID_TOKEN, FORBIDDEN, NOT_FOUND."""
         caller = await self.ownership.caller(bearer)
         self.ownership.require_known(caller)
         gate, token_hash = await self._found(gate_id)
@@ -213,7 +214,8 @@ def _shown(secret: HmacSecret) -> dict[str, Any]:
     return {"secret": secret.secret, "keyId": secret.key_id}
 
 
-def _gate_id(request: HttpRequest) -> int:
+def gate_id_of(request: HttpRequest) -> int:
+    """The id in the path. Raises: NOT_FOUND for what is none."""
     text = request.path_params["gate_id"]
     if not (text.isascii() and text.isdigit() and len(text) <= 16):
         raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
@@ -233,7 +235,7 @@ async def _create(management: Management, uploads: Uploads, request: HttpRequest
 
 
 async def _update(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
-    gate_id, bearer = _gate_id(request), bearer_token(request.headers)
+    gate_id, bearer = gate_id_of(request), bearer_token(request.headers)
     if not is_form(request.headers):
         return await management.update(bearer, gate_id, await json_body(request))
     await management.may_upload(bearer, gate_id)
@@ -259,7 +261,7 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
     @get("/api/v1/paygates/{gate_id:str}", summary="Read a PayGate")
     async def read(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
-        return ok(await management.read(bearer_token(request.headers), _gate_id(request)))
+        return ok(await management.read(bearer_token(request.headers), gate_id_of(request)))
 
     @put("/api/v1/paygates/{gate_id:str}", summary="Update a PayGate", request_max_body_size=None)
     async def update(request: HttpRequest) -> Response[bytes]:
@@ -269,7 +271,7 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
     @post("/api/v1/paygates/{gate_id:str}/claim", summary="Claim an ownerless PayGate", status_code=200)
     async def claim(request: HttpRequest) -> Response[bytes]:
         """Contract 3.2."""
-        gate_id = _gate_id(request)
+        gate_id = gate_id_of(request)
         data = await request.body()
         token = parse_json_object(data).get("managementToken") if data else None
         if token is not None and not isinstance(token, str):
@@ -279,12 +281,12 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
     @post("/api/v1/paygates/{gate_id:str}/secret", summary="Replace a PayGate's HMAC secret", status_code=200)
     async def replace_secret(request: HttpRequest) -> Response[bytes]:
         """Contract 2, 4.7: shown once."""
-        secret = await management.replace_secret(bearer_token(request.headers), _gate_id(request))
+        secret = await management.replace_secret(bearer_token(request.headers), gate_id_of(request))
         return ok(secret, headers={"Cache-Control": "no-store"})
 
     @delete("/api/v1/paygates/{gate_id:str}", summary="Delete a PayGate", status_code=200)
     async def remove(request: HttpRequest) -> Response[bytes]:
         """Contract 2: soft; the answer says how many bought credits it voids."""
-        return ok(await management.delete(bearer_token(request.headers), _gate_id(request)))
+        return ok(await management.delete(bearer_token(request.headers), gate_id_of(request)))
 
     return [create, page, read, update, claim, replace_secret, remove]

@@ -1,52 +1,101 @@
-"""What happened, off the hot path: counters per gate and the ends of calls, written in batches (architecture 2).
+"""What happened, off the hot path: counters, statistics and the request log, written in batches (architecture 2).
 
 Nothing here decides about money; what a crash loses is a count, and calls that it leaves open are marked INTERRUPTED
-at the next start. An overflow is counted and logged, never silent.
+at the next start. Counters and statistics are exact; of the log no more rows are kept for one writing than
+LOGGED_MAX. An overflow is counted and logged, never silent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tollkeeper.core.errors import ApiError
+from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
+from tollkeeper.storage.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.edge.call import InboundCall
     from tollkeeper.storage.paygates import PayGates
     from tollkeeper.storage.purchases import Purchases
+    from tollkeeper.storage.statistics import Statistics
 
 INTERVAL_SECONDS: Final = 0.5
+LOGGED_MAX: Final = 500
+_FORGET_SECONDS: Final = 3600.0
 _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
 
 
 class Traffic:
     """Counts in memory and writes every INTERVAL_SECONDS."""
 
-    def __init__(self, paygates: PayGates, purchases: Purchases, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        paygates: PayGates,
+        purchases: Purchases,
+        statistics: Statistics,
+        clock_ms: Callable[[], int],
+        log_days: int,
+    ) -> None:
+        """`log_days`: how long the request log is kept."""
         self._paygates = paygates
         self._purchases = purchases
+        self._statistics = statistics
         self._clock_ms = clock_ms
+        self._log_days = log_days
         self._counts: dict[int, list[int]] = {}
+        self._outcomes: Counter[tuple[int, int, Outcome]] = Counter()
+        self._latencies: Counter[tuple[int, int, int]] = Counter()
+        self._requests: list[LoggedRequest] = []
         self._dropped = 0
+        self._not_logged = 0
+        self._next_forgetting = 0.0
 
     def _of(self, gate_id: int) -> list[int]:
         return self._counts.setdefault(gate_id, [0, 0, 0])
 
-    def challenged(self, gate_id: int) -> None:
-        """A 402 was answered to a request without payment."""
+    def challenged(self, gate_id: int, call: InboundCall) -> None:
+        """A 402 was answered to a request without payment, or with one that is used up."""
         self._of(gate_id)[0] += 1
+        self._note(gate_id, call, 402, Outcome.CHALLENGED, None, None)
 
-    def ended(self, gate_id: int, call_id: str, status: int, *, failed: bool) -> None:
+    def refused(self, gate_id: int, call: InboundCall, error: ApiError) -> None:
+        """Something else was answered, and nothing was served."""
+        self._note(gate_id, call, error.status, Outcome.REFUSED, error.code.value, None)
+
+    def ended(self, gate_id: int, call: InboundCall, status: int, purchase_id: str | None, *, failed: bool) -> None:
         """A paid call ended with this status; `failed` where the target did and the status is the gateway's own."""
         counts = self._of(gate_id)
         counts[1] += 1
         counts[2] += failed
-        if not self._purchases.end_soon(call_id, status):
+        if not self._purchases.end_soon(call.request_id, status):
             self._dropped += 1
+        outcome = outcome_of_call(status, failed=failed)
+        hour_ms, duration_us = self._note(gate_id, call, status, outcome, None, purchase_id)
+        self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
+
+    def _note(
+        self, gate_id: int, call: InboundCall, status: int, outcome: Outcome, code: str | None, purchase_id: str | None
+    ) -> tuple[int, int]:
+        now_ms = self._clock_ms()
+        hour_ms = now_ms // HOUR_MS * HOUR_MS
+        duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
+        self._outcomes[gate_id, hour_ms, outcome] += 1
+        if len(self._requests) < LOGGED_MAX:
+            self._requests.append(
+                LoggedRequest(
+                    call.request_id, gate_id, now_ms, call.method, status, outcome, code, duration_us, purchase_id
+                )
+            )
+        else:
+            self._not_logged += 1
+        return hour_ms, duration_us
 
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
         """Challenges, calls and failures that are counted but not yet written."""
@@ -56,20 +105,38 @@ class Traffic:
     async def flush(self) -> None:
         """Writes what was counted; keeps it for the next try when the database does not take it."""
         counts, self._counts = self._counts, {}
+        counted = Counted(self._outcomes, self._latencies, self._requests)
+        self._outcomes, self._latencies, self._requests = Counter(), Counter(), []
         try:
             if counts:
                 await self._paygates.count({gate_id: (c[0], c[1], c[2]) for gate_id, c in counts.items()})
                 counts = {}
             await self._purchases.end_calls({}, self._clock_ms())
+            if counted.outcomes:
+                await self._statistics.add(counted)
+                counted = Counted({}, {}, [])
         except ApiError as error:
             _LOG.warning("flush_failed", error=error.message)
             for gate_id, numbers in counts.items():
                 kept = self._of(gate_id)
                 for index, number in enumerate(numbers):
                     kept[index] += number
+            self._outcomes.update(counted.outcomes)
+            self._latencies.update(counted.latencies)
+            self._requests = [*counted.requests, *self._requests]
         if self._dropped:
             _LOG.warning("ended_calls_dropped", count=self._dropped)
             self._dropped = 0
+        if self._not_logged:
+            _LOG.info("requests_not_logged", count=self._not_logged)
+            self._not_logged = 0
+
+    async def forget(self) -> None:
+        """Deletes the log's rows that are older than its days, once an hour."""
+        now = time.monotonic()
+        if now >= self._next_forgetting:
+            self._next_forgetting = now + _FORGET_SECONDS
+            await self._statistics.forget(self._clock_ms() - self._log_days * DAY_MS)
 
     async def run(self) -> None:
         """Flushes until cancelled; a flush that has begun is finished all the same."""
@@ -77,5 +144,6 @@ class Traffic:
             await asyncio.sleep(INTERVAL_SECONDS)
             try:
                 await asyncio.shield(self.flush())
+                await self.forget()
             except Exception:  # noqa: BLE001 - logged; what was counted is tried again
                 _LOG.exception("flush_failed")

@@ -210,6 +210,7 @@ async def _open_gateway(
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
         exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
         link_lifetime_seconds=settings.files.link_lifetime_seconds,
+        request_log_days=settings.request_log_days,
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.

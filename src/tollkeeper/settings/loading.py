@@ -13,6 +13,7 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
+from tollkeeper.core.limits import REQUEST_LOG_DAYS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.settling import Depths
 from tollkeeper.settings.model import (
@@ -94,6 +95,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         hub_url=_hub_url(sources, role),
         database_url=_database_url(sources, role),
         files=_files(sources),
+        request_log_days=take("request_log_days", text_of.whole_number(1, 3650), REQUEST_LOG_DAYS),
         networks=networks,
         default_network=_default_network(sources, role, networks),
         default_payment_address=sources.optional("default_payment_address", _address),

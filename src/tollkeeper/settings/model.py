@@ -108,6 +108,7 @@ class Settings:
     hub_url: str | None
     database_url: str
     files: FileSettings
+    request_log_days: int
     networks: Mapping[str, NetworkSettings]
     default_network: Network | None
     default_payment_address: str | None

@@ -1,0 +1,112 @@
+"""What owners read of their gates: statistics, and the log of requests (contract 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from litestar import Request, Response, get
+
+from tollkeeper.api import bearer_token, clock_ms, iso, ok, page_parameters, pagination
+from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.core.statistics import Outcome, parse_span, statistics_body
+from tollkeeper.gateway.paygates import gate_id_of
+from tollkeeper.storage.statistics import Whose
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.gateway.paygates import Management
+    from tollkeeper.storage.statistics import LoggedRequest, Statistics
+
+HttpRequest = Request[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The verbs behind the routes; `management` says who may read which gate."""
+
+    management: Management
+    statistics: Statistics
+
+    async def of_all(self, bearer: str | None, query: Mapping[str, str]) -> dict[str, Any]:
+        """Of all the caller's gates. Raises: AUTH_REQUIRED, INVALID_TOKEN, INVALID_PARAMETER."""
+        caller = await self.management.ownership.caller(bearer)
+        self.management.ownership.require_known(caller)
+        if caller.wallet is None:
+            raise ApiError(Code.AUTH_REQUIRED, "log in to see what all your PayGates did")
+        return await self._report(Whose(owner_wallet=caller.wallet), query)
+
+    async def of_gate(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> dict[str, Any]:
+        """Of one gate. Raises: FORBIDDEN, NOT_FOUND, INVALID_PARAMETER."""
+        await self.management.managed(bearer, gate_id)
+        return await self._report(Whose(gate_id=gate_id), query)
+
+    async def _report(self, whose: Whose, query: Mapping[str, str]) -> dict[str, Any]:
+        now_ms = clock_ms()
+        span = parse_span(query, now_ms, parse_time)
+        buckets = await self.statistics.read(whose, span)
+        return statistics_body(span, buckets, await self.statistics.outstanding(whose, now_ms), iso)
+
+    async def requests(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> dict[str, Any]:
+        """A gate's requests, newest first; `outcome` filters."""
+        await self.management.managed(bearer, gate_id)
+        limit, offset = page_parameters(query)
+        named = query.get("outcome")
+        try:
+            outcome = None if named is None else Outcome(named)
+        except ValueError:
+            raise invalid("outcome", f"outcome must be one of {', '.join(Outcome)}") from None
+        rows, total = await self.statistics.requests(gate_id, limit, offset, outcome)
+        return {"data": [_row(row) for row in rows], "pagination": pagination(total, limit, offset)}
+
+
+def _row(row: LoggedRequest) -> dict[str, Any]:
+    return {
+        "requestId": row.id,
+        "at": iso(row.at_ms),
+        "method": row.method,
+        "status": row.status,
+        "outcome": row.outcome.value,
+        "code": row.code,
+        "durationMs": row.duration_us / 1000,
+        "purchaseId": row.purchase_id,
+    }
+
+
+def parse_time(text: str) -> int | None:
+    """Milliseconds since the epoch of an ISO 8601 time or day, UTC unless it says otherwise; None for anything else."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    milliseconds = int(moment.timestamp() * 1000)
+    return milliseconds if 0 <= milliseconds < 2**47 else None
+
+
+def stats_routes(reports: Reports) -> list[HTTPRouteHandler]:
+    """The route handlers."""
+
+    @get("/api/v1/stats", summary="Statistics of all your PayGates")
+    async def of_all(request: HttpRequest) -> Response[bytes]:
+        """Contract 2."""
+        return ok(await reports.of_all(bearer_token(request.headers), request.query_params))
+
+    @get("/api/v1/paygates/{gate_id:str}/stats", summary="Statistics of a PayGate")
+    async def of_gate(request: HttpRequest) -> Response[bytes]:
+        """Contract 2."""
+        gate_id = gate_id_of(request)
+        return ok(await reports.of_gate(bearer_token(request.headers), gate_id, request.query_params))
+
+    @get("/api/v1/paygates/{gate_id:str}/requests", summary="The requests at a PayGate")
+    async def requests(request: HttpRequest) -> Response[bytes]:
+        """Contract 2: newest first."""
+        gate_id = gate_id_of(request)
+        return ok(await reports.requests(bearer_token(request.headers), gate_id, request.query_params))
+
+    return [of_all, of_gate, requests]

@@ -1,0 +1,71 @@
+-- Statistics and the request log of gates.
+
+-- name: add_outcome
+INSERT INTO traffic_hours (gate_id, hour_ms, outcome, requests) VALUES (:gate_id, :hour_ms, :outcome, :requests)
+ON CONFLICT (gate_id, hour_ms, outcome) DO UPDATE SET requests = traffic_hours.requests + excluded.requests;
+
+-- name: add_latency
+INSERT INTO latency_hours (gate_id, hour_ms, bucket, calls) VALUES (:gate_id, :hour_ms, :bucket, :calls)
+ON CONFLICT (gate_id, hour_ms, bucket) DO UPDATE SET calls = latency_hours.calls + excluded.calls;
+
+-- name: insert_request
+INSERT INTO requests (id, gate_id, at_ms, method, status, outcome, code, duration_us, purchase_id)
+VALUES (:id, :gate_id, :at_ms, :method, :status, :outcome, :code, :duration_us, :purchase_id)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: outcomes_of_gate
+SELECT hour_ms, outcome, requests FROM traffic_hours
+WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND hour_ms < :to_ms;
+
+-- name: outcomes_of_owner
+SELECT t.hour_ms, t.outcome, sum(t.requests) AS requests
+FROM traffic_hours t JOIN paygates p ON p.id = t.gate_id
+WHERE p.owner_wallet = :owner_wallet AND t.hour_ms >= :from_ms AND t.hour_ms < :to_ms
+GROUP BY t.hour_ms, t.outcome;
+
+-- name: latencies_of_gate
+SELECT hour_ms, bucket, calls FROM latency_hours
+WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND hour_ms < :to_ms;
+
+-- name: latencies_of_owner
+SELECT t.hour_ms, t.bucket, sum(t.calls) AS calls
+FROM latency_hours t JOIN paygates p ON p.id = t.gate_id
+WHERE p.owner_wallet = :owner_wallet AND t.hour_ms >= :from_ms AND t.hour_ms < :to_ms
+GROUP BY t.hour_ms, t.bucket;
+
+-- name: sales_of_gate
+SELECT granted_ms / 3600000 * 3600000 AS hour_ms, count(*) AS purchases,
+    sum(CAST(value_micro AS BIGINT)) AS revenue_micro
+FROM purchases WHERE gate_id = :gate_id AND granted_ms >= :from_ms AND granted_ms < :to_ms
+    AND (state <> 'VOID' OR failure = 'gate_deleted')
+GROUP BY granted_ms / 3600000;
+
+-- name: sales_of_owner
+SELECT granted_ms / 3600000 * 3600000 AS hour_ms, count(*) AS purchases,
+    sum(CAST(value_micro AS BIGINT)) AS revenue_micro
+FROM purchases u JOIN paygates p ON p.id = u.gate_id
+WHERE p.owner_wallet = :owner_wallet AND granted_ms >= :from_ms AND granted_ms < :to_ms
+    AND (state <> 'VOID' OR failure = 'gate_deleted')
+GROUP BY granted_ms / 3600000;
+
+-- name: outstanding_of_gate
+SELECT coalesce(sum(remaining), 0) AS credits, coalesce(sum(price_micro * remaining / granted), 0) AS value_micro
+FROM purchases WHERE gate_id = :gate_id AND state = 'LIVE' AND remaining > 0
+    AND (expires_ms IS NULL OR expires_ms > :now_ms);
+
+-- name: outstanding_of_owner
+SELECT coalesce(sum(remaining), 0) AS credits, coalesce(sum(u.price_micro * remaining / granted), 0) AS value_micro
+FROM purchases u JOIN paygates p ON p.id = u.gate_id
+WHERE p.owner_wallet = :owner_wallet AND u.state = 'LIVE' AND remaining > 0
+    AND (u.expires_ms IS NULL OR u.expires_ms > :now_ms);
+
+-- name: requests_of_gate
+SELECT id, at_ms, method, status, outcome, code, duration_us, purchase_id FROM requests
+WHERE gate_id = :gate_id AND (:outcome = '' OR outcome = :outcome)
+ORDER BY at_ms DESC, id DESC LIMIT :limit OFFSET :offset;
+
+-- name: count_requests_of_gate
+SELECT count(*) AS total FROM requests WHERE gate_id = :gate_id AND (:outcome = '' OR outcome = :outcome);
+
+-- name: forget_requests
+DELETE FROM requests WHERE at_ms < :before_ms;

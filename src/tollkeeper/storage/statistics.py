@@ -1,0 +1,147 @@
+"""Statistics and the request log of gates: written in batches off the hot path, read by owners (contract 2).
+
+Sales and what is owed come from the ledger's own rows; the rest was counted, and what a crash loses is a count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.statistics import Outcome, Outstanding, Span, Sums
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tollkeeper.storage.database import Database, Row, Statement, Unit
+
+_Q: Final = load_queries("statistics.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRequest:
+    """One request at a gate. `code` is that of a refusal of ours; `purchase_id` of a call whose credit was spent."""
+
+    id: str
+    gate_id: int
+    at_ms: int
+    method: str
+    status: int
+    outcome: Outcome
+    code: str | None
+    duration_us: int
+    purchase_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted since the last writing: requests by (gate, hour, outcome), calls by (gate, hour, bucket)."""
+
+    outcomes: Mapping[tuple[int, int, Outcome], int]
+    latencies: Mapping[tuple[int, int, int], int]
+    requests: Sequence[LoggedRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """One gate, or all gates of an owner."""
+
+    gate_id: int | None = None
+    owner_wallet: str | None = None
+
+
+class Statistics:
+    """Statistics in one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, counted: Counted) -> None:
+        """Writes what was counted, in one transaction. Raises: StorageError."""
+        await self._database.run(_add(counted))
+
+    async def read(self, whose: Whose, span: Span) -> dict[int, Sums]:
+        """What happened in each bucket of the span in which something did, by the bucket's start."""
+        bounds = {"from_ms": span.from_ms, "to_ms": span.to_ms}
+        if whose.gate_id is not None:
+            outcomes = _Q.outcomes_of_gate(gate_id=whose.gate_id, **bounds)
+            latencies = _Q.latencies_of_gate(gate_id=whose.gate_id, **bounds)
+            sales = _Q.sales_of_gate(gate_id=whose.gate_id, **bounds)
+        else:
+            outcomes = _Q.outcomes_of_owner(owner_wallet=whose.owner_wallet, **bounds)
+            latencies = _Q.latencies_of_owner(owner_wallet=whose.owner_wallet, **bounds)
+            sales = _Q.sales_of_owner(owner_wallet=whose.owner_wallet, **bounds)
+        buckets: dict[int, Sums] = {}
+
+        def bucket_of(row: Row) -> Sums:
+            return buckets.setdefault(span.start_of(row["hour_ms"]), Sums())
+
+        for row in await self._database.read(outcomes):
+            bucket_of(row).add(Sums({Outcome(row["outcome"]): row["requests"]}))
+        for row in await self._database.read(latencies):
+            bucket_of(row).add(Sums(latencies={row["bucket"]: row["calls"]}))
+        for row in await self._database.read(sales):
+            bucket_of(row).add(Sums(purchases=row["purchases"], revenue_micro=row["revenue_micro"]))
+        return buckets
+
+    async def outstanding(self, whose: Whose, now_ms: int) -> Outstanding:
+        """What buyers hold now."""
+        if whose.gate_id is not None:
+            statement = _Q.outstanding_of_gate(gate_id=whose.gate_id, now_ms=now_ms)
+        else:
+            statement = _Q.outstanding_of_owner(owner_wallet=whose.owner_wallet, now_ms=now_ms)
+        row = (await self._database.read(statement))[0]
+        return Outstanding(row["credits"], row["value_micro"])
+
+    async def requests(
+        self, gate_id: int, limit: int, offset: int, outcome: Outcome | None
+    ) -> tuple[list[LoggedRequest], int]:
+        """A gate's requests, newest first, and how many there are."""
+        wanted = "" if outcome is None else outcome.value
+        rows = await self._database.read(
+            _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
+        )
+        total = await self._database.read(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted))
+        return [_request(gate_id, row) for row in rows], total[0]["total"]
+
+    async def forget(self, before_ms: int) -> None:
+        """Deletes the log's rows from before that time. Raises: StorageError."""
+        await self._database.run(_one(_Q.forget_requests(before_ms=before_ms)))
+
+
+def _request(gate_id: int, row: Row) -> LoggedRequest:
+    return LoggedRequest(
+        id=row["id"],
+        gate_id=gate_id,
+        at_ms=row["at_ms"],
+        method=row["method"],
+        status=row["status"],
+        outcome=Outcome(row["outcome"]),
+        code=row["code"],
+        duration_us=row["duration_us"],
+        purchase_id=row["purchase_id"],
+    )
+
+
+def _add(counted: Counted) -> Unit[None]:
+    for (gate_id, hour_ms, outcome), requests in counted.outcomes.items():
+        yield _Q.add_outcome(gate_id=gate_id, hour_ms=hour_ms, outcome=outcome.value, requests=requests)
+    for (gate_id, hour_ms, bucket), calls in counted.latencies.items():
+        yield _Q.add_latency(gate_id=gate_id, hour_ms=hour_ms, bucket=bucket, calls=calls)
+    for one in counted.requests:
+        yield _Q.insert_request(
+            id=one.id,
+            gate_id=one.gate_id,
+            at_ms=one.at_ms,
+            method=one.method,
+            status=one.status,
+            outcome=one.outcome.value,
+            code=one.code,
+            duration_us=one.duration_us,
+            purchase_id=one.purchase_id,
+        )
+
+
+def _one(statement: Statement) -> Unit[None]:
+    yield statement

@@ -1,0 +1,128 @@
+"""Statistics and the request log, as owners read them (contract 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.gateway.market import Market
+from tests.gateway.recording_target import Received, Writer
+from tests.gateway.test_races import call_at_once
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallet
+
+
+async def stats(market: Market, path: str, **headers: str) -> Answer:
+    return await market.ask("GET", f"/api/v1/{path}", headers=headers)
+
+
+async def once(market: Market, path: str, wanted: Callable[[dict[str, Any]], bool], **headers: str) -> dict[str, Any]:
+    """What is read once it is as wanted; it is written a moment later."""
+    deadline = time.monotonic() + 10
+    while True:
+        answer = await stats(market, path, **headers)
+        assert answer.status == 200, answer.body
+        if wanted(answer.json()) or time.monotonic() > deadline:
+            return answer.json()
+        await asyncio.sleep(0.1)
+
+
+async def test_every_request_is_counted_under_its_outcome_and_logged_without_payload_or_secret(market: Market) -> None:
+    async def broken(_request: Received, writer: Writer) -> None:
+        writer.write(b"garbage\r\n\r\n")
+        writer.close()
+
+    async def missing(_request: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+
+    gate = await market.gate(credits=4)
+    payment, _ = await market.buy(gate)
+    market.target.answer = missing
+    await market.pay(gate, payment)
+    market.target.answer = broken
+    await market.pay(gate, payment)
+    await market.pay(gate, "unreadable")
+    path = f"paygates/{gate['id']}"
+    body = await once(market, path + "/stats?bucket=hour", lambda found: found["calls"]["total"] == 3)
+    assert body["calls"] == {"total": 3, "served": 1, "targetError": 1, "failed": 1, "clientGone": 0}
+    assert (body["challenges"], body["refusals"]) == (1, 1)
+    assert (body["revenue"], body["purchases"]) == ("0.01", 1)
+    assert body["outstanding"] == {"credits": 1, "liability": "0.0025"}
+    assert body["latencyMs"]["p99"] >= body["latencyMs"]["p50"] > 0
+    assert len(body["data"]) == 1
+    log = (await stats(market, path + "/requests")).json()
+    assert log["pagination"]["totalCount"] == 5
+    assert [row["outcome"] for row in log["data"]] == ["refused", "failed", "targetError", "served", "challenged"]
+    assert [row["status"] for row in log["data"]] == [402, 502, 404, 200, 402]
+    assert [row["code"] for row in log["data"]] == ["PAYMENT_INVALID", None, None, None, None]
+    assert len({row["purchaseId"] for row in log["data"][1:4]}) == 1
+    assert payment not in str(log)
+    failed = (await stats(market, path + "/requests?outcome=failed&limit=1")).json()
+    assert (failed["pagination"]["totalCount"], failed["data"][0]["status"]) == (1, 502)
+
+
+async def test_counts_are_exact_under_concurrency(market: Market) -> None:
+    gate = await market.gate(credits=40)
+    payment, _ = await market.buy(gate)
+    await asyncio.gather(
+        call_at_once([gate["accessUrl"]] * 60, {"X-Payment": payment}), call_at_once([gate["accessUrl"]] * 30, {})
+    )
+    body = await once(
+        market, f"paygates/{gate['id']}/stats", lambda found: found["calls"]["total"] + found["challenges"] >= 92
+    )
+    assert body["calls"]["served"] == 40
+    assert body["challenges"] == 1 + 21 + 30
+    assert body["outstanding"] == {"credits": 0, "liability": "0"}
+    total = (await stats(market, f"paygates/{gate['id']}/requests?limit=100")).json()["pagination"]["totalCount"]
+    assert total == 92
+
+
+async def test_an_owner_sees_all_of_his_gates_and_nobody_else_s(market: Market) -> None:
+    gate_urls = []
+    async with Buyer(derive_wallet("an owner of two gates")) as owner, Buyer(derive_wallet("another")) as other:
+        bearer = {"Authorization": f"Bearer {await owner.login(market.stack.gateway_url)}"}
+        stranger = {"Authorization": f"Bearer {await other.login(market.stack.gateway_url)}"}
+        for _ in range(2):
+            made = await owner.ask(
+                "POST",
+                market.stack.gateway_url + "/api/v1/paygates",
+                body={"targetUrl": market.target.url, "price": "0.01"},
+                headers=bearer,
+            )
+            gate_urls.append(made.json()["accessUrl"])
+            await market.buyer.ask("GET", gate_urls[-1])
+        body = await once(market, "stats", lambda found: found["challenges"] == 2, **bearer)
+        assert body["challenges"] == 2
+        assert (await once(market, "stats", lambda _: True, **stranger))["challenges"] == 0
+        path = f"paygates/{made.json()['id']}"
+        for what in ("/stats", "/requests"):
+            assert (await stats(market, path + what, **stranger)).error_code == "FORBIDDEN"
+            assert (await stats(market, "paygates/999999" + what, **stranger)).error_code == "NOT_FOUND"
+    assert (await stats(market, "stats")).status == 401
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "stats?bucket=week",
+        "stats?from=x",
+        "stats?from=2026-02-01&to=2026-01-01",
+        "requests?outcome=x",
+        "requests?limit=0",
+    ],
+)
+async def test_a_bad_question_is_told_what_is_wrong(market: Market, query: str) -> None:
+    gate = await market.gate()
+    assert (await stats(market, f"paygates/{gate['id']}/{query}")).error_code == "INVALID_PARAMETER"
+
+
+async def test_a_span_in_the_past_shows_nothing(market: Market) -> None:
+    gate = await market.gate()
+    await market.buy(gate)
+    body = (await stats(market, f"paygates/{gate['id']}/stats?from=2026-01-01&to=2026-01-02T00:00:00Z")).json()
+    assert (body["calls"]["total"], body["data"], body["latencyMs"]["p50"]) == (0, [], None)
+    assert (body["from"], body["to"]) == ("2026-01-01T00:00:00.000Z", "2026-01-02T00:00:00.000Z")
