@@ -104,7 +104,7 @@ BAD_FIELDS: list[tuple[str, Any, Code]] = [
     ("headerAuthMode", ["hmac"], Code.INVALID_PARAMETER),
     ("resourceType", "file", Code.INVALID_PARAMETER),
     ("allowSubpaths", 0, Code.INVALID_PARAMETER),
-    ("stream", True, Code.INVALID_PARAMETER),
+    ("stream", 1, Code.INVALID_PARAMETER),
     ("creditBinding", "bearer", Code.INVALID_PARAMETER),
     ("creditBinding", None, Code.INVALID_PARAMETER),
     ("onFailure", "refund", Code.INVALID_PARAMETER),
@@ -183,6 +183,7 @@ def test_a_create_with_the_required_fields_takes_the_documented_defaults() -> No
         "accepts": (),
         "allow_subpaths": False,
         "target_headers": (),
+        "stream": False,
         "network": "base-sepolia",
         "payment_address": PAY_TO,
     }
@@ -233,6 +234,7 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
         "accepts": (),
         "allow_subpaths": False,
         "target_headers": (),
+        "stream": False,
         "network": "base",
         "payment_address": OTHER,
     }
@@ -410,6 +412,7 @@ def test_an_update_changes_the_fields_it_names_and_the_version() -> None:
         ({"mimeType": "text/plain"}, {"mime_type": "text/plain"}),
         ({"network": "base"}, {"network": "base"}),
         ({"paymentAddress": OTHER}, {"payment_address": OTHER}),
+        ({"stream": True}, {"stream": True}),
         ({"allowSubpaths": True}, {"allow_subpaths": True}),
         ({"targetHeaders": {"X-Key": "a b", "x-empty": ""}}, {"target_headers": (("X-Key", "a b"), ("x-empty", ""))}),
         ({"creditBinding": "token"}, {"credit_binding": CreditBinding.TOKEN}),

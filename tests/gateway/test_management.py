@@ -115,7 +115,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"creditBinding": "bearer"}, "INVALID_PARAMETER", "creditBinding"),
     ({"onFailure": "refund"}, "INVALID_PARAMETER", "onFailure"),
     ({"allowSubpaths": "yes"}, "INVALID_PARAMETER", "allowSubpaths"),
-    ({"stream": True}, "INVALID_PARAMETER", "stream"),
+    ({"stream": 1}, "INVALID_PARAMETER", "stream"),
     ({"targetHeaders": {"cookie": "b"}}, "INVALID_PARAMETER", "targetHeaders"),
     ({"creditsExpireAfter": 0}, "INVALID_PARAMETER", "creditsExpireAfter"),
     ({"slug": "api"}, "INVALID_PARAMETER", "slug"),

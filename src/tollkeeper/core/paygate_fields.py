@@ -1,12 +1,11 @@
 """The fields of a PayGate that an owner sets: how each is read from JSON, and its default (contract 3.1).
 
-A value that is not built yet is refused with INVALID_PARAMETER, never ignored. What fields mean together, and what a
+What fields mean together, and what a
 gate is, is `paygates`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,11 +63,6 @@ _HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-# Fields whose other values come with a later capability: the one value that means today's behaviour.
-FIXED: Final[dict[str, Any]] = {
-    "stream": False,
-}
 
 
 # Fields that speak of a target, which a file PayGate does not have.
@@ -242,6 +236,7 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "accepts": ("accepts", _accepts),
     "allowSubpaths": ("allow_subpaths", lambda value: _boolean(value, "allowSubpaths")),
     "targetHeaders": ("target_headers", _target_headers),
+    "stream": ("stream", lambda value: _boolean(value, "stream")),
     "isEnabled": ("is_enabled", lambda value: _boolean(value, "isEnabled")),
     "mimeType": ("mime_type", _mime_type),
     "network": ("network", lambda value: normalise(value).name),
@@ -262,19 +257,17 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
     "credits_expire_after_seconds": None,
     "accepts": (),
     "allow_subpaths": False,
+    "stream": False,
     "target_headers": (),
 }
 
 
 def parse_fields(body: dict[str, Any], also_known: Iterable[str] = ()) -> dict[str, Any]:
     """The fields that are there, by their names in a PayGate. Raises: INVALID_PARAMETER and what each field raises."""
-    known = {*_PARSERS, *FIXED, "resourceType", *also_known}
+    known = {*_PARSERS, "resourceType", *also_known}
     for name in body:
         if name not in known:
             raise invalid(name, f"{name} is not a field that can be set")
-    for name, only in FIXED.items():
-        if name in body and (body[name] != only or type(body[name]) is not type(only)):
-            raise invalid(name, f"{name} takes only {json.dumps(only)} in this version")
     if body.get("resourceType", "url") != "url":
         raise invalid("resourceType", "resourceType must be url; a file is sent as multipart/form-data, with file")
     return {attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body}

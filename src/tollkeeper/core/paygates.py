@@ -15,7 +15,6 @@ from tollkeeper.core.limits import FORMER_PRICE_SECONDS
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.paygate_fields import (
     CREATE_DEFAULTS,
-    FIXED,
     OF_TARGETS,
     CreditBinding,
     HeaderAuthMode,
@@ -79,6 +78,7 @@ class PayGate:
     accepts: tuple[Recipient, ...] = ()
     file: StoredFile | None = None
     allow_subpaths: bool = False
+    stream: bool = False
     target_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     former: tuple[FormerPrice, ...] = ()
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
@@ -305,9 +305,9 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         "creditBinding": gate.credit_binding.value,
         "onFailure": gate.on_failure.value,
         "creditsExpireAfter": gate.credits_expire_after_seconds,
-        **FIXED,
         **_content_body(gate.file),
         "allowSubpaths": gate.allow_subpaths,
+        "stream": gate.stream,
         "targetHeaders": [name for name, _ in gate.target_headers],
         "ownerWallet": None if gate.owner_wallet is None else shown_address(gate.owner_wallet),
         "createdAt": iso(gate.created_ms),

@@ -91,10 +91,13 @@ class InboundCall:
         "_handler",
         "_has_begun",
         "_is_body_complete",
+        "_is_chunked",
         "_sink",
+        "_takes_chunks",
         "disconnected",
         "head",
         "is_body_paused",
+        "is_open_ended",
         "keep_alive",
         "message_event",
         "method",
@@ -107,7 +110,17 @@ class InboundCall:
         "waiting_for_100_continue",
     )
 
-    def __init__(self, connection: Connection, handler: CallHandler, head: RequestHead, *, keep_alive: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        handler: CallHandler,
+        head: RequestHead,
+        *,
+        keep_alive: bool,
+        takes_chunks: bool = True,
+    ) -> None:
+        self._takes_chunks = takes_chunks
+        self._is_chunked = self.is_open_ended = False  # open-ended: an answer has begun whose end nobody knows
         self._connection = connection
         self._handler = handler
         self.head = head
@@ -191,21 +204,31 @@ class InboundCall:
 
     # An answer in parts
 
-    def start(self, status: int, lines: bytes, length_bytes: int, *, has_date: bool) -> None:
-        """Send the head of an answer whose body follows through `write`."""
+    def start(self, status: int, lines: bytes, length_bytes: int | None, *, has_date: bool) -> None:
+        """Send the head of an answer whose body follows through `write`.
+
+        A body of unknown length goes in chunks, and to a caller who knows none until the connection's end.
+        """
         if not self.disconnected:
+            if length_bytes is None:
+                self.is_open_ended = True
+                self._is_chunked = self._takes_chunks
+                self.keep_alive = self.keep_alive and self._takes_chunks
+                lines += b"transfer-encoding: chunked\r\n" if self._takes_chunks else b""
             self._connection.transport.write(self._head(status, lines, length_bytes, has_date=has_date))
 
     async def write(self, data: bytes) -> None:
         """Send a part of the body; waits while the caller does not read."""
         if not self.disconnected:
             if self.method != "HEAD":
-                self._connection.transport.write(data)
+                self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
             await self._connection.flow.drain()
 
     def end(self) -> None:
         """The last part of the body was written."""
         if not self.disconnected:
+            if self._is_chunked:
+                self._connection.transport.write(b"0\r\n\r\n")
             self._complete()
 
     def abort(self) -> None:

@@ -130,6 +130,9 @@ class StrictProtocol(HttpToolsProtocol):
             self._refuse(malformed("it ends before it is complete"))
         if not self._unanswered:
             return False
+        if isinstance(self._current, InboundCall) and self._current.is_open_ended:
+            # Nobody can be asked in the middle of an answer, and one without an end would go on for nobody.
+            return False
         if not is_cut_short:
             self.cycle.keep_alive = False
         self._attendance.is_silent = True
@@ -264,7 +267,9 @@ class StrictProtocol(HttpToolsProtocol):
 
     def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> InboundCall:
         """Begin the call, or let it wait for its turn and for a caller who reads."""
-        call = InboundCall(self, calls, head, keep_alive=keep_alive and not self._is_draining)
+        call = InboundCall(
+            self, calls, head, keep_alive=keep_alive and not self._is_draining, takes_chunks=self._is_http_11
+        )
         self.cycle = call  # type: ignore[assignment]  # uvicorn asks it only what `InboundCall` names
         self._unanswered += 1
         self._is_accepted = True

@@ -37,10 +37,13 @@ from tollkeeper.gateway.gates import not_found
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import ExhaustedError, Stage
+from tollkeeper.gateway.streaming import StreamedParts
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.call import BodySource, InboundCall
     from tollkeeper.edge.relay import Relay, ResponseHead
@@ -258,7 +261,12 @@ class PaidCall(Crediting):
         call, opened = self.call, self.opened
         assert opened.target is not None  # noqa: S101 - a file was handed over
         head = calls.target_head(call, opened, self.asked, self.purchase, length, signature)
-        self.relay = self.access.forwarder.relay(RelayRequest(opened.target, call.method, head, body, length), self)
+        request, forwarder = RelayRequest(opened.target, call.method, head, body, length), self.access.forwarder
+        if opened.gate.stream:
+            streamed = StreamedParts(self)
+            self.relay = streamed.relay = forwarder.stream(request, streamed)
+        else:
+            self.relay = forwarder.relay(request, self)
         self.relay.start()
 
     def _excess(self) -> None:
@@ -289,6 +297,28 @@ class PaidCall(Crediting):
             call.answer(status, lines, length_bytes=length_bytes, has_date=has_date)
         else:
             call.answer_parts(status, lines, body, size_bytes, has_date=has_date)
+
+    def on_stream(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
+        """The target answers, and its gate passes that on as it comes."""
+        if self.stage is not Stage.OVER:
+            self.in_task(self._answer_as_it_comes(head, parts))
+
+    async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
+        """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
+        lines, has_date = response_lines(head.headers)
+        lines += self.receipts + OPEN_TO_PAGES
+        self.call.start(head.status, lines, head.framing.declared_bytes, has_date=has_date)
+        try:
+            async for data in parts:
+                await self.call.write(data)
+        except ApiError as error:
+            slug, request_id = self.opened.gate.slug, self.call.request_id
+            _LOG.info("stream_cut", code=error.code.value, slug=slug, request_id=request_id)
+            self.end(head.status, failed=True)
+            self.call.abort()
+        else:
+            self.end(head.status)
+            self.call.end()
 
     async def _answer_from_disk(self, status: int, lines: bytes, body: SpooledBody, *, has_date: bool) -> None:
         """Reads as fast as the client does."""

@@ -5,12 +5,12 @@ INSERT INTO paygates (
     id, slug, version, owner_wallet, management_hash, target_url, price_micro, credits, methods, title, description,
     assume_valid, require_auth, network, payment_address, mime_type, is_enabled, file_id, header_auth_mode,
     credit_binding, on_failure, credits_expire_after_seconds, accepts, allow_subpaths,
-    target_headers, created_ms, updated_ms
+    target_headers, stream, created_ms, updated_ms
 ) VALUES (
     :id, :slug, 1, :owner_wallet, :management_hash, :target_url, :price_micro, :credits, :methods, :title,
     :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :file_id,
     :header_auth_mode, :credit_binding, :on_failure, :credits_expire_after_seconds, :accepts, :allow_subpaths,
-    :target_headers, :now_ms, :now_ms
+    :target_headers, :stream, :now_ms, :now_ms
 )
 ON CONFLICT (slug) DO NOTHING
 RETURNING id;
@@ -76,7 +76,7 @@ UPDATE paygates SET
     file_id = :file_id, header_auth_mode = :header_auth_mode, credit_binding = :credit_binding,
     on_failure = :on_failure,
     credits_expire_after_seconds = :credits_expire_after_seconds, accepts = :accepts,
-    allow_subpaths = :allow_subpaths, target_headers = :target_headers, updated_ms = :now_ms
+    allow_subpaths = :allow_subpaths, target_headers = :target_headers, stream = :stream, updated_ms = :now_ms
 WHERE id = :id AND version = :from_version AND deleted_ms IS NULL
 RETURNING id;
 

@@ -1,0 +1,100 @@
+"""An answer that is passed on as it comes, between the target's pace and the caller's (contract 4.7, `stream: true`).
+
+Holds what the caller has not taken, and stops the target beyond STREAM_AHEAD_BYTES. What fails before the target's head
+is refused as everywhere; what fails afterwards ends the parts. Sends nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tollkeeper.core.framing import BodyEnd
+from tollkeeper.edge.relay import AnswerOwner
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tollkeeper.edge.relay import ResponseHead
+    from tollkeeper.edge.streaming import StreamedRelay
+
+STREAM_AHEAD_BYTES: Final = 256 * 1024
+
+
+class PartsOwner(AnswerOwner, Protocol):
+    """Who asked. `on_stream` is called in place of `on_answer` where there is a body."""
+
+    def on_stream(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
+        """The head; the parts come as the target sends them and may end in UPSTREAM_*. They are to be iterated."""
+
+
+class StreamedParts:
+    """One answer on its way (`edge.streaming.StreamOwner`). `relay` is the one that brings it."""
+
+    __slots__ = (
+        "_ahead_bytes",
+        "_arrived",
+        "_fault",
+        "_head",
+        "_is_complete",
+        "_is_streaming",
+        "_owner",
+        "_parts",
+        "relay",
+    )
+
+    def __init__(self, owner: PartsOwner) -> None:
+        self.relay: StreamedRelay
+        self._owner = owner
+        self._head: ResponseHead
+        self._parts: deque[bytes] = deque()
+        self._ahead_bytes = 0
+        self._arrived = asyncio.Event()
+        self._fault: BaseException | None = None
+        self._is_streaming = self._is_complete = False
+
+    def on_head(self, head: ResponseHead) -> None:
+        """See `StreamOwner`."""
+        self._head = head
+        if head.framing.end is not BodyEnd.NONE:
+            self._is_streaming = True
+            self._owner.on_stream(head, self._iterate())
+
+    async def _iterate(self) -> AsyncIterator[bytes]:
+        while True:
+            while self._parts:
+                part = self._parts.popleft()
+                self._ahead_bytes -= len(part)
+                yield part
+            if self._fault is not None:
+                raise self._fault
+            if self._is_complete:
+                return
+            self._arrived.clear()
+            self.relay.resume()
+            await self._arrived.wait()
+
+    def on_part(self, data: bytes) -> None:
+        """See `StreamOwner`."""
+        self._parts.append(data)
+        self._ahead_bytes += len(data)
+        self._arrived.set()
+        if self._ahead_bytes > STREAM_AHEAD_BYTES:
+            self.relay.pause()
+
+    def on_end(self) -> None:
+        """See `StreamOwner`."""
+        if self._is_streaming:
+            self._is_complete = True
+            self._arrived.set()
+        else:
+            self._owner.on_answer(self._head, [], 0)
+
+    def on_refusal(self, error: BaseException) -> None:
+        """See `StreamOwner`."""
+        if self._is_streaming:
+            self._fault = error
+            self._arrived.set()
+        else:
+            self._owner.on_refusal(error)
