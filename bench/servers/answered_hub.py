@@ -64,7 +64,7 @@ async def serve_hub(directory: str, stop: asyncio.Event) -> None:
     chain = AnsweredChain(config)
     await chain.open()
     account = hub.evm_accounts[NETWORK.name]
-    hub.evm_accounts[NETWORK.name] = Account(chain, account.signers, account.gas, account.company)
+    hub.accounts[NETWORK.name] = Account(chain, account.signers, account.gas, account.company)
     try:  # not started: nothing is settled here, so nothing needs to be completed
         await serve_application(AccessLog(create_app(hub, manages_hub=False)), stop)
     finally:

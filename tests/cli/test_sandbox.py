@@ -10,6 +10,7 @@ import time
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def call_aside(url: str, payment: str, answers: list[Answer | Exception]) -> thr
     return thread
 
 
-def test_print_json_says_one_line_and_nothing_else(sandbox: tuple[Running, dict[str, str]]) -> None:
+def test_print_json_says_one_line_and_nothing_else(sandbox: tuple[Running, dict[str, Any]]) -> None:
     process, told = sandbox
     assert set(told) == {
         "gatewayUrl",
@@ -58,7 +59,9 @@ def test_print_json_says_one_line_and_nothing_else(sandbox: tuple[Running, dict[
         "buyerKey",
         "buyerAddress",
         "token",
+        "solana",
     }
+    assert set(told["solana"]) == {"rpcUrl", "payTo", "buyerKey", "buyerAddress", "token"}
     assert ask(f"{told['gatewayUrl']}/readyz").status == 200
     assert ask(f"{told['hubUrl']}/readyz").status == 200
     assert ask(told["targetUrl"]).status == 200

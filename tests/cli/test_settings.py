@@ -188,7 +188,9 @@ def test_larger_amounts_may_wait_for_more_blocks() -> None:
         ("AUTH_KEYS", KEY),
         ("SIGNER_KEY", "e1:" + KEY),
         ("PROT", "8402"),
-        ("RPC_URL_SOLANA_DEVNET", "https://node.example.org"),
+        ("RPC_URL_SOLANA_DEVNET", "node"),
+        ("ASSET_SOLANA_DEVNET", "0x036cbd53842c5426634e7929541ec2318f3dcf7e"),
+        ("ASSET_NAME_SOLANA_DEVNET", "USDC"),
     ],
 )
 def test_a_wrong_value_or_name_is_reported_by_the_name_that_its_reader_wrote(variable: str, value: str) -> None:

@@ -7,7 +7,15 @@ import pickle
 import pytest
 
 from tollkeeper.core.evm import SECP256K1_ORDER
-from tollkeeper.core.keyring import Secret, key_line, parse_key_ring, parse_private_key, parse_private_keys
+from tollkeeper.core.keyring import (
+    FEE_PAYERS,
+    Secret,
+    fee_payer_seeds,
+    key_line,
+    parse_key_ring,
+    parse_private_key,
+    parse_private_keys,
+)
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -86,3 +94,10 @@ def test_several_private_keys_are_each_read_once() -> None:
     for wrong in ("", f"{keys[0]} {keys[0]}", f"{keys[0]} {'f' * 64}"):
         with pytest.raises(ValueError, match=r"no key|twice|not one private key"):
             parse_private_keys(wrong)
+
+
+def test_fee_payers_follow_from_the_signing_key_and_differ() -> None:
+    seeds = fee_payer_seeds(bytes(range(32)))
+    assert len(seeds) == len(set(seeds)) == FEE_PAYERS
+    assert seeds == fee_payer_seeds(bytes(range(32)))
+    assert not {*seeds} & {*fee_payer_seeds(bytes(32)), bytes(range(32))}

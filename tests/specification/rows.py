@@ -94,15 +94,12 @@ class NotBuilt:
     answer: str
 
 
-_SOLANA: Final = "payments on Solana are not built"
+_SOLANA: Final = "gates that are paid on Solana are not built"
 
 NOT_BUILT: Final[dict[str, NotBuilt]] = {
     "2.3-transaction": NotBuilt(_SOLANA, "402 INVALID_NETWORK, and PAYMENT_INVALID under an EVM network's name"),
     "2.4-solana-devnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
     "2.4-solana-mainnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
-    "4.4-solana": NotBuilt(
-        _SOLANA, "invalid_network from verify and settle, INVALID_NETWORK from transfer; no such kind"
-    ),
     "7-status-429": NotBuilt("only a connection that floods is limited", "hundreds of quick requests are all answered"),
 }
 

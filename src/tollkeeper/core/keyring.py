@@ -6,6 +6,8 @@ what they once made. What this module does not do: read a file, an environment o
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from typing import Final, Generic, NoReturn, TypeVar
 
@@ -14,6 +16,7 @@ from tollkeeper.core.sealing import KeyRing
 
 T = TypeVar("T")
 
+FEE_PAYERS: Final = 2
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
 _HEX_KEY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})", re.ASCII)
 _SEPARATORS: Final = re.compile(r"[\s,]+")
@@ -88,6 +91,18 @@ def parse_private_keys(text: str) -> tuple[Secret[bytes], ...]:
         msg = "a key is there twice"
         raise ValueError(msg)
     return keys
+
+
+def fee_payer_seeds(signer_key: bytes) -> tuple[bytes, ...]:
+    """The Ed25519 seeds of the hub's fee payers on Solana, which follow from its signing key (RFC 2104, SHA-256).
+
+    One secret is kept and backed up for all families. Several, because transactions of one fee payer are executed one
+    after the other.
+    """
+    return tuple(
+        hmac.digest(signer_key, f"tollkeeper fee payer {number} on Solana".encode(), hashlib.sha256)
+        for number in range(1, FEE_PAYERS + 1)
+    )
 
 
 def key_line(key_id: str, key: bytes) -> str:

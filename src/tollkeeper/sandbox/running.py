@@ -104,6 +104,7 @@ Tollkeeper sandbox: play money, public keys, this machine only. Gates may point 
   gateway  {sandbox.gateway_url}
   hub      {sandbox.hub_url}
   chain    {sandbox.rpc_url}   network base-sepolia, play USDC at {sandbox.token}
+  Solana   {sandbox.solana_url}   network solana-devnet, for the hub; gates there are not sold yet
   target   {sandbox.target_url}
   buyer    {buyer_address}   key {sandbox.wallets.buyer.private_key_hex}
   PayGate  {url}   {PRICE} USDC buys {CREDITS} calls

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +21,16 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.settling import Depths
 from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.target import DemoTarget
-from tollkeeper.sandbox.wallets import PUBLIC_SEED, TestWallets, derive_wallets
+from tollkeeper.sandbox.wallets import (
+    PUBLIC_SEED,
+    SolanaWallets,
+    TestWallets,
+    derive_solana_wallets,
+    derive_wallets,
+    fee_payers_of,
+)
 from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
 from tollkeeper.serving.http_server import HttpServer, listen
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 NETWORK: Final = NETWORKS["base-sepolia"]
+SOLANA: Final = NETWORKS["solana-devnet"]
 _DATABASE: Final = "sandbox.db"
 _DRAIN_SECONDS: Final = 30
 
@@ -65,6 +74,8 @@ class Sandbox:
     target_url: str
     wallets: TestWallets
     target: DemoTarget
+    solana_url: str
+    solana_wallets: SolanaWallets
 
     @property
     def token(self) -> str:
@@ -87,6 +98,13 @@ class Sandbox:
             "buyerKey": self.wallets.buyer.private_key_hex,
             "buyerAddress": checksum_address(self.wallets.buyer.address),
             "token": self.token,
+            "solana": {
+                "rpcUrl": self.solana_url,
+                "payTo": self.solana_wallets.owner.address,
+                "buyerKey": self.solana_wallets.buyer.secret_key,
+                "buyerAddress": self.solana_wallets.buyer.address,
+                "token": SOLANA.usdc.address,
+            },
         }
 
 
@@ -101,11 +119,13 @@ async def open_sandbox(options: Options) -> AsyncIterator[Sandbox]:
         rpc_url = options.rpc_url
         if rpc_url is None:
             rpc_url = (await parts.enter_async_context(_node(options, wallets))).url
+        relayer = options.relayer_key or Secret(wallets.relayer.private_key)
+        solana_wallets = replace(derive_solana_wallets(), fee_payers=fee_payers_of(relayer.reveal()))
+        solana_url = (await parts.enter_async_context(SolanaNode(wallets=solana_wallets))).url
         target = DemoTarget()
         target_server = await parts.enter_async_context(HttpServer(target, listen(HOST, 0), drain_seconds=1))
         gateway_url = f"http://{HOST}:{listening.getsockname()[1]}"
-        relayer = options.relayer_key or Secret(wallets.relayer.private_key)
-        settings = sandbox_settings(gateway_url, database, rpc_url, relayer, wallets)
+        settings = sandbox_settings(gateway_url, database, rpc_url, relayer, wallets, solana_url)
         app = await parts.enter_async_context(compose(settings))
         await parts.enter_async_context(HttpServer(app, listening, drain_seconds=_DRAIN_SECONDS))
         yield Sandbox(
@@ -115,6 +135,8 @@ async def open_sandbox(options: Options) -> AsyncIterator[Sandbox]:
             target_url=target_server.url + "/weather",
             wallets=wallets,
             target=target,
+            solana_url=solana_url,
+            solana_wallets=solana_wallets,
         )
 
 
@@ -139,9 +161,17 @@ def _database_path(directory: Path, *, has_own_chain: bool) -> Path:
 
 
 def sandbox_settings(
-    gateway_url: str, database: Path, rpc_url: str, relayer: Secret[bytes], wallets: TestWallets
+    gateway_url: str,
+    database: Path,
+    rpc_url: str,
+    relayer: Secret[bytes],
+    wallets: TestWallets,
+    solana_url: str = "",
 ) -> Settings:
-    """The settings of a sandbox. Its keys follow from public words, as its wallets' do."""
+    """The settings of a sandbox, on Solana too where it has a node. Its keys follow from public words."""
+    networks = {NETWORK.name: NetworkSettings(NETWORK, (rpc_url,))}
+    if solana_url:
+        networks[SOLANA.name] = NetworkSettings(SOLANA, (solana_url,))
     public_url = PublicUrl(gateway_url, HOST)
     return Settings(
         role=Role.SERVE,
@@ -153,7 +183,7 @@ def sandbox_settings(
         database_url=f"sqlite:///{database}",
         files=FileSettings(database.parent / "files", min_free_bytes=0),
         request_log_days=REQUEST_LOG_DAYS,
-        networks={NETWORK.name: NetworkSettings(NETWORK, (rpc_url,))},
+        networks=networks,
         default_network=NETWORK,
         default_payment_address=wallets.owner.address,
         anonymous_paygates=AnonymousPaygates.MANAGE,

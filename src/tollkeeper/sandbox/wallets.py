@@ -11,6 +11,7 @@ from typing import Final
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.evm import address_of_key, keccak256
+from tollkeeper.core.keyring import fee_payer_seeds
 
 PUBLIC_SEED: Final = "tollkeeper sandbox: these keys are public and worthless"
 
@@ -88,8 +89,11 @@ class SolanaWallets:
 
 def derive_solana_wallets(*, seed: str = PUBLIC_SEED) -> SolanaWallets:
     """All Solana roles from one seed."""
-    payer, second_payer, owner, buyer, second_buyer = (
-        derive_solana_wallet(role, seed=seed)
-        for role in ("fee payer", "second fee payer", "owner", "buyer", "second buyer")
-    )
-    return SolanaWallets((payer, second_payer), owner, buyer, second_buyer)
+    relayer = derive_wallet("relayer", seed=seed)
+    owner, buyer, second_buyer = (derive_solana_wallet(role, seed=seed) for role in ("owner", "buyer", "second buyer"))
+    return SolanaWallets(fee_payers_of(relayer.private_key), owner, buyer, second_buyer)
+
+
+def fee_payers_of(signer_key: bytes) -> tuple[SolanaWallet, ...]:
+    """The fee payers of a hub with this signing key."""
+    return tuple(SolanaWallet("fee payer", key, encode(public_key(key))) for key in fee_payer_seeds(signer_key))

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tollkeeper.core.base58 import encode
 from tollkeeper.core.configuration import AnonymousPaygates
+from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.networks import Family
 from tollkeeper.core.usdc import format_usdc
+from tollkeeper.core.wallets import shown_address
+from tollkeeper.serving.nodes import networks_of
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
 
@@ -80,6 +86,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("batch_queue_depth", str(settings.batching.queue_depth)),
             ("batch_items_max", str(settings.batching.items_max)),
             ("signer_key", ", ".join(signers) or _NOT_SET),
+            *_fee_payers(settings),
         ]
     return [
         *values,
@@ -98,11 +105,19 @@ def _steps(depths: Depths) -> str:
     return ", ".join(f"{format_usdc(amount)}:{blocks}" for amount, blocks in depths.steps)
 
 
+def _fee_payers(settings: Settings) -> list[tuple[str, str]]:
+    """Who pays on Solana, so that the operator can fund them; nothing where no such network is enabled."""
+    if not settings.signer_keys or not networks_of(settings, Family.SOLANA):
+        return []
+    seeds = [seed for key in settings.signer_keys for seed in fee_payer_seeds(key.reveal())]
+    return [("solana fee payers", ", ".join(encode(public_key(seed)) for seed in seeds))]
+
+
 def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:
     section = f"networks.{network.network.name}"
     values = [
         (f"{section}.rpc_url", ", ".join(map(_origin, network.rpc_urls)) or _NOT_SET),
-        (f"{section}.asset", checksum_address(network.network.usdc.address)),
+        (f"{section}.asset", shown_address(network.network.usdc.address)),
     ]
     batcher = None if network.batcher is None else checksum_address(network.batcher)
     named = (("asset_name", network.asset_name), ("asset_version", network.asset_version), ("batcher", batcher))
@@ -116,7 +131,7 @@ def _origin(url: str) -> str:
 
 
 def _spelled(address: str | None) -> str:
-    return _NOT_SET if address is None else checksum_address(address)
+    return _NOT_SET if address is None else shown_address(address)
 
 
 def _ids(ring: KeyRing | None) -> str:

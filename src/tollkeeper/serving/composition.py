@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.chains.evm import EvmChain
+from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.gateway.app import Gateway, GatewayConfig
 from tollkeeper.gateway.app import create_app as create_gateway_app
 from tollkeeper.gateway.hub_client import HubClient, Transport
 from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
-from tollkeeper.hub.app import Hub, HubNetwork
+from tollkeeper.hub.app import Hub, HubNetwork, SolanaHubNetwork
 from tollkeeper.hub.app import create_app as create_hub_app
+from tollkeeper.hub.fee_payers import FeePayer
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
@@ -31,7 +34,7 @@ from tollkeeper.serving.honouring import orders_of
 from tollkeeper.serving.hub_proxy import HubProxy
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.keys import token_keys
-from tollkeeper.serving.nodes import evm_config, evm_nodes
+from tollkeeper.serving.nodes import evm_config, evm_nodes, networks_of, solana_config
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
@@ -142,7 +145,8 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
     trusted = TrustedIssuers(settings.trusted_issuers, clock_ms)
     parts.push_async_callback(trusted.close)
     ring = _given(settings.auth_keys)
-    network = settings.default_network or next(iter(settings.networks.values())).network
+    named = networks_of(settings, Family.EVM)
+    network = settings.default_network or (named[0].network if named else NETWORKS["base"])
     return Auth(
         database,
         tuple(ring.keys.items()),
@@ -163,10 +167,14 @@ async def _open_hub(
     public_url: str,
 ) -> Application:
     signers = tuple(Signer(key.reveal()) for key in signer_keys)
+    fee_payers = tuple(FeePayer(seed) for key in signer_keys for seed in fee_payer_seeds(key.reveal()))
+    evm = [HubNetwork(evm_config(one, settings), signers) for one in networks_of(settings, Family.EVM)]
+    on_solana = networks_of(settings, Family.SOLANA)
+    solana = [SolanaHubNetwork(solana_config(one, settings), fee_payers) for one in on_solana]
     hub = Hub(
         database,
         auth,
-        [HubNetwork(evm_config(network, settings), signers) for network in settings.networks.values()],
+        [*evm, *solana],
         public_url=public_url,
         trusted_keys=_public_keys(_given(settings.auth_keys)) if settings.role is Role.SERVE else {},
     )

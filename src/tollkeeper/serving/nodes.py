@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tollkeeper.chains.evm import EvmConfig
+from tollkeeper.chains.solana import SolanaConfig
 from tollkeeper.core.networks import Family
 
 if TYPE_CHECKING:
@@ -36,3 +37,18 @@ def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         batch_queue_depth=settings.batching.queue_depth,
         batch_items_max=settings.batching.items_max,
     )
+
+
+def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
+    """The same of a Solana network. What a deep outcome is on EVM networks is a finalized one here."""
+    return SolanaConfig(
+        network=network.network,
+        rpc_urls=network.rpc_urls,
+        asset=network.network.usdc.address,
+        is_final_needed=settings.depths.blocks > 1,
+    )
+
+
+def networks_of(settings: Settings, family: Family) -> list[NetworkSettings]:
+    """The enabled networks of one family."""
+    return [network for network in settings.networks.values() if network.network.family is family]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core import configuration as text_of
+from tollkeeper.core.base58 import parse_key
 from tollkeeper.core.batches import ITEMS_MAX
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
@@ -209,18 +210,20 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
     """Every network with a node, and for a gateway alone every one that the file has a section for."""
     networks: dict[str, NetworkSettings] = {}
     for name, network in NETWORKS.items():
-        if network.family is not Family.EVM:
-            continue
         node = network_setting("rpc_url", name)
         urls = sources.several(node, text_of.parse_rpc_url)
-        asset = sources.take(network_setting("asset", name), _address, network.usdc.address)
-        settings = NetworkSettings(
-            network if asset == network.usdc.address else replace(network, usdc=Asset(asset)),
-            urls,
-            sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
-            sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
-            sources.optional(network_setting("batcher", name), _address),
-        )
+        is_evm = network.family is Family.EVM
+        asset = sources.take(network_setting("asset", name), _address if is_evm else _mint, network.usdc.address)
+        known = network if asset == network.usdc.address else replace(network, usdc=Asset(asset))
+        settings = NetworkSettings(known, urls)
+        if is_evm:
+            settings = NetworkSettings(
+                known,
+                urls,
+                sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
+                sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
+                sources.optional(network_setting("batcher", name), _address),
+            )
         if urls or name in sources.sections:
             networks[name] = settings
         if not urls and name in sources.sections and role is not Role.GATEWAY:
@@ -241,6 +244,10 @@ def _default_network(sources: Sources, role: Role, networks: Mapping[str, Networ
     elif network is not None and network.name not in networks:
         sources.report("default_network", f"{network.name} is not enabled", f"set rpc_url of [networks.{network.name}]")
     return network
+
+
+def _mint(text: str) -> str:
+    return parse_key(text, field="it")
 
 
 def _address(text: str) -> str:
