@@ -1,0 +1,124 @@
+"""Prices and recipients that change while buyers buy: nobody pays what was not shown (contract 3.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+from tests.gateway.market import Market
+from tollkeeper.core.usdc import format_usdc
+
+VERSIONS = range(2, 42)
+BUYERS = 8
+
+
+def recipient(version: int) -> str:
+    return f"0x{'c4' * 19}{version:02x}"
+
+
+def terms(version: int) -> dict[str, Any]:
+    """A version n sells n credits for n micro-units to a recipient of its own."""
+    return {"price": format_usdc(version), "credits": version, "paymentAddress": recipient(version)}
+
+
+async def test_each_purchase_is_one_version_that_was_shown_and_no_former_recipient_is_paid_after_the_answer(
+    market: Market,
+) -> None:
+    gate = await market.gate(**terms(1) | {"credits": 1000})
+    path = f"/api/v1/paygates/{gate['id']}"
+    held, first = await market.buy(gate)
+    assert first.status == 200
+    answered = 1  # the version whose update was answered last
+    dice = random.Random(3)
+    sold: Counter[int] = Counter()
+    late = 0
+    done = asyncio.Event()
+
+    async def update() -> None:
+        nonlocal answered
+        for version in VERSIONS:
+            answer = await market.ask("PUT", path, body=terms(version))
+            assert answer.status == 200
+            answered = version
+            await asyncio.sleep(dice.random() / 50)
+        done.set()
+
+    async def buy() -> None:
+        nonlocal late
+        while not done.is_set():
+            challenge = await market.challenge(gate)
+            version = int(challenge["accepts"][0]["maxAmountRequired"])
+            assert challenge["accepts"][0]["payTo"].lower() == recipient(version)  # never a mixture
+            payment = market.buyer.sign(challenge)
+            await asyncio.sleep(dice.random() / 50)
+            was_former = answered > version
+            answer = await market.pay(gate, payment)
+            if answer.status == 200 and answer.receipt is not None:
+                assert not was_former
+                assert int(answer.receipt["amount"]) == version
+                assert int(answer.headers["x-credits-total"]) == (version if version > 1 else 1000)
+                sold[version] += 1
+            else:
+                assert (answer.status, answer.error_code) == (402, "PAYMENT_INVALID")
+                assert answer.json()["accepts"][0]["payTo"].lower() != recipient(version)
+                late += 1
+
+    async def spend() -> int:
+        """Credits that were bought before outlive all of it."""
+        spent = 0
+        while not done.is_set():
+            answer = await market.pay(gate, held)
+            assert answer.status == 200, answer.body
+            spent += 1
+        return spent
+
+    spending = asyncio.create_task(spend())
+    await asyncio.gather(update(), *(buy() for _ in range(BUYERS)))
+    spent = await spending
+    assert sold.total() * late > 0  # both were seen
+    sold[1] += 1
+    paid = {version: market.stack.balance_micro(recipient(version)) for version in (1, *VERSIONS)}
+    assert paid == {version: version * sold[version] for version in paid}
+    (left,) = (await market.ask("GET", "/api/v1/credits", headers={"X-Payment": held})).json()["data"]
+    assert left["remaining"] == 1000 - 1 - spent
+    assert len(market.target.requests) == sold.total() + spent
+
+
+async def test_a_gate_that_is_closed_and_opened_under_load_sells_nothing_while_it_is_closed(market: Market) -> None:
+    gate = await market.gate(price="0.000001", credits=1, paymentAddress="0x" + "c5" * 20)
+    path = f"/api/v1/paygates/{gate['id']}"
+    closed = 0  # how often an update that closed it was answered; 0 from when one that opens it is sent
+    closings = 0
+    done = asyncio.Event()
+    sold = 0
+
+    async def switch() -> None:
+        nonlocal closed, closings
+        for number in range(30):
+            opens = number % 2 == 1
+            if opens:
+                closed = 0
+            assert (await market.ask("PUT", path, body={"isEnabled": opens})).status == 200
+            closings += not opens
+            closed = 0 if opens else closings
+            await asyncio.sleep(0.01)
+        done.set()
+
+    payments = [await market.payment(gate) for _ in range(200)]
+
+    async def buy() -> None:
+        nonlocal sold
+        while payments and not done.is_set():
+            was_closed = closed
+            answer = await market.pay(gate, payments.pop())
+            if answer.status == 200:
+                assert not was_closed or closed != was_closed  # it was opened meanwhile
+                sold += 1
+            else:
+                assert (answer.status, answer.error_code) == (404, "NOT_FOUND")
+
+    await asyncio.gather(switch(), *(buy() for _ in range(4)))
+    assert market.stack.balance_micro("0x" + "c5" * 20) == sold
+    assert len(market.target.requests) == sold
