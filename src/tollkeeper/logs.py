@@ -17,6 +17,7 @@ import sys
 import time
 from contextlib import suppress
 from functools import lru_cache
+from select import PIPE_BUF
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import structlog
@@ -145,7 +146,18 @@ class Lines(logging.StreamHandler[TextIO]):
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             with suppress(OSError, ValueError):  # nobody reads any more: no reason to fail a request
-                self.stream.write("".join(waiting))
+                piece = ""
+                for line in waiting:
+                    if len(piece) + len(line) > PIPE_BUF:
+                        self._write_whole(piece)
+                        piece = ""
+                    piece += line
+                self._write_whole(piece)
+
+    def _write_whole(self, lines: str) -> None:
+        """In one write of no more than a pipe takes at once: several processes may write to the same one."""
+        self.stream.write(lines)
+        self.stream.flush()
 
 
 @lru_cache(maxsize=2)
