@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
-_GRACE_SECONDS: Final = 60
+_GRACE_SECONDS: Final = 150
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,14 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
-from tests.hub.hub_under_test import NETWORK, TestPayment, new_payment, run_hub
+from tests.hub.hub_under_test import NETWORK, TestPayment, fresh_nonce, run_hub, settle_body
 from tests.hub.test_store import NEW
 from tollkeeper.core.evm import Transaction, sign_transaction, transfer_calldata
 from tollkeeper.core.transactions import Kind
@@ -24,6 +25,7 @@ from tollkeeper.core.wire import PaymentKey
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.claims import NewSettlement, Wish, claim_and_sign
+from tollkeeper.storage.database import Unit
 from tollkeeper.storage.transactions import open_lane
 
 _BATCH = 100
@@ -57,9 +59,13 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
     await database.run(open_lane(NETWORK, relayer.address, chain.nonce(relayer)))
     raws: list[bytes] = []
     fee = 4 * int(chain.rpc.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)
-    for number in range(count):
-        payment = new_payment(chain)
-        data = transfer_calldata(payment.authorization, chain.sign(payment.authorization))
+    first = chain.authorization()
+
+    def one(number: int) -> Unit[None]:
+        authorization = replace(first, nonce=fresh_nonce())
+        signature = chain.sign(authorization)
+        payment = TestPayment(authorization, settle_body(chain, authorization, signature))
+        data = transfer_calldata(authorization, signature)
 
         def sign(nonce: int, _won: object, data: bytes = data) -> tuple[bytes, str]:
             transaction = Transaction(84532, nonce, 10**6, fee + 10**6, 150_000, USDC_ADDRESS, 0, data)
@@ -67,7 +73,13 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
             raws.append(raw)
             return raw, transaction_hash
 
-        await database.run(claim_and_sign([wish_of(chain, payment, number)], sign))
+        yield from claim_and_sign([wish_of(chain, payment, number)], sign)
+
+    def all_of_them() -> Unit[None]:
+        for number in range(count):
+            yield from one(number)
+
+    await database.run(all_of_them())
     await database.close()
     return raws
 

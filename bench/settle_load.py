@@ -1,0 +1,72 @@
+"""`settle-load`: settles at 1, 16 and 64 callers on anvil with Circle's FiatTokenV2_2, mining at once and every second.
+
+Each caller waits for its answer, which both sides give once the transaction is mined. The ratio is that of settles per
+second on blocks of a second at 64 callers. One core is the measured side's; chain and callers share the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from bench.load import Load, drive, prepared
+from bench.measuring import Result, cores, pinned, say
+from bench.payments import sandbox_asset, signed_payments
+from bench.processes import serving
+from bench.references.running import official_facilitator
+from bench.settling import EXPECTED
+from tests.chains.anvil import FIAT_TOKEN_NAME, deploy_fiat_token, fund_wallets, run_anvil
+from tests.chains.rpc_client import RpcClient
+from tollkeeper.sandbox.wallets import derive_wallets
+
+if TYPE_CHECKING:
+    from collections import deque
+
+CALLERS: Final = (1, 16, 64)
+AT_ONCE_SECONDS: Final = 2.0
+BLOCK_SECONDS: Final = 6.0
+# The official facilitator needs about a second for each: one request of each caller is all there is time for.
+REFERENCE_SECONDS: Final = 1.0
+OUR_PAYMENTS: Final = 12_000
+REFERENCE_PAYMENTS: Final = 400
+NAME: Final = "settle-load"
+
+
+def measure() -> Result:
+    """Our hub beside the official Python facilitator."""
+    wallets = derive_wallets()
+    server_core, load_core = cores()
+    asset = sandbox_asset(FIAT_TOKEN_NAME)
+    with contextlib.ExitStack() as running:
+        with pinned(load_core):
+            node = running.enter_context(run_anvil())
+        rpc = running.enter_context(contextlib.closing(RpcClient(node)))
+        fund_wallets(rpc, wallets)
+        deploy_fiat_token(rpc, wallets)
+        hub = running.enter_context(serving("our_hub", server_core, node))
+        with pinned(server_core):
+            key = wallets.faucet.private_key_hex
+            reference = running.enter_context(official_facilitator(node, key)) + "/settle"
+        ours = hub.url + "/settle"
+        our_requests = prepared(ours, [one.body for one in signed_payments(OUR_PAYMENTS, asset, confirm=True)])
+        their_requests = prepared(reference, [one.body for one in signed_payments(REFERENCE_PAYMENTS, asset)])
+
+        def settle(url: str, requests: deque[bytes], callers: int, seconds: float) -> Load:
+            with pinned(load_core):
+                return drive(url, requests, callers=callers, seconds=seconds, expected=EXPECTED)
+
+        also: dict[str, float | str] = {}
+        settle(ours, our_requests, 16, 1.0)
+        settle(reference, their_requests, 16, 1.0)
+        for mode, seconds in (("at_once", AT_ONCE_SECONDS), ("blocks_1s", BLOCK_SECONDS)):
+            if mode == "blocks_1s":
+                rpc.call("evm_setIntervalMining", 1)
+            for callers in CALLERS:
+                load = settle(ours, our_requests, callers, seconds)
+                said = {"rate": load.rate, "p50_ms": load.wait_ms(0.5), "p99_ms": load.wait_ms(0.99)}
+                also |= {f"{mode}_{callers}_{what}": value for what, value in said.items()}
+                say(f"{NAME} {mode}, {callers} callers: {load.rate:.1f}/s, p99 {said['p99_ms']:.0f} ms")
+        ours_rate = load.rate
+        theirs = settle(reference, their_requests, CALLERS[-1], REFERENCE_SECONDS)
+        also["reference_p99_ms"] = theirs.wait_ms(0.99)
+        return Result(NAME, ours_rate, theirs.rate, ours_rate / theirs.rate, "settles/s", 1, also)
