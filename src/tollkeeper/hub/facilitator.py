@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.hub.families import Settling
 
-# Rules without which the payment has no meaning on any chain; of a Solana transaction, those that its reading ends at.
+# Rules without which the payment has no meaning on any chain.
 _FORM: Final = frozenset({"network", "payload"})
-_UNREADABLE: Final = _FORM | {"transaction", "lookupTables", "instructionCount", "transferChecked"}
 _SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
 
 
@@ -171,7 +170,7 @@ class Facilitator:
             checks.append(check)
             if not check.ok and not explain:
                 return checks
-        if any(not check.ok and check.name in _UNREADABLE for check in checks):
+        if any(not check.ok and check.name in _FORM for check in checks):
             return checks
         return checks + await self._account(asked.payment).live_checks(asked, now_seconds)
 
