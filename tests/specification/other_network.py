@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from eth_utils.address import to_checksum_address
 
@@ -27,8 +28,8 @@ BASE_USDC = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
 
 
 @asynccontextmanager
-async def base_world(folder: Path, target: RecordingTarget, http: Http) -> AsyncIterator[World]:
-    """A world in which `base` is the one network."""
+async def base_world(folder: Path, target: RecordingTarget, http: Http, **settings: Any) -> AsyncIterator[World]:
+    """A world in which `base` is the one network, under these settings."""
     wallets = derive_wallets()
     genesis = {
         BASE_USDC.lower(): planted_token({wallets.buyer.address: 10**9}),
@@ -42,7 +43,7 @@ async def base_world(folder: Path, target: RecordingTarget, http: Http) -> Async
     networks = {base.name: NetworkSettings(base, (rpc_url,))}
     database = folder / "base.db"
     try:
-        async with composed(rpc_url, database, networks=networks, default_network=base) as url:
+        async with composed(rpc_url, database, networks=networks, default_network=base, **settings) as url:
             yield World(
                 gateway_url=url,
                 hub_url=url + "/hub",

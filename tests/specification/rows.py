@@ -100,7 +100,6 @@ NOT_BUILT: Final[dict[str, NotBuilt]] = {
     "2.3-transaction": NotBuilt(_SOLANA, "402 INVALID_NETWORK, and PAYMENT_INVALID under an EVM network's name"),
     "2.4-solana-devnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
     "2.4-solana-mainnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
-    "7-status-429": NotBuilt("only a connection that floods is limited", "hundreds of quick requests are all answered"),
 }
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., object])

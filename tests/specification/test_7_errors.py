@@ -9,6 +9,7 @@ import re
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.specification.other_network import base_world
 from tests.specification.rows import row
 from tests.specification.world import PAYGATES, World, bearer_header
 from tollkeeper.api import Shell
+from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.edge.forwarding import Forwarder
 
 SIZE_LIMIT_BYTES = 10_485_760
@@ -128,6 +130,20 @@ async def test_what_is_not_there_is_404(world: World) -> None:
     answers = [await world.gateway("GET", path) for path in ("/", "/nothing", "/api/v1/x", f"{PAYGATES}/999999999")]
     answers += [await world.hub("GET", path) for path in ("/", "/nothing", "/api/v1/x")]
     assert [answer.refusal for answer in answers] == [(404, "NOT_FOUND", "validation")] * 7
+
+
+@row("7-status-429")
+async def test_who_asks_too_often_without_paying_is_429(tmp_path: Path, target: RecordingTarget, http: Http) -> None:
+    behind_proxy = {"trusted_proxies": (ip_network("127.0.0.1"),), "request_limits": RequestLimits(unpaid=3, api=3)}
+    async with base_world(tmp_path, target, http, **behind_proxy) as world:
+        gate = await world.gate()
+        sender = {"X-Forwarded-For": "203.0.113.1"}
+        calls = [await world.call(gate, headers=sender) for _ in range(4)]
+        listings = [await world.gateway("GET", PAYGATES, headers=sender) for _ in range(4)]
+        for answers, usual in ((calls, 402), (listings, 200)):
+            assert [answer.status for answer in answers] == [usual] * 3 + [429]
+            assert answers[3].refusal == (429, "RATE_LIMITED", "validation")
+            assert int(answers[3].headers["retry-after"]) >= 1
 
 
 @row("7-status-500")

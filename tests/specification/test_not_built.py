@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 
 from tests.specification.client import Json, header
@@ -68,11 +67,3 @@ async def test_a_hub_without_a_node_of_a_network_says_that_it_settles_nothing_th
         assert verified.body["invalidReason"] == settled.body["errorReason"] == "invalid_network"
         moving = {"network": network, "payload": {"transaction": TRANSACTION}, "asset": "4zMM", "amount": "1"}
         assert (await world.hub("POST", "/transfer", json=moving)).refusal == (400, "INVALID_NETWORK", "validation")
-
-
-@row("7-status-429")
-async def test_quick_requests_are_answered_and_not_limited(world: World) -> None:
-    gate = await world.gate()
-    unpaid = await asyncio.gather(*(world.call(gate) for _ in range(300)))
-    refused = await asyncio.gather(*(world.call(gate, "unreadable") for _ in range(100)))
-    assert {answer.status for answer in [*unpaid, *refused]} == {402}

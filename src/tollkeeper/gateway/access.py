@@ -1,7 +1,8 @@
 """The paid request, top to bottom, in the order of contract 4.2 (specification 1.2, 1.3, 3).
 
-    slug (404) -> method (405) -> size (413) -> can it be forwarded (400) -> bearer (401) -> proof of payment (402)
-    -> decode and signature -> spend a held credit -> buy (terms, verify, claim, settle, grant and spend) -> forward
+    slug (404) -> method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400) -> bearer (401)
+    -> proof of payment (402) -> decode and signature -> spend a held credit
+    -> buy (terms, verify, claim, settle, grant and spend) -> forward
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. A credit is spent
 before the first byte goes to the target and is durable by then; what happens to the call afterwards cannot undo it.
@@ -114,7 +115,7 @@ class PaidCall(Crediting):
             opened = await self.access.gates.deleted(slug)
         self._check(opened)
 
-    # 2. Method, size, can it be forwarded, bearer. A task asks for the session, where the gate requires one.
+    # 2. Method, rate limit, size, can it be forwarded, bearer. A task asks for the session where the gate wants one.
 
     def _check(self, opened: OpenGate) -> None:
         call, gate = self.call, opened.gate
@@ -124,6 +125,7 @@ class PaidCall(Crediting):
             call.answer(204, calls.preflight_lines(gate, call), length_bytes=None)
             return
         calls.check_method(gate, call)
+        self.access.unpaid.check(call)
         calls.check_size(call, self.access.body_limit_bytes)
         calls.check_forwardable(call, self.asked, opened)
         if gate.require_auth or (not opened.takes_header and b"authorization" in call.head.header):
@@ -230,7 +232,9 @@ class PaidCall(Crediting):
         self.opened = opened
         self.purchase = purchase
         self.receipts = calls.receipt_lines(purchase)
+        access.unpaid.paid(call)
         if self.buyer is not None and self.buyer.claimed == purchase.id:
+            access.unpaid.bought(call)
             self.receipts += self._credit_token_line(purchase.id)
         if opened.gate.file is not None:
             self._hand_over(opened.gate.file)
@@ -260,7 +264,7 @@ class PaidCall(Crediting):
     def _send(self, body: bytes | BodySource, length: int | None, signature: bytes) -> None:
         call, opened = self.call, self.opened
         assert opened.target is not None  # noqa: S101 - a file was handed over
-        head = calls.target_head(call, opened, self.asked, self.purchase, length, signature)
+        head = calls.target_head(call, opened, self.asked, self.purchase, self._client(), length, signature=signature)
         request, forwarder = RelayRequest(opened.target, call.method, head, body, length), self.access.forwarder
         if opened.gate.stream:
             streamed = StreamedParts(self)
@@ -268,6 +272,9 @@ class PaidCall(Crediting):
         else:
             self.relay = forwarder.relay(request, self)
         self.relay.start()
+
+    def _client(self) -> str:
+        return self.access.unpaid.clients.of(self.call.peer, self.call.head.headers)
 
     def _excess(self) -> None:
         if self.relay is not None:
@@ -381,6 +388,7 @@ class PaidCall(Crediting):
         shown = calls.challenge_on(opened, self.call)
         self.enter(Stage.OVER)
         self.access.traffic.challenged(opened.gate.id, self.call)
+        self.access.unpaid.unpaid(self.call)
         body = shown.body(self._profile(), iso(clock_ms()))
         self.call.answer(402, _402_LINES, body)
 
@@ -398,10 +406,12 @@ class PaidCall(Crediting):
         detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, self._profile(), iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id, self.call)
+        self.access.unpaid.exhausted(self.call)
         self.call.answer(402, JSON_LINE + CORS, body)
 
     def refuse(self, error: ApiError) -> None:
         """The refusal of contract 4.5: beside a refused payment stand the requirements, so that a client can tell."""
+        self.access.unpaid.unpaid(self.call, error)
         buyer = self.buyer
         if buyer is None:
             self._answer_refusal(error)

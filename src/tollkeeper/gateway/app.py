@@ -18,9 +18,11 @@ from litestar import Litestar, Request, Response, asgi, get
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
 from tollkeeper.core.challenge import Profile
+from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS, REQUEST_LOG_DAYS
+from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway.access import Access
@@ -31,6 +33,7 @@ from tollkeeper.gateway.credits import credit_routes
 from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.gates import Gates
 from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Supported
+from tollkeeper.gateway.limiting import LimitedApi, UnpaidLimit
 from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
@@ -68,7 +71,7 @@ class GatewayConfig:
     """The gateway's settings. `public_url` is without a slash at its end.
 
     `hub_url` is the hub's public URL, where buyers are told to follow a payment. `token_keys` make credit tokens: the
-    first one now, the others before.
+    first one now, the others before. `clients` tells whose request came through a proxy.
     """
 
     public_url: str
@@ -85,6 +88,8 @@ class GatewayConfig:
     link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
     request_log_days: int = REQUEST_LOG_DAYS
     body_limit_bytes: int = BODY_LIMIT_BYTES
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    clients: ClientAddresses = field(default_factory=ClientAddresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,7 @@ class Gateway:
             traffic=self.traffic,
             auth=auth,
             proofs=self.proofs,
+            unpaid=UnpaidLimit(config.limits.unpaid, config.clients),
             token_keys=config.token_keys,
             profile=config.profile,
             body_limit_bytes=config.body_limit_bytes,
@@ -349,4 +355,5 @@ def create_app(gateway: Gateway) -> ASGIApp:
         logging_config=None,
     )
 
-    return Shell(management)
+    config = gateway.config
+    return Shell(LimitedApi(management, config.limits, config.clients, gateway.auth))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _EXPOSED: Final = (
     b"X-Payment-Response, X-Credits-Remaining, X-Credits-Total, X-Purchase-Id, X-Credit-Token, X-Request-Id, "
-    b"X402-Version, Retry-After"
+    b"X402-Version, Retry-After, RateLimit, RateLimit-Policy"
 )
 _PREFLIGHT_SECONDS: Final = 600
 _NOTHING: Final[frozenset[bytes]] = frozenset()
@@ -195,10 +195,15 @@ def target_head(
     opened: OpenGate,
     asked: Asked,
     purchase: Purchase,
+    client: str,
     length: int | None,
+    *,
     signature: bytes = b"",
 ) -> bytes:
-    """The head of the request to the target (contract 4.7); `length` is the body's, None where nobody knows it."""
+    """The head of the request to the target (contract 4.7).
+
+    `client` is the caller's address, `length` the body's, None where nobody knows it.
+    """
     assert opened.target is not None  # noqa: S101 - a file PayGate sends nothing
     if length is None:
         framing = b"transfer-encoding: chunked\r\n"
@@ -213,7 +218,7 @@ def target_head(
         asked.lines or b"",
         _buyer_lines(purchase.id, purchase.payer),
         call.request_id.encode(),
-        call.peer.encode(),
+        client.encode(),
         signature + framing if signature else framing,
     )
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.buying import Buying, Presented
     from tollkeeper.gateway.files import Files
     from tollkeeper.gateway.gates import Gates, OpenGate
+    from tollkeeper.gateway.limiting import UnpaidLimit
     from tollkeeper.gateway.proofs import Proofs
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
@@ -49,6 +50,7 @@ class Parts:
     traffic: Traffic
     auth: Auth
     proofs: Proofs
+    unpaid: UnpaidLimit
     token_keys: Sequence[bytes]
     profile: Profile
     body_limit_bytes: int

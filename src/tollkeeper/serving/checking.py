@@ -74,6 +74,10 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ),
             ("assume_valid_max_payments", str(settings.exposure.payments)),
             ("assume_valid_max_value", format_usdc(settings.exposure.value_micro)),
+            ("unpaid_requests_per_minute", str(settings.request_limits.unpaid)),
+            ("api_requests_per_minute", str(settings.request_limits.api)),
+            ("wallet_requests_per_minute", str(settings.request_limits.wallet)),
+            ("login_requests_per_minute", str(settings.request_limits.login)),
             ("encryption_keys", _ids(settings.encryption_keys)),
         ]
     if settings.role is not Role.GATEWAY:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.chains.evm import EvmChain
+from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import NETWORKS, Family
@@ -219,6 +220,8 @@ async def _open_gateway(
         exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
         link_lifetime_seconds=settings.files.link_lifetime_seconds,
         request_log_days=settings.request_log_days,
+        limits=settings.request_limits,
+        clients=ClientAddresses(settings.trusted_proxies),
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.

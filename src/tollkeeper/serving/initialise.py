@@ -63,6 +63,13 @@ default_network = "{network}"
 # trusted_proxies = ["10.0.0.0/8"]
 # cors_origins = ["https://dashboard.example.org"]
 
+# Requests per minute (0: no limit): unpaid or refused at gates, of one address; under /api, of one address and of one
+# wallet; logins of one address. This machine's own are not counted. Behind a proxy, set trusted_proxies.
+# unpaid_requests_per_minute = 600
+# api_requests_per_minute = 600
+# wallet_requests_per_minute = 600
+# login_requests_per_minute = 60
+
 # Blocks that a settlement must lie deep before it is final, and what one settlement may cost (wei per gas, and gas).
 # confirm_depth = 1
 # max_fee_per_gas_wei = 50000000000

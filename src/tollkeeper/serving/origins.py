@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SLASHES: Final = re.compile("/{2,}")
 _METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
-_EXPOSED: Final = b"X-Request-Id, X402-Version, Retry-After"
+_EXPOSED: Final = b"X-Request-Id, X402-Version, Retry-After, RateLimit, RateLimit-Policy"
 _MAX_AGE_SECONDS: Final = b"600"
 
 

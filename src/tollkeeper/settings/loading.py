@@ -16,6 +16,7 @@ from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
 from tollkeeper.core.limits import REQUEST_LOG_DAYS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
+from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.settling import Depths
 from tollkeeper.settings.model import (
     Batching,
@@ -121,6 +122,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
         workers=_workers(sources, role),
         transfer_fee_micro=_transfer_fee(sources),
+        request_limits=_request_limits(sources),
     )
 
 
@@ -130,6 +132,16 @@ def _transfer_fee(sources: Sources) -> int | None:
     if fee_micro is not None and sources.text("default_payment_address") is None:
         sources.report("transfer_fee", "there is nobody to pay it to", "set default_payment_address")
     return fee_micro
+
+
+def _request_limits(sources: Sources) -> RequestLimits:
+    default, per_minute = RequestLimits(), text_of.whole_number(0, 10**9)
+    return RequestLimits(
+        unpaid=sources.take("unpaid_requests_per_minute", per_minute, default.unpaid),
+        api=sources.take("api_requests_per_minute", per_minute, default.api),
+        wallet=sources.take("wallet_requests_per_minute", per_minute, default.wallet),
+        login=sources.take("login_requests_per_minute", per_minute, default.login),
+    )
 
 
 def _workers(sources: Sources, role: Role) -> int:

@@ -8,6 +8,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, TypeAlias
 
 from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
+from tollkeeper.core.rate_limits import RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,3 +131,4 @@ class Settings:
     shutdown_timeout_seconds: int
     workers: int = 1
     transfer_fee_micro: int | None = None
+    request_limits: RequestLimits = field(default_factory=RequestLimits)

@@ -1,0 +1,77 @@
+"""Whose address a request comes from, where proxies stand in front (contract 1, 4.2, 4.7).
+
+`X-Forwarded-For` is believed as far as trusted proxies wrote it: from its right end, every address that is a trusted
+proxy's is passed over, and the first other one is the client's. Whatever stands further left anybody may have written.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from ipaddress import IPv4Address
+
+_HEADER: Final = b"x-forwarded-for"
+_REMEMBERED_MAX: Final = 10_000
+_PREFIX_BITS: Final = 64  # of an IPv6 address; the rest of it one client chooses as it likes
+
+
+class ClientAddresses:
+    """Clients' addresses behind the proxies of these networks."""
+
+    def __init__(self, trusted: tuple[IPv4Network | IPv6Network, ...] = ()) -> None:
+        self._trusted = trusted
+        self._behind = lru_cache(maxsize=_REMEMBERED_MAX)(self._find)
+
+    def of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """The client's address; `peer` is the connection's, header names are in lower case."""
+        if not self._trusted:
+            return peer
+        return self._behind(peer, b",".join([value for name, value in headers if name == _HEADER]))
+
+    def _find(self, peer: str, forwarded_for: bytes) -> str:
+        client = _address(peer)
+        if client is None:
+            return peer
+        hops = forwarded_for.decode("latin-1").split(",") if forwarded_for else []
+        for hop in reversed(hops):
+            if not any(client in network for network in self._trusted):
+                break
+            address = _address(hop)
+            if address is None:  # a trusted proxy knows no better
+                break
+            client = address
+        return str(client)
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def rate_key(address: str) -> str:
+    """What a client's address is counted as; empty where it is not counted: this machine's own, or none.
+
+    An IPv6 client is its network of 64 bits.
+    """
+    found = _address(address)
+    if found is None or found.is_loopback:
+        return ""
+    if isinstance(found, IPv6Address):
+        return str(IPv6Network((int(found) >> (128 - _PREFIX_BITS) << (128 - _PREFIX_BITS), _PREFIX_BITS)))
+    return str(found)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """An address, also with a port or in brackets, as some proxies write it; None for anything else."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

@@ -1,0 +1,151 @@
+"""Who asks too often: management and logins by address and wallet, gates by unpaid and refused requests (contract 4.2).
+
+At a gate nothing is counted but 402s and refusals, so that nobody is limited for calls that were paid for: only an
+address that has such a debt is asked at all, one whose debt is full gets 429, and a payment or token that got a credit
+before passes all the same. A purchase takes back the unpaid request that it began with. Requests of this machine's own
+addresses are not counted. What is remembered is this process's own and in memory. The rules of counting are
+`core.rate_limits`, whose address it is `core.client_addresses`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from litestar.enums import ScopeType
+
+from tollkeeper.api import bearer_token, header_pairs
+from tollkeeper.core.client_addresses import ClientAddresses, rate_key
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.rate_limits import Rate, RateLimiter, rate_headers, rate_limited
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+    from tollkeeper.auth import Auth
+    from tollkeeper.core.rate_limits import RequestLimits
+    from tollkeeper.edge.call import InboundCall
+
+GOOD_PROOFS_MAX: Final = 50_000
+_SLASHES: Final = re.compile("/{2,}")
+_API: Final = "/api/"
+# A login costs a signature check and rows, before anybody has shown who he is.
+_LOGIN: Final = ("/api/v1/auth/message", "/api/v1/auth/login", "/api/v1/auth/refresh")
+_INTROSPECTION: Final = "/api/v1/auth/introspect"  # asked by the other part, for all of its callers
+_PROOFS: Final = (b"x-credit-token", b"x-payment", b"authorization")
+
+
+class UnpaidLimit:
+    """What addresses owe for requests at gates that were unpaid or refused, and which proofs were good."""
+
+    def __init__(self, per_minute: int, clients: ClientAddresses) -> None:
+        self.clients = clients
+        self._owed = RateLimiter(Rate("unpaid", per_minute))
+        self._good: dict[int, None] = {}  # keyed hashes of bytes that got a credit; a guess at one gains a 402
+
+    def check(self, call: InboundCall) -> None:
+        """Raises: RATE_LIMITED."""
+        if not self._owed:
+            return
+        key, now_ns = self._key(call), time.monotonic_ns()
+        if self._owed.is_over(key, now_ns) and not self._was_good(call):
+            raise rate_limited(self._owed.rate, self._owed.standing(key, now_ns))
+
+    def unpaid(self, call: InboundCall, error: ApiError | None = None) -> None:
+        """The call was answered with a 402 or with this refusal; what is no fault of the caller's is not counted."""
+        if error is not None and (error.status >= 500 or error.code is Code.RATE_LIMITED):
+            return
+        if key := self._key(call):
+            self._owed.count(key, time.monotonic_ns())
+
+    def exhausted(self, call: InboundCall) -> None:
+        """What the call shows is used up: it was answered with a 402, and is good no more."""
+        for name in _PROOFS:
+            self._good.pop(hash(call.head.header.get(name)), None)
+        self.unpaid(call)
+
+    def paid(self, call: InboundCall) -> None:
+        """The call got a credit by what it shows."""
+        header = call.head.header
+        for name in _PROOFS:
+            if name in header:
+                mark = hash(header[name])
+                if mark not in self._good:
+                    self._remember(mark)
+                return
+
+    def bought(self, call: InboundCall) -> None:
+        """The call made a purchase: the 402 that told how to is forgiven."""
+        if self._owed and (key := self._key(call)):
+            self._owed.forgive(key)
+
+    def _remember(self, mark: int) -> None:
+        if len(self._good) >= GOOD_PROOFS_MAX:
+            del self._good[next(iter(self._good))]
+        self._good[mark] = None
+
+    def _was_good(self, call: InboundCall) -> bool:
+        return any(hash(call.head.header.get(name)) in self._good for name in _PROOFS if name in call.head.header)
+
+    def _key(self, call: InboundCall) -> str:
+        return rate_key(self.clients.of(call.peer, call.head.headers))
+
+
+class LimitedApi:
+    """In front of the management application: refuses who asks too often, tells everybody else how he stands."""
+
+    def __init__(self, app: ASGIApp, limits: RequestLimits, clients: ClientAddresses, auth: Auth) -> None:
+        self._app = app
+        self._clients = clients
+        self._auth = auth
+        self._api = RateLimiter(Rate("api", limits.api))
+        self._login = RateLimiter(Rate("login", limits.login))
+        self._wallet = RateLimiter(Rate("wallet", limits.wallet))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI entry. Raises: RATE_LIMITED."""
+        limiter, key = self._asked(scope)
+        if limiter is None:
+            await self._app(scope, receive, send)
+            return
+        standing = limiter.take(key, time.monotonic_ns())
+        if not standing.is_allowed:
+            raise rate_limited(limiter.rate, standing)
+        await self._check_wallet(scope)
+        lines = header_pairs(rate_headers(limiter.rate, standing))
+
+        async def send_standing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *lines]
+            await send(message)
+
+        await self._app(scope, receive, send_standing)
+
+    def _asked(self, scope: Scope) -> tuple[RateLimiter | None, str]:
+        """By which limiter a request is judged, as whose."""
+        if scope["type"] != ScopeType.HTTP:
+            return None, ""
+        path = _SLASHES.sub("/", scope["path"])  # as a router may take it
+        if not path.startswith(_API) or path.rstrip("/") == _INTROSPECTION:
+            return None, ""
+        limiter = self._login if path.rstrip("/") in _LOGIN else self._api
+        client = scope["client"]
+        key = rate_key(self._clients.of(client[0] if client else "", scope["headers"]))
+        return (limiter, key) if key and limiter.rate.requests else (None, "")
+
+    async def _check_wallet(self, scope: Scope) -> None:
+        """A wallet is counted by a bearer in force; what is none is refused by whoever needs one."""
+        if not self._wallet.rate.requests:
+            return
+        sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        bearer = bearer_token(sent)
+        if bearer is None or bearer.count(".") != 2:
+            return
+        try:
+            session = await self._auth.authenticate(bearer)
+        except ApiError:
+            return
+        standing = self._wallet.take(session.wallet, time.monotonic_ns())
+        if not standing.is_allowed:
+            raise rate_limited(self._wallet.rate, standing)

@@ -1,0 +1,208 @@
+"""Who asks too often: unpaid and refused calls of gates, management, logins; and whose address it is behind a proxy.
+
+The clients of these tests come through a trusted proxy, this machine: their addresses are in `X-Forwarded-For`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+from tests.fixtures_chain import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.recording_target import RecordingTarget
+from tollkeeper.core.rate_limits import RequestLimits
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+PROXIES = (ip_network("127.0.0.1"),)
+FEW = RequestLimits(unpaid=5, api=8, wallet=12, login=4)
+GATES = "/api/v1/paygates"
+ONE, OTHER = "203.0.113.1", "203.0.113.2"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """The program, a target, a buyer who may come from any address."""
+
+    url: str
+    target: RecordingTarget
+    buyer: Buyer
+
+    async def ask(self, method: str, path: str, client: str | None, **given: Any) -> Answer:
+        headers = {**given.pop("headers", {}), **({} if client is None else {"X-Forwarded-For": client})}
+        return await self.buyer.ask(method, path if "://" in path else self.url + path, headers=headers, **given)
+
+    async def gate(self, **fields: object) -> dict[str, Any]:
+        body = {"targetUrl": self.target.url, "price": "0.01", "credits": 20, **fields}
+        return (await self.ask("POST", GATES, None, body=body)).json()
+
+    async def call(self, gate: dict[str, Any], client: str | None, **headers: str) -> Answer:
+        return await self.ask("GET", gate["accessUrl"], client, headers=headers)
+
+    async def flood(self, gate: dict[str, Any], client: str) -> None:
+        """Unpaid calls until the address is asked to wait."""
+        for _ in range(20):
+            if (await self.call(gate, client)).status == 429:
+                return
+        raise AssertionError("nobody was limited")
+
+
+@asynccontextmanager
+async def shop(
+    chain: ChainUnderTest, home: Path, target: RecordingTarget, limits: RequestLimits = FEW
+) -> AsyncIterator[Shop]:
+    changes = {"trusted_proxies": PROXIES, "request_limits": limits}
+    async with (
+        composed(chain.url, home / "tollkeeper.db", **changes) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        yield Shop(url, target, buyer)
+
+
+async def test_an_address_is_limited_by_its_unpaid_calls_and_told_when_to_come_back(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        assert [(await market.call(gate, ONE)).status for _ in range(6)] == [402] * 5 + [429]
+        limited = await market.call(gate, ONE)
+        assert limited.error_code == "RATE_LIMITED"
+        assert limited.json()["error"]["type"] == "validation"
+        assert 1 <= int(limited.headers["retry-after"]) <= 12
+        assert limited.headers["ratelimit-policy"] == '"unpaid";q=5;w=60'
+        assert limited.headers["ratelimit"].startswith('"unpaid";r=0;t=')
+        assert (await market.call(gate, OTHER)).status == 402
+        assert target.requests == []
+
+
+async def test_refused_payments_count_as_unpaid_calls_do(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        answers = [await market.call(gate, ONE, **{"X-Payment": "unreadable"}) for _ in range(6)]
+        assert [answer.status for answer in answers] == [402] * 5 + [429]
+
+
+async def test_paid_calls_are_never_limited_and_a_proof_that_was_good_passes_a_full_debt(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+        first = await market.call(gate, ONE, **{"X-Payment": payment})
+        token = first.headers["x-credit-token"]
+        assert [(await market.call(gate, ONE, **{"X-Payment": payment})).status for _ in range(8)] == [200] * 8
+        await market.flood(gate, ONE)
+        assert (await market.call(gate, ONE, **{"X-Payment": payment})).status == 200
+        assert (await market.call(gate, ONE, **{"X-Payment": "never seen"})).status == 429
+        # From where nothing is owed the token gets a credit, and is good everywhere from then on.
+        assert (await market.call(gate, ONE, **{"X-Credit-Token": token})).status == 429
+        assert (await market.call(gate, OTHER, **{"X-Credit-Token": token})).status == 200
+        assert (await market.call(gate, ONE, **{"X-Credit-Token": token})).status == 200
+
+
+async def test_a_proof_that_is_used_up_is_good_no_more(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate(credits=1)
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+        statuses = [(await market.call(gate, ONE, **{"X-Payment": payment})).status for _ in range(7)]
+        assert statuses == [200, *[402] * 5, 429]
+
+
+async def test_buyers_behind_one_address_are_not_limited_by_the_402s_that_their_purchases_begin_with(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate(credits=1)
+        for _ in range(8):
+            payment = market.buyer.sign((await market.call(gate, ONE)).json())
+            assert (await market.call(gate, ONE, **{"X-Payment": payment})).status == 200
+
+
+async def test_unknown_slugs_and_wrong_methods_are_told_before_the_limit(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        await market.flood(gate, ONE)
+        assert (await market.ask("GET", "/no-such-gate", ONE)).status == 404
+        assert (await market.ask("PUT", gate["accessUrl"], ONE)).status == 405
+
+
+async def test_management_is_limited_by_address_and_says_how_one_stands(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        answers = [await market.ask("GET", GATES, ONE) for _ in range(9)]
+        assert [answer.status for answer in answers] == [200] * 8 + [429]
+        assert answers[0].headers["ratelimit-policy"] == '"api";q=8;w=60'
+        assert answers[0].headers["ratelimit"].startswith('"api";r=7;t=')
+        assert answers[8].error_code == "RATE_LIMITED"
+        assert int(answers[8].headers["retry-after"]) >= 1
+        assert (await market.ask("GET", "//api/v1/paygates", ONE)).status == 429
+        assert (await market.ask("GET", GATES, OTHER)).status == 200
+        assert (await market.ask("GET", "/healthz", ONE)).status == 200
+
+
+async def test_logins_have_a_limit_of_their_own_and_the_hub_has_none(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        query = f"/api/v1/auth/message?walletAddress={market.buyer.wallet.address}"
+        answers = [await market.ask("GET", query, ONE) for _ in range(5)]
+        assert [answer.status for answer in answers] == [200] * 4 + [429]
+        assert (await market.ask("GET", GATES, ONE)).status == 200
+        hub = [await market.ask("GET", "/hub" + query, ONE) for _ in range(30)]
+        assert {answer.status for answer in hub} == {200}
+        introspected = [
+            await market.ask("POST", "/api/v1/auth/introspect", ONE, body={"token": "x"}) for _ in range(20)
+        ]
+        assert {answer.status for answer in introspected} == {200}
+
+
+async def test_a_wallet_is_limited_over_all_its_addresses(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        bearer = {"Authorization": "Bearer " + await market.buyer.login(market.url)}
+        answers = [await market.ask("GET", GATES, f"203.0.113.{n}", headers=bearer) for n in range(13)]
+        assert [answer.status for answer in answers] == [200] * 12 + [429]
+        assert answers[12].headers["ratelimit-policy"] == '"wallet";q=12;w=60'
+        assert (await market.ask("GET", GATES, "203.0.113.12")).status == 200
+
+
+async def test_this_machine_and_limits_of_0_are_not_limited(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        own = await asyncio.gather(*(market.call(gate, None) for _ in range(40)))
+        assert {answer.status for answer in own} == {402}
+        assert "ratelimit" not in (await market.ask("GET", GATES, None)).headers
+    off = RequestLimits(unpaid=0, api=0, wallet=0, login=0)
+    async with shop(embedded_chain, tmp_path, target, off) as market:
+        gate = await market.gate()
+        answers = [await market.call(gate, ONE) for _ in range(40)]
+        assert {answer.status for answer in answers} == {402}
+        assert {(await market.ask("GET", GATES, ONE)).status for _ in range(40)} == {200}
+
+
+async def test_a_target_is_told_the_clients_address_as_a_trusted_proxy_saw_it(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+        answer = await market.call(gate, f"6.6.6.6, {ONE}", **{"X-Payment": payment})
+        assert answer.status == 200
+        assert target.requests[-1].header("x-forwarded-for") == ONE
+        assert b"6.6.6.6" not in target.requests[-1].raw_head
