@@ -13,7 +13,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures_chain import ChainUnderTest
+from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.rate_limits import RequestLimits
@@ -57,7 +57,7 @@ class Shop:
 async def shop(
     chain: ChainUnderTest, home: Path, target: RecordingTarget, limits: RequestLimits = FEW
 ) -> AsyncIterator[Shop]:
-    changes = {"trusted_proxies": PROXIES, "request_limits": limits}
+    changes: dict[str, Any] = {"trusted_proxies": PROXIES, "request_limits": limits}
     async with (
         composed(chain.url, home / "tollkeeper.db", **changes) as url,
         Buyer(derive_wallets().buyer) as buyer,
