@@ -1,37 +1,98 @@
-"""A hub as a process of its own: `python -m tests.hub.hub_process DATABASE NODE_URL BATCH_QUEUE_DEPTH [LIFE]`.
+"""A hub as a process of its own, to be killed: `python -m tests.hub.hub_process OPTIONS`, OPTIONS in JSON.
 
-It prints its URL. With LIFE, in seconds, DATABASE is the socket of a ledger process that other hubs use too.
+It prints its URL. With a `life`, in seconds, the database is the socket of a ledger process that other hubs use too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final, Self
 
+import aiohttp
+
+from tests.hub.faulty_database import DatabaseFault, FaultyDatabase
 from tests.hub.hub_under_test import hub_config, new_hub, serving
 from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.storage import Database, open_database
 from tollkeeper.storage.remote import RemoteDatabase
 
+ROOT: Final = Path(__file__).parents[2]
 
-async def main(database_path: str, node_url: str, batch_queue_depth: str, life: str = "") -> None:
+
+class HubProcess:
+    """A hub process. Starting it blocks until it listens: do that in a thread, because it asks its node meanwhile."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node_url: str,
+        *,
+        batch_queue_depth: int = 0,
+        node_timeout_seconds: float = 2.0,
+        life_seconds: float | None = None,
+        fault: DatabaseFault | None = None,
+        under: Sequence[str] = (),
+    ) -> None:
+        """`fault` befalls its database; `under` is a command that runs it."""
+        options = {
+            "database": str(directory / "hub.db"),
+            "node_url": node_url,
+            "config": {"batch_queue_depth": batch_queue_depth, "timeout_seconds": node_timeout_seconds},
+            "life_seconds": life_seconds,
+            "fault": None if fault is None else fault.named(),
+        }
+        command = [*under, sys.executable, "-m", "tests.hub.hub_process", json.dumps(options)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+
+    def signal(self, number: int) -> None:
+        """Stop it, or let it go on."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is dead."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+async def settle_at(url: str, body: object) -> int | None:
+    """The status of the answer; None where the hub died first."""
+    try:
+        async with aiohttp.ClientSession() as http, http.post(url + "/settle", json=body) as answer:
+            return answer.status
+    except aiohttp.ClientError:
+        return None
+
+
+async def main(options: dict[str, Any]) -> None:
     """Serves until it is killed."""
     database: Database
-    if life:
-        database = remote = RemoteDatabase(Path(database_path))
-        await remote.open()
+    if options["life_seconds"] is None:
+        database = open_database(options["database"])
     else:
-        database = open_database(database_path)
+        database = remote = RemoteDatabase(Path(options["database"]))
+        await remote.open()
+    if options["fault"] is not None:
+        database = FaultyDatabase(database, DatabaseFault.of_names(options["fault"]))
     key = derive_wallets().relayer.private_key
-    hub = new_hub(
-        database,
-        (key,),
-        hub_config(node_url, batch_queue_depth=int(batch_queue_depth)),
-        completer_interval_seconds=0.1,
-        shared_life_seconds=float(life) if life else None,
-    )
+    config = hub_config(options["node_url"], **options["config"])
+    life_seconds = options["life_seconds"]
+    hub = new_hub(database, (key,), config, completer_interval_seconds=0.1, shared_life_seconds=life_seconds)
     await hub.start()
     async with serving(create_app(hub, manages_hub=False)) as url:
         sys.stdout.write(url + "\n")
@@ -40,4 +101,4 @@ async def main(database_path: str, node_url: str, batch_queue_depth: str, life: 
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(json.loads(sys.argv[1])))

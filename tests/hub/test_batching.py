@@ -15,8 +15,8 @@ from tests.chains.abi import encode_call
 from tests.chains.batching import ADDRESSES, BURNER, delegate_raw, payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
+from tests.hub.hub_process import HubProcess, settle_at
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment, run_hub
-from tests.hub.test_crashes import HubProcess, settle_at
 from tollkeeper.core.batches import Via
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -383,7 +383,7 @@ async def test_a_hub_killed_with_a_batch_on_its_way_settles_each_of_it_once(
     wallets = payers(chain, 8)
     payments = [new_payment(chain, signer=wallet) for wallet in wallets]
     before = chain.balance(chain.wallets.owner.address)
-    with await asyncio.to_thread(HubProcess, tmp_path, chaos.url, 1) as process:
+    with await asyncio.to_thread(HubProcess, tmp_path, chaos.url, batch_queue_depth=1) as process:
         kill_at_second_send(chaos, process.kill, moment)
         asked = [settle_at(process.url, payment.asking(confirm=True)) for payment in payments]
         assert None in await asyncio.gather(*asked)

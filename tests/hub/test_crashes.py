@@ -3,56 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
-from typing import Final, Self
 
-import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
+from tests.hub.hub_process import HubProcess, settle_at
 from tests.hub.hub_under_test import new_payment, run_hub
-
-ROOT: Final = Path(__file__).parents[2]
-
-
-class HubProcess:
-    """A hub process. Starting it blocks until it listens: do that in a thread, because it asks its node meanwhile."""
-
-    def __init__(self, directory: Path, node_url: str, batch_queue_depth: int = 0, *life: str) -> None:
-        given = [str(directory / "hub.db"), node_url, str(batch_queue_depth), *life]
-        command = [sys.executable, "-m", "tests.hub.hub_process", *given]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip()
-
-    def signal(self, number: int) -> None:
-        """Stop it, or let it go on."""
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is dead."""
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.kill()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
-async def settle_at(url: str, body: object) -> int | None:
-    """The status of the answer; None where the hub died first."""
-    try:
-        async with aiohttp.ClientSession() as http, http.post(url + "/settle", json=body) as answer:
-            return answer.status
-    except aiohttp.ClientError:
-        return None
 
 
 @pytest.mark.parametrize(

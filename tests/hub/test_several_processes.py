@@ -21,13 +21,13 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
+from tests.hub.hub_process import HubProcess
 from tests.hub.hub_under_test import TestPayment, new_payment
-from tests.hub.test_crashes import HubProcess
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.remote import RemoteDatabase
 
 SEND = "eth_sendRawTransaction"
-LIFE = "3.0"
+LIFE_SECONDS = 3.0
 
 
 @contextmanager
@@ -83,7 +83,7 @@ class Shared:
 async def shared(tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest) -> AsyncIterator[Shared]:
     with ledger_process(tmp_path):
         first, second = await asyncio.gather(
-            *(asyncio.to_thread(HubProcess, tmp_path, chaos.url, 0, LIFE) for _ in range(2))
+            *(asyncio.to_thread(HubProcess, tmp_path, chaos.url, life_seconds=LIFE_SECONDS) for _ in range(2))
         )
         with first, second:
             yield Shared(tmp_path, embedded_chain, chaos, [first, second])

@@ -1,0 +1,74 @@
+"""A resource server that has one signed payment and presents it until it knows, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import settings_for
+from tests.hub.hub_under_test import TestPayment
+from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.settings import Role
+
+PATIENCE_SECONDS: Final = 60
+PRICE: Final = 10_000
+
+
+async def present(http: aiohttp.ClientSession, url: str, payment: TestPayment, **fields: Any) -> dict[str, Any] | None:
+    """The final answer to one presentation; None where it is to be presented again."""
+    asked = payment.asking(**{"confirm": True, **fields})
+    try:
+        async with http.post(url + "/settle", json=asked, headers={"Prefer": "wait=1"}) as answer:
+            body: dict[str, Any] = await answer.json()
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+    if answer.status == 503:
+        assert body["error"]["code"] in {"SETTLEMENT_PENDING", "UNAVAILABLE"}, body
+        return None
+    assert answer.status == 200, body
+    return body
+
+
+async def pay(url: str, payment: TestPayment, **fields: Any) -> dict[str, Any]:
+    """Presents the same payment until the hub says how it ended; that answer."""
+    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as http:
+        while True:
+            body = await present(http, url, payment, **fields)
+            if body is not None:
+                return body
+            await asyncio.sleep(0.1)
+
+
+async def public_status(url: str, payment: TestPayment) -> str:
+    """What everybody is shown of the payment."""
+    async with aiohttp.ClientSession() as http, http.get(url + payment.status_path) as answer:
+        return "unknown" if answer.status == 404 else str((await answer.json())["status"])
+
+
+async def assert_settled_once(
+    url: str, directory: Path, chain: ChainUnderTest, payments: Sequence[TestPayment], before: int
+) -> None:
+    """Each payment moved its value once, is a success for everybody and nobody's second one; books and chain agree.
+
+    `before` is what the payee held before.
+    """
+    for payment in payments:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await public_status(url, payment) != "success":  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.05)
+        again = await pay(url, payment)
+        assert (again["success"], again["errorReason"]) == (False, "duplicate_settlement")
+        assert chain.is_used(payment.authorization.payer, payment.authorization.nonce)
+    assert chain.balance(chain.wallets.owner.address) == before + PRICE * len(payments)
+    await assert_chain_agrees(directory, chain)
+
+
+async def assert_chain_agrees(directory: Path, chain: ChainUnderTest) -> None:
+    """What the books say was settled, the chain has; what it has, they say."""
+    settings = settings_for(chain.url, directory / "hub.db", role=Role.HUB)
+    assert await compare_with_chain(settings, None) == []

@@ -1,0 +1,170 @@
+"""A TCP proxy between a hub and its node that knows bytes and no HTTP: it delays, cuts, doubles and swallows them.
+
+It strikes a connection as the bytes of a chosen call come by, and that connection stays struck until it ends; others
+pass as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+from urllib.parse import urlsplit
+
+LATENCY_SECONDS: Final = 0.04
+# How long hubs of these tests wait for their node, and what is longer.
+NODE_TIMEOUT_SECONDS: Final = 1.0
+TOO_LATE_SECONDS: Final = 1.3
+_QUIET_SECONDS: Final = 0.05
+
+
+class Fault(Enum):
+    """What becomes of a connection from the request on that was chosen."""
+
+    LATENCY = auto()  # every piece comes late, in both directions
+    CUT_REQUEST = auto()  # it breaks when some bytes have passed; the node cannot have understood
+    CUT_ANSWER = auto()  # the request passes; it breaks when some bytes of the answer have passed
+    BLACKHOLE = auto()  # nothing passes any more, and nobody is told
+    SILENCE = auto()  # the request passes; nothing comes back, and nobody is told
+    TOO_LATE = auto()  # the answer comes when the hub has given up
+    TWICE = auto()  # every answer comes twice
+
+
+@dataclass
+class TcpChaos:
+    """`strike` chooses; `struck` counts how often it came to that."""
+
+    url: str = ""
+    struck: int = 0
+    _marker: bytes = b""
+    _fault: Fault = Fault.LATENCY
+    _size_bytes: int = 0
+    _left: int = 0
+
+    def strike(self, method: str, fault: Fault, *, after_bytes: int = 0, times: int = 1) -> None:
+        """Strike the next connections on which that method is called; cuts come after so many bytes."""
+        self._marker, self._fault, self._size_bytes, self._left = f'"{method}"'.encode(), fault, after_bytes, times
+        self.struck = 0
+
+    def calm(self) -> None:
+        """Strike no further connection; what is struck stays so."""
+        self._left = 0
+
+    def judge(self, sent: bytes) -> Fault | None:
+        """Whether these bytes from the hub are struck."""
+        if self._left == 0 or self._marker not in sent:
+            return None
+        self._left -= 1
+        self.struck += 1
+        return self._fault
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes pass before a cut."""
+        return self._size_bytes
+
+
+class _Link:
+    """One connection of the hub and the one to the node that belongs to it."""
+
+    def __init__(self, chaos: TcpChaos, hub: asyncio.StreamWriter, node: asyncio.StreamWriter) -> None:
+        self._chaos = chaos
+        self._hub = hub
+        self._node = node
+        self._fault: Fault | None = None
+
+    async def carry_requests(self, source: asyncio.StreamReader) -> None:
+        while sent := await source.read(65536):
+            struck = self._chaos.judge(sent)
+            self._fault = struck or self._fault
+            if self._fault is Fault.BLACKHOLE:
+                continue
+            if struck is Fault.CUT_REQUEST:
+                self._node.write(sent[: min(self._chaos.size_bytes, len(sent) - 1)])
+                await self._node.drain()
+                return
+            if self._fault is Fault.LATENCY:
+                await asyncio.sleep(LATENCY_SECONDS)
+            self._node.write(sent)
+            await self._node.drain()
+
+    async def carry_answers(self, source: asyncio.StreamReader) -> None:
+        while answered := await source.read(65536):
+            fault = self._fault
+            if fault in {Fault.SILENCE, Fault.BLACKHOLE}:
+                continue
+            if fault is Fault.CUT_ANSWER:
+                self._hub.write(answered[: min(self._chaos.size_bytes, len(answered) - 1)])
+                await self._hub.drain()
+                return
+            if fault is Fault.TOO_LATE:
+                await asyncio.sleep(TOO_LATE_SECONDS)
+            if fault is Fault.LATENCY:
+                await asyncio.sleep(LATENCY_SECONDS)
+            if fault is Fault.TWICE:
+                answered += await _rest(source)
+                self._hub.write(answered)
+                await asyncio.sleep(_QUIET_SECONDS)
+            self._hub.write(answered)
+            await self._hub.drain()
+
+    def end(self) -> None:
+        """What was written still goes out; then both ends see the connection break."""
+        self._hub.close()
+        self._node.close()
+
+
+async def _rest(source: asyncio.StreamReader) -> bytes:
+    """What else comes of an answer."""
+    rest = b""
+    with contextlib.suppress(TimeoutError):
+        while more := await asyncio.wait_for(source.read(65536), _QUIET_SECONDS):
+            rest += more
+    return rest
+
+
+@asynccontextmanager
+async def run_tcp_chaos(node_url: str) -> AsyncIterator[TcpChaos]:
+    """The proxy in front of that node, on a free port."""
+    chaos = TcpChaos()
+    links: set[asyncio.Task[None]] = set()
+    address = urlsplit(node_url)
+
+    async def carry(hub_reader: asyncio.StreamReader, hub: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        links.add(task)
+        try:
+            node_reader, node = await asyncio.open_connection(address.hostname, address.port)
+            link = _Link(chaos, hub, node)
+            ways = {
+                asyncio.create_task(link.carry_requests(hub_reader)),
+                asyncio.create_task(link.carry_answers(node_reader)),
+            }
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+                link.end()
+        except ConnectionError:
+            hub.close()
+        finally:
+            links.discard(task)
+
+    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    chaos.url = f"http://{host}:{port}/"
+    try:
+        yield chaos
+    finally:
+        server.close()
+        for link in list(links):
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+        await server.wait_closed()
