@@ -79,8 +79,7 @@ class FaultyDatabase:
 
     async def run(self, unit: Unit[T]) -> T:
         """As the real one, but for the fault."""
-        assert isinstance(unit, GeneratorType)
-        name = unit.__name__
+        name = _name_of(unit)
         try:
             await self._befall(name, Moment.BEFORE)
         except StorageError:
@@ -111,3 +110,8 @@ class FaultyDatabase:
         if fault.kind is Kind.ERROR:
             raise StorageError("the disk said no")
         await asyncio.sleep(DELAY_SECONDS)
+
+
+def _name_of(unit: object) -> str:
+    assert isinstance(unit, GeneratorType)
+    return unit.__name__
