@@ -58,6 +58,9 @@ def test_transaction_can_be_read_back(chain: ChainUnderTest) -> None:
     data = _paid_call(chain)
     receipt = chain.relay(data)
     shown = chain.rpc.call("eth_getTransactionByHash", receipt["transactionHash"])
+    while shown["blockHash"] is None:  # a node may show a receipt a moment before it says so of the transaction
+        time.sleep(0.05)
+        shown = chain.rpc.call("eth_getTransactionByHash", receipt["transactionHash"])
     expected = {
         "hash": receipt["transactionHash"],
         "blockHash": receipt["blockHash"],
@@ -349,7 +352,7 @@ def test_time_moves_by_hand(chain: ChainUnderTest) -> None:
     before = chain.now()
     chain.rpc.call("evm_increaseTime", 5000)
     chain.rpc.call("evm_mine")
-    assert 5000 <= chain.now() - before <= 5010
+    assert 5000 <= chain.now() - before <= 5100
     chain.rpc.call("evm_setNextBlockTimestamp", before + 9000)
     chain.rpc.call("evm_mine")
     assert chain.now() == before + 9000

@@ -167,3 +167,10 @@ def test_a_contracts_place_depends_on_its_code_and_its_salt() -> None:
     assert create2_address(bytes(32), b"") == "0x" + keccak256(seed)[12:].hex()
     assert create2_address(bytes(32), b"") != create2_address(bytes(31) + b"\1", b"")
     assert create2_address(bytes(32), b"") != create2_address(bytes(32), b"\0")
+
+
+def test_a_count_of_more_items_than_a_batch_may_have_is_not_believed() -> None:
+    data = bytearray(encode_batch(Via.MULTICALL, ASSET, [TRANSFER]))
+    data[36:68] = (ITEMS_MAX + 1).to_bytes(32, "big")
+    with pytest.raises(ValueError, match="batch"):
+        decode_batch(Via.MULTICALL, bytes(data))

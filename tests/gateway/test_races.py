@@ -132,9 +132,9 @@ async def test_caller_who_leaves_while_it_settles_keeps_the_credit(market: Marke
     await writer.drain()
     writer.transport.abort()
     answer = await market.pay(gate, payment)
-    # Either the first request had already been dispatched, and its credit is spent, or the credit is still there.
+    # Either the first request's credit was spent, and what is committed is charged, or the credit is still there.
     assert answer.status in {200, 402}
-    assert len(market.target.requests) == 1
+    assert len(market.target.requests) == 1 or answer.status == 402
     assert settlements_of(market, payment) == 1
 
 

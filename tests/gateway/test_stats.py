@@ -52,7 +52,7 @@ async def test_every_request_is_counted_under_its_outcome_and_logged_without_pay
     assert (body["challenges"], body["refusals"]) == (1, 1)
     assert (body["revenue"], body["purchases"]) == ("0.01", 1)
     assert body["outstanding"] == {"credits": 1, "liability": "0.0025"}
-    assert body["latencyMs"]["p99"] >= body["latencyMs"]["p50"] > 0
+    assert body["latencyUs"]["p99"] >= body["latencyUs"]["p50"] > 0
     assert len(body["data"]) == 1
     log = (await stats(market, path + "/requests")).json()
     assert log["pagination"]["totalCount"] == 5
@@ -124,5 +124,5 @@ async def test_a_span_in_the_past_shows_nothing(market: Market) -> None:
     gate = await market.gate()
     await market.buy(gate)
     body = (await stats(market, f"paygates/{gate['id']}/stats?from=2026-01-01&to=2026-01-02T00:00:00Z")).json()
-    assert (body["calls"]["total"], body["data"], body["latencyMs"]["p50"]) == (0, [], None)
+    assert (body["calls"]["total"], body["data"], body["latencyUs"]["p50"]) == (0, [], None)
     assert (body["from"], body["to"]) == ("2026-01-01T00:00:00.000Z", "2026-01-02T00:00:00.000Z")

@@ -20,7 +20,7 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 CLIENT_GONE_STATUS: Final = 499  # recorded for a paid call whose client went away; nobody is sent it
 BUCKETS_MAX: Final = 1000  # of an answer
-_PERCENTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+_PERCENTILES: Final = (("p50", 500), ("p95", 950), ("p99", 990))
 _DEFAULT_DAYS: Final = 7
 _STEPS: Final = 4  # buckets from one power of two to the next
 
@@ -64,15 +64,14 @@ def bucket_bound_us(bucket: int) -> int:
     return ((_STEPS + step + 1) << (power - 2)) - 1
 
 
-def percentile_ms(histogram: Mapping[int, int], share: float) -> float | None:
-    """The latency that this share of calls did not exceed, in milliseconds; None without calls."""
-    total = sum(histogram.values())
-    wanted = share * total
+def percentile_us(histogram: Mapping[int, int], share_per_mille: int) -> int | None:
+    """The latency that so many of a thousand calls did not exceed, in microseconds; None without calls."""
+    wanted = share_per_mille * sum(histogram.values())
     seen = 0
     for bucket in sorted(histogram):
         seen += histogram[bucket]
-        if seen >= wanted:
-            return bucket_bound_us(bucket) / 1000
+        if 1000 * seen >= wanted:
+            return bucket_bound_us(bucket)
     return None
 
 
@@ -136,7 +135,7 @@ class Sums:
         self.revenue_micro += other.revenue_micro
 
     def body(self) -> dict[str, Any]:
-        """As it is read: revenue in USDC, latencies of calls in milliseconds."""
+        """As it is read: revenue in USDC, latencies of calls in microseconds."""
         calls = {outcome.value: self.outcomes.get(outcome, 0) for outcome in CALLS}
         return {
             "revenue": format_usdc(self.revenue_micro),
@@ -144,10 +143,7 @@ class Sums:
             "calls": {"total": sum(calls.values()), **calls},
             "challenges": self.outcomes.get(Outcome.CHALLENGED, 0),
             "refusals": self.outcomes.get(Outcome.REFUSED, 0),
-            "latencyMs": {
-                name: percentile_ms(self.latencies, share)
-                for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-            },
+            "latencyUs": {name: percentile_us(self.latencies, share) for name, share in _PERCENTILES},
         }
 
 

@@ -72,7 +72,7 @@ def _row(row: LoggedRequest) -> dict[str, Any]:
         "status": row.status,
         "outcome": row.outcome.value,
         "code": row.code,
-        "durationMs": row.duration_us / 1000,
+        "durationUs": row.duration_us,
         "purchaseId": row.purchase_id,
     }
 
