@@ -25,6 +25,12 @@ from tollkeeper.storage.remote import RemoteDatabase
 ROOT: Final = Path(__file__).parents[2]
 
 
+def hub_command(directory: Path, node_url: str, **options: Any) -> list[str]:
+    """What runs it on the `hub.db` of that directory."""
+    given = {"database": str(directory / "hub.db"), "node_url": node_url, **options}
+    return [sys.executable, "-m", "tests.hub.hub_process", json.dumps(given)]
+
+
 class HubProcess:
     """A hub process. Starting it blocks until it listens: do that in a thread, because it asks its node meanwhile."""
 
@@ -40,15 +46,14 @@ class HubProcess:
         under: Sequence[str] = (),
     ) -> None:
         """`fault` befalls its database; `under` is a command that runs it."""
-        options = {
-            "database": str(directory / "hub.db"),
-            "node_url": node_url,
-            "config": {"batch_queue_depth": batch_queue_depth, "timeout_seconds": node_timeout_seconds},
-            "life_seconds": life_seconds,
-            "fault": None if fault is None else fault.named(),
-        }
-        command = [*under, sys.executable, "-m", "tests.hub.hub_process", json.dumps(options)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        command = hub_command(
+            directory,
+            node_url,
+            config={"batch_queue_depth": batch_queue_depth, "timeout_seconds": node_timeout_seconds},
+            life_seconds=life_seconds,
+            fault=None if fault is None else fault.named(),
+        )
+        self.process = subprocess.Popen([*under, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
 
@@ -82,16 +87,16 @@ async def settle_at(url: str, body: object) -> int | None:
 async def main(options: dict[str, Any]) -> None:
     """Serves until it is killed."""
     database: Database
-    if options["life_seconds"] is None:
+    if options.get("life_seconds") is None:
         database = open_database(options["database"])
     else:
         database = remote = RemoteDatabase(Path(options["database"]))
         await remote.open()
-    if options["fault"] is not None:
+    if options.get("fault") is not None:
         database = FaultyDatabase(database, DatabaseFault.of_names(options["fault"]))
     key = derive_wallets().relayer.private_key
-    config = hub_config(options["node_url"], **options["config"])
-    life_seconds = options["life_seconds"]
+    config = hub_config(options["node_url"], **options.get("config", {}))
+    life_seconds = options.get("life_seconds")
     hub = new_hub(database, (key,), config, completer_interval_seconds=0.1, shared_life_seconds=life_seconds)
     await hub.start()
     async with serving(create_app(hub, manages_hub=False)) as url:

@@ -21,7 +21,7 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
-from tests.hub.hub_process import HubProcess
+from tests.hub.hub_process import HubProcess, hub_command
 from tests.hub.hub_under_test import TestPayment, new_payment
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.remote import RemoteDatabase
@@ -177,7 +177,7 @@ async def test_a_killed_hub_s_payments_are_finished_by_the_other(shared: Shared)
 def test_a_database_that_one_process_opened_is_not_opened_by_another(tmp_path: Path) -> None:
     """Without a ledger process two hubs cannot meet: the second one refuses to start."""
     opened = open_database(str(tmp_path / "hub.db"))
-    command = [sys.executable, "-m", "tests.hub.hub_process", str(tmp_path / "hub.db"), "http://127.0.0.1:9", "0"]
+    command = hub_command(tmp_path, "http://127.0.0.1:9")
     root = Path(__file__).parents[2]
     ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode != 0
