@@ -52,7 +52,8 @@ def ask(
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without settings of Tollkeeper's but those given."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLKEEPER_")}
-    return {**environment, **(extra or {})}
+    # No fixed port: many programs run beside each other here.
+    return {**environment, "TOLLKEEPER_METRICS_ADDRESS": "", **(extra or {})}
 
 
 def command(*arguments: str | Path) -> list[str]:

@@ -172,6 +172,8 @@ def test_larger_amounts_may_wait_for_more_blocks() -> None:
         ("ASSUME_VALID_MAX_PAYMENTS", "0"),
         ("ASSUME_VALID_MAX_VALUE", "0.0000001"),
         ("TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("UNPAID_REQUESTS_PER_MINUTE", "-1"),
+        ("METRICS_ADDRESS", "8403"),
         ("TRUSTED_ISSUERS", "hub"),
         ("CORS_ORIGINS", "https://x/y"),
         ("CONFIRM_DEPTH", "0"),
@@ -319,3 +321,17 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_variable_counts_as_not_set() -> None:
     assert load({"TOLLKEEPER_PORT": "", "TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": " "}).port == 8402
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("127.0.0.1", 8403)),
+        ({"TOLLKEEPER_METRICS_ADDRESS": ""}, None),
+        ({"TOLLKEEPER_METRICS_ADDRESS": "[::1]:9000"}, ("::1", 9000)),
+    ],
+)
+def test_metrics_have_an_address_of_their_own_and_an_empty_one_is_none(
+    given: dict[str, str], expected: tuple[str, int] | None
+) -> None:
+    assert load_settings(Role.SERVE, environ={**ENOUGH, **given}).metrics_address == expected

@@ -132,6 +132,15 @@ def parse_host(text: str) -> str:
         return text
 
 
+def parse_address_and_port(text: str) -> tuple[str, int]:
+    """`HOST:PORT` to listen on. Raises: ValueError."""
+    host, separator, port = text.rpartition(":")
+    if not separator:
+        msg = "it is not an address and a port, such as 127.0.0.1:8403"
+        raise ValueError(msg)
+    return parse_host(host), whole_number(0, 65535)(port)
+
+
 def _web_url(text: str) -> SplitResult | None:
     try:
         parts = urlsplit(text)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.edge.pool import TargetPool
     from tollkeeper.gateway.gates import Announce
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore
@@ -231,6 +232,21 @@ class Gateway:
             clock_ms,
             is_first=self._worker.is_first,
         )
+
+    @property
+    def database(self) -> Database:
+        """Where everything of the gateway is."""
+        return self._database
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process does what only one of several may."""
+        return self._worker.is_first
+
+    @property
+    def target_pool(self) -> TargetPool:
+        """The connections to targets."""
+        return self._forwarder.pool
 
     def supported(self) -> Supported:
         """What the facilitator said last."""

@@ -22,6 +22,12 @@ class HubMetrics:
             ["network", "signer"],
             registry=self.registry,
         )
+        self.moved = Counter(
+            "tollkeeper_hub_settlements",
+            "Settlements that came into a state",
+            ["network", "state"],
+            registry=self.registry,
+        )
         self.reorganised = Counter(
             "tollkeeper_hub_settlements_reorganised",
             "Settlements whose block a reorganisation took away",

@@ -50,6 +50,7 @@ class Pipeline:
     ) -> None:
         self._database = database
         self._clock_ms = clock_ms
+        self._metrics = metrics
         self.recovery = Recovery(database, clock_ms, metrics, second_try)
 
     async def advance(
@@ -124,7 +125,9 @@ class Pipeline:
                 advances.append(Advance(current or finding.settlement))
             else:
                 advances.append(Advance(moved.settlement, moved.handed_out))
-                _tell(moved.settlement)
+                row = moved.settlement
+                self._metrics.moved.labels(row.key.network, row.state.value).inc()
+                _tell(row)
         return advances
 
 

@@ -19,6 +19,7 @@ import structlog
 
 from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.logs import Lines
+from tollkeeper.serving.request_counts import RequestCounts
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -36,10 +37,11 @@ _QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/hub/healthz", "/hub/re
 class AccessLog:
     """The outermost application: writes the line when the answer is complete or will never be, and dates the answer."""
 
-    def __init__(self, app: Application, calls: CallHandler | None = None) -> None:
-        """`calls` answers requests that do not go through ASGI."""
+    def __init__(self, app: Application, calls: CallHandler | None = None, counts: RequestCounts | None = None) -> None:
+        """`calls` answers requests that do not go through ASGI; `counts` counts all of them."""
         self._app = app
-        self.calls = None if calls is None else _LoggedCalls(calls)
+        self._counts = counts = counts or RequestCounts()
+        self.calls = None if calls is None else _LoggedCalls(calls, counts)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
@@ -63,6 +65,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_noting)
         finally:
+            self._counts.count("other", status, time.perf_counter_ns() - started)
             level = logging.DEBUG if path in _QUIET_PATHS else logging.INFO
             _write_line(level, scope["method"], path, status, started, state.get("request_id", ""))
 
@@ -70,7 +73,8 @@ class AccessLog:
 class _LoggedCalls:
     """`inner`, with the line when a call's answer is complete or will never be."""
 
-    def __init__(self, inner: CallHandler) -> None:
+    def __init__(self, inner: CallHandler, counts: RequestCounts) -> None:
+        self._count = counts.count
         self.takes = inner.takes
         self.begin = inner.begin
         self._ended = inner.ended
@@ -78,6 +82,7 @@ class _LoggedCalls:
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
         self._ended(call)
+        self._count("gate", call.status, time.perf_counter_ns() - call.started_ns)
         path = call.head.target.partition(b"?")[0].decode("ascii")
         _write_line(logging.INFO, call.method, path, call.status, call.started_ns, call.request_id)
 

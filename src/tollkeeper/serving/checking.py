@@ -100,9 +100,14 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ("cors_origins", ", ".join(settings.cors_origins) or "none"),
         ("log_level", settings.log_level.value),
         ("log_format", settings.log_format.value),
+        ("metrics_address", _endpoint(settings.metrics_address)),
         ("workers", str(settings.workers)),
         ("shutdown_timeout_seconds", str(settings.shutdown_timeout_seconds)),
     ]
+
+
+def _endpoint(address: tuple[str, int] | None) -> str:
+    return "none" if address is None else f"{address[0]}:{address[1]}"
 
 
 def _steps(depths: Depths) -> str:

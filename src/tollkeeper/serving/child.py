@@ -21,6 +21,7 @@ from tollkeeper.serving.worker_messages import Changed, Forget, Go, Post, Ready,
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tollkeeper.serving.worker_messages import Announced
 
@@ -72,6 +73,11 @@ class Child:
         """The process that runs now, or ran last."""
         assert self._life is not None  # noqa: S101 - it was started
         return self._life.process.pid
+
+    @property
+    def metrics(self) -> Path:
+        """Where it tells its metrics."""
+        return self._post.metrics
 
     @property
     def mark(self) -> str:

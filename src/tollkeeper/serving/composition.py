@@ -30,11 +30,13 @@ from tollkeeper.hub.fee_payers import FeePayer
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
+from tollkeeper.serving.admin import serving_metrics, telling_metrics
 from tollkeeper.serving.control import taking_orders
 from tollkeeper.serving.honouring import orders_of
 from tollkeeper.serving.hub_proxy import HubProxy
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.keys import token_keys
+from tollkeeper.serving.measuring import Measured
 from tollkeeper.serving.nodes import evm_config, evm_nodes, networks_of, solana_config
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.keyring import Secret
     from tollkeeper.core.sealing import KeyRing
-    from tollkeeper.edge.call import CallHandler
     from tollkeeper.gateway.app import Worker
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
     from tollkeeper.settings import FileSettings
@@ -70,6 +71,8 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
     async with AsyncExitStack() as parts:
         database = open_own_database(settings)
         parts.push_async_callback(database.close)
+        measured = Measured()
+        await parts.enter_async_context(serving_metrics(settings.metrics_address, measured.text))
         auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings)))
         if settings.role is not Role.GATEWAY:
@@ -77,40 +80,51 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
         if settings.role is Role.GATEWAY:
             gateway = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
             await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
-            yield _fronted(create_gateway_app(gateway), settings, gateway.access)
+            measured.gateway = gateway
+            yield _fronted(create_gateway_app(gateway), settings, measured)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
-        hub = await _open_hub(parts, settings, database, auth, settings.signer_keys, public_url)
+        measured.hub = await _open_hub(parts, settings, database, auth, settings.signer_keys, public_url)
+        hub = create_hub_app(measured.hub, manages_hub=False)
         if settings.role is Role.HUB:
-            yield _fronted(hub, settings)
+            yield _fronted(hub, settings, measured)
             return
-        gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
+        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
         await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
         app = Mounted(create_gateway_app(gateway), HUB_PREFIX, hub)
-        yield _fronted(app, settings, gateway.access)
+        yield _fronted(app, settings, measured)
 
 
 @asynccontextmanager
 async def compose_hub(
-    settings: Settings, database: Database, signer_keys: tuple[Secret[bytes], ...]
+    settings: Settings, database: Database, signer_keys: tuple[Secret[bytes], ...], metrics: Path | None = None
 ) -> AsyncIterator[Application]:
-    """The hub of `serve` alone, for a process of its own behind the workers. `settings` need no signer's key."""
+    """The hub of `serve` alone, for a process of its own behind the workers. `settings` need no signer's key.
+
+    `metrics`: the socket at which the parent asks for them.
+    """
     async with AsyncExitStack() as parts:
         auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
-        yield await _open_hub(parts, settings, database, auth, signer_keys, settings.public_url.text + HUB_PREFIX)
+        public_url = settings.public_url.text + HUB_PREFIX
+        measured = Measured(hub=await _open_hub(parts, settings, database, auth, signer_keys, public_url))
+        await parts.enter_async_context(telling_metrics(metrics, measured.text))
+        assert measured.hub is not None  # noqa: S101 - it was opened
+        yield AccessLog(create_hub_app(measured.hub, manages_hub=False), counts=measured.counts)
 
 
 @asynccontextmanager
 async def compose_worker(
-    settings: Settings, database: Database, worker: Worker, hub_url: str | None
+    settings: Settings, database: Database, worker: Worker, hub_url: str | None, metrics: Path | None = None
 ) -> AsyncIterator[tuple[Application, Gateway]]:
     """One of several gateways on one database; in `serve` the hub is at `hub_url` and reached through each of them."""
     async with AsyncExitStack() as parts:
         auth = _auth(parts, settings, database)
         transport = HttpTransport(hub_url or _given(settings.hub_url))
         gateway = await _open_gateway(parts, settings, database, auth, transport, worker)
+        measured = Measured(gateway=gateway)
+        await parts.enter_async_context(telling_metrics(metrics, measured.text))
         if worker.is_first:
             await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
         app: Application = create_gateway_app(gateway)
@@ -118,12 +132,14 @@ async def compose_worker(
             proxy = HubProxy(hub_url)
             parts.push_async_callback(proxy.close)
             app = Mounted(app, HUB_PREFIX, proxy)
-        yield _fronted(app, settings, gateway.access), gateway
+        yield _fronted(app, settings, measured), gateway
 
 
-def _fronted(app: Application, settings: Settings, calls: CallHandler | None = None) -> Application:
+def _fronted(app: Application, settings: Settings, measured: Measured) -> Application:
     guarded = ("/api/", HUB_PREFIX + "/api/")
-    return AccessLog(OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded), calls)
+    calls = None if measured.gateway is None else measured.gateway.access
+    guard = OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded)
+    return AccessLog(guard, calls, measured.counts)
 
 
 def open_own_database(settings: Settings) -> SqliteDatabase:
@@ -166,7 +182,7 @@ async def _open_hub(
     auth: Auth,
     signer_keys: tuple[Secret[bytes], ...],
     public_url: str,
-) -> Application:
+) -> Hub:
     signers = tuple(Signer(key.reveal()) for key in signer_keys)
     fee_payers = tuple(FeePayer(seed) for key in signer_keys for seed in fee_payer_seeds(key.reveal()))
     evm = [HubNetwork(evm_config(one, settings), signers) for one in networks_of(settings, Family.EVM)]
@@ -188,7 +204,7 @@ async def _open_hub(
     await asyncio.wait({starting}, timeout=_NODES_WAIT_SECONDS)
     if starting.done():
         await starting
-    return create_hub_app(hub, manages_hub=False)
+    return hub
 
 
 async def _end(task: asyncio.Task[None]) -> None:

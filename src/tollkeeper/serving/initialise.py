@@ -63,6 +63,9 @@ default_network = "{network}"
 # trusted_proxies = ["10.0.0.0/8"]
 # cors_origins = ["https://dashboard.example.org"]
 
+# Where Prometheus finds /metrics; empty: nowhere.
+# metrics_address = "127.0.0.1:8403"
+
 # Requests per minute (0: no limit): unpaid or refused at gates, of one address; under /api, of one address and of one
 # wallet; logins of one address. This machine's own are not counted. Behind a proxy, set trusted_proxies.
 # unpaid_requests_per_minute = 600

@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -90,6 +91,11 @@ class Post:
     signer_keys: tuple[bytes, ...] = field(default=(), repr=False)
     hub_url: str | None = None
     is_first: bool = False
+
+    @property
+    def metrics(self) -> Path:
+        """Where the process tells its metrics: in the parent's own directory."""
+        return Path(self.ledger_path).with_name(self.name.replace(" ", "-") + ".metrics")
 
 
 class ParentLine:

@@ -54,11 +54,11 @@ async def _composed(
 ) -> AsyncIterator[tuple[Application, Callable[[str], None]]]:
     """The application, and what drops its copy of a gate."""
     if post.signer_keys:
-        async with compose_hub(post.settings, database, tuple(map(Secret, post.signer_keys))) as hub:
+        async with compose_hub(post.settings, database, tuple(map(Secret, post.signer_keys)), post.metrics) as hub:
             yield hub, lambda _slug: None
     else:
         worker = Worker(parent.announce, post.is_first)
-        async with compose_worker(post.settings, database, worker, post.hub_url) as (app, gateway):
+        async with compose_worker(post.settings, database, worker, post.hub_url, post.metrics) as (app, gateway):
             yield app, gateway.gates.forget
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.api import clock_ms
+from tollkeeper.serving.admin import serving_metrics, told_metrics
 from tollkeeper.serving.child import Child
 from tollkeeper.serving.composition import make_directory
 from tollkeeper.serving.http_server import Address, ListenError, listen
@@ -62,6 +63,7 @@ async def serve_with_workers(settings: Settings, stop: asyncio.Event) -> None:
             family = Family(settings, database, ledger_path)
             parts.push_async_callback(family.stop)
             await family.start(listening, sockets)
+            await parts.enter_async_context(serving_metrics(settings.metrics_address, family.metrics))
             address = Address(*listening[0].getsockname()[:2])
             inspecting = asyncio.create_task(keep_inspecting(settings))
             parts.callback(inspecting.cancel)
@@ -114,6 +116,11 @@ class Family:
         """Who runs, by name."""
         children = self._workers if self._hub is None else [self._hub, *self._workers]
         return {child.name: child.process_id for child in children}
+
+    async def metrics(self) -> bytes:
+        """What all of them measure."""
+        children = self._workers if self._hub is None else [self._hub, *self._workers]
+        return await told_metrics({child.name: child.metrics for child in children})
 
     async def start(self, listening: list[socket.socket], sockets: ExitStack) -> None:
         """Returns when all serve. The hub's own socket is closed with `sockets`. Raises: StartError, StorageError."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 WORKERS_MAX: Final = 64
 DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_METRICS_ADDRESS: Final = (DEFAULT_HOST, 8403)
 DEFAULT_PORT: Final = {Role.SERVE: 8402, Role.GATEWAY: 8402, Role.HUB: 8404}
 _DATABASE_NAME: Final = {Role.SERVE: "tollkeeper.db", Role.GATEWAY: "gateway.db", Role.HUB: "hub.db"}
 
@@ -122,6 +123,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
         workers=_workers(sources, role),
         transfer_fee_micro=_transfer_fee(sources),
+        metrics_address=_metrics_address(sources),
         request_limits=_request_limits(sources),
     )
 
@@ -132,6 +134,12 @@ def _transfer_fee(sources: Sources) -> int | None:
     if fee_micro is not None and sources.text("default_payment_address") is None:
         sources.report("transfer_fee", "there is nobody to pay it to", "set default_payment_address")
     return fee_micro
+
+
+def _metrics_address(sources: Sources) -> tuple[str, int] | None:
+    """Where metrics are served; an empty setting turns them off."""
+    address = sources.take("metrics_address", text_of.parse_address_and_port, DEFAULT_METRICS_ADDRESS)
+    return None if sources.is_empty("metrics_address") else address
 
 
 def _request_limits(sources: Sources) -> RequestLimits:

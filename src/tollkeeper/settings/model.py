@@ -131,4 +131,5 @@ class Settings:
     shutdown_timeout_seconds: int
     workers: int = 1
     transfer_fee_micro: int | None = None
+    metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)

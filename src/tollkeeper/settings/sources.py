@@ -89,6 +89,11 @@ class Sources:
         given = self._given.get(name)
         return given.text or None if given is not None else None
 
+    def is_empty(self, name: str) -> bool:
+        """Whether a setting is given as nothing."""
+        given = self._given.get(name)
+        return given is not None and not given.text
+
     def take(self, name: str, parse: Callable[[str], T], default: T) -> T:
         """The value of a setting; its default also where the text is wrong, which is then reported."""
         value = self.optional(name, parse)

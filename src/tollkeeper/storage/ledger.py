@@ -57,6 +57,8 @@ class Ledger:
         self._is_under_way = False
         self._bought: dict[PaymentKey, Purchase] = {}
         self._ended: list[tuple[str, int]] = []
+        self.spends = 0
+        self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
 
     def spend(self, request: HeldSpend, now_ms: int, callback: Callable[[SpendResult | ApiError], None]) -> None:
         """Spend one credit; `callback` is called once in this loop, and never before this returns.
@@ -108,8 +110,15 @@ class Ledger:
             del self._bought[next(iter(self._bought))]
         self._bought[key] = purchase
 
+    @property
+    def waiting_count(self) -> int:
+        """How many spends wait for the next commit."""
+        return len(self._waiting)
+
     def _next(self) -> None:
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+        self.spends += len(batch)
+        self.batches[len(batch).bit_length()] += 1
         ended = self._take_ended()
         self._post(batch, ended, partial(self._done, batch, ended))
 

@@ -79,7 +79,7 @@ class Purchases:
         self._database = database
         self._ring = ring
         self._random = random_bytes
-        self._ledger = Ledger(database)
+        self.ledger = Ledger(database)
 
     async def spend(self, key: PaymentKey, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit that this payment holds at the gate, if there is one and the proof counts."""
@@ -92,7 +92,7 @@ class Purchases:
 
         It is given StorageError (503) where the outcome is unknown or the database takes nothing.
         """
-        self._ledger.spend(HeldSpend(key, None, wish), now_ms, callback)
+        self.ledger.spend(HeldSpend(key, None, wish), now_ms, callback)
 
     async def spend_token(self, purchase_id: str, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit of a purchase by another proof than its header, which does not count from then on.
@@ -325,7 +325,7 @@ class Purchases:
 
     def end_soon(self, call_id: str, status: int) -> bool:
         """Notes how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
-        return self._ledger.end(call_id, status)
+        return self.ledger.end(call_id, status)
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Writes how these calls ended (call id -> status), and what no spend took along.
@@ -333,8 +333,8 @@ class Purchases:
         Raises: StorageError; what was not written is kept.
         """
         for call_id, status in ended.items():
-            self._ledger.end(call_id, status)
-        await self._ledger.flush_ended(now_ms)
+            self.ledger.end(call_id, status)
+        await self.ledger.flush_ended(now_ms)
 
     async def interrupt_calls(self, now_ms: int, living: str = "") -> int:
         """Calls that a dead process left dispatched stay charged and are marked; returns how many.

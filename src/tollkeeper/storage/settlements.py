@@ -326,3 +326,9 @@ def read_row(row: Row) -> Settlement:
         created_ms=row["created_ms"],
         updated_ms=row["updated_ms"],
     )
+
+
+async def count_unfinished(database: Database) -> dict[tuple[str, str], int]:
+    """How many settlements have no final outcome, by network and state. Raises: StorageError."""
+    rows = await database.read(_QUERIES.count_unfinished())
+    return {(row["network"], row["state"]): row["settlements"] for row in rows}

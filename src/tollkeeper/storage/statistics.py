@@ -51,6 +51,14 @@ class Whose:
     owner_wallet: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Purchases granted, and those without an outcome by their state."""
+
+    purchases: int
+    unfinished: Mapping[str, int]
+
+
 class Statistics:
     """Statistics in one database."""
 
@@ -84,6 +92,12 @@ class Statistics:
         for row in await self._database.read(sales):
             bucket_of(row).add(Sums(purchases=row["purchases"], revenue_micro=row["revenue_micro"]))
         return buckets
+
+    async def totals(self) -> Totals:
+        """What was sold and what is under way, over all gates."""
+        sold = (await self._database.read(_Q.sold_in_all()))[0]["purchases"]
+        rows = await self._database.read(_Q.unfinished_purchases())
+        return Totals(sold, {"CLAIMED": 0, "PARKED": 0} | {row["state"]: row["purchases"] for row in rows})
 
     async def outstanding(self, whose: Whose, now_ms: int) -> Outstanding:
         """What buyers hold now."""

@@ -139,3 +139,7 @@ ORDER BY created_ms DESC, id DESC LIMIT :limit OFFSET :offset;
 SELECT COUNT(*) AS total FROM settlements
 WHERE ((:as_signer = 1 AND payer = :wallet) OR (:as_recipient = 1 AND pay_to = :wallet))
     AND (:network = '' OR network = :network);
+
+-- name: count_unfinished
+SELECT network, state, count(*) AS settlements FROM settlements
+WHERE state NOT IN ('CONFIRMED', 'FAILED') GROUP BY network, state;

@@ -69,3 +69,9 @@ SELECT count(*) AS total FROM requests WHERE gate_id = :gate_id AND (:outcome = 
 
 -- name: forget_requests
 DELETE FROM requests WHERE at_ms < :before_ms;
+
+-- name: sold_in_all
+SELECT coalesce(sum(purchases), 0) AS purchases FROM paygate_counters;
+
+-- name: unfinished_purchases
+SELECT state, count(*) AS purchases FROM purchases WHERE state IN ('CLAIMED', 'PARKED') GROUP BY state;

@@ -1,0 +1,116 @@
+"""The admin address: `/metrics`, apart from what the world reaches (contract 2).
+
+A process alone answers for itself. Of several workers each tells its numbers over a socket in the parent's own
+directory, and the parent puts them together. An address that is taken is no reason not to sell: it is logged, and
+the process goes on without metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.api import envelope, error_envelope, new_request_id
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.serving.http_server import HttpServer, ListenError, listen
+from tollkeeper.serving.measuring import CONTENT_TYPE, joined
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from tollkeeper.serving.access import Message, Receive, Send
+
+_LOG = structlog.get_logger("tollkeeper.serving")
+_DRAIN_SECONDS: Final = 1
+_TELL_SECONDS: Final = 5.0
+
+
+@asynccontextmanager
+async def serving_metrics(address: tuple[str, int] | None, text: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
+    """Answers GET /metrics with `text` at this address until the block ends; nothing where there is none."""
+    async with AsyncExitStack() as parts:
+        if address is not None:
+            try:
+                listening = listen(*address)
+            except ListenError as error:
+                _LOG.error("metrics_not_served", reason=str(error))
+            else:
+                parts.callback(listening.close)
+                server = HttpServer(_app(text), listening, drain_seconds=_DRAIN_SECONDS)
+                await parts.enter_async_context(server)
+                _LOG.info("metrics_served", url=server.url + "/metrics")
+        yield
+
+
+def _app(text: Callable[[], Awaitable[bytes]]) -> Callable[[Message, Receive, Send], Awaitable[None]]:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        del receive
+        request_id = new_request_id()
+        kind, body = b"application/json", b""
+        if scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
+            status, kind, body = 200, CONTENT_TYPE, await text()
+        elif scope["path"] == "/healthz":
+            status, body = 200, envelope({"status": "ok"})
+        else:
+            error = ApiError(Code.NOT_FOUND, "this address has /metrics and nothing else")
+            status, body = error.status, error_envelope(error, request_id)
+        headers = [
+            (b"content-type", kind),
+            (b"content-length", str(len(body)).encode()),
+            (b"x402-version", b"1"),
+            (b"x-request-id", request_id.encode()),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    return app
+
+
+def _bound(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)  # of a process that died in this place
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    return listening
+
+
+@asynccontextmanager
+async def telling_metrics(path: Path | None, text: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
+    """Tells whoever connects to this socket the metrics, until the block ends."""
+    if path is None:
+        yield
+        return
+
+    async def tell(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            writer.write(await text())
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(tell, sock=_bound(path))
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def told_metrics(paths: Mapping[str, Path]) -> bytes:
+    """The metrics of all these processes; of one that does not answer there are none."""
+
+    async def ask(path: Path) -> bytes:
+        try:
+            async with asyncio.timeout(_TELL_SECONDS):
+                reader, writer = await asyncio.open_unix_connection(path)
+                try:
+                    return await reader.read()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return b""
+
+    answers = await asyncio.gather(*(ask(path) for path in paths.values()))
+    return joined(dict(zip(paths, answers, strict=True)))
