@@ -7,6 +7,7 @@ body. It knows no route.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from datetime import UTC, datetime
@@ -69,6 +70,21 @@ def error_envelope(error: ApiError, request_id: str, also: Mapping[str, Any] | N
 def ok(body: Mapping[str, Any], *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A Litestar response with our envelope."""
     return Response(envelope(body), status_code=status, headers=headers, media_type="application/json")
+
+
+def unless_known(
+    request: Request[Any, Any, Any], body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Response[bytes]:
+    """The answer to a read, with an `ETag`; 304 where `If-None-Match` says that its caller has it (RFC 9110 13.1.2).
+
+    The tag is of the body without `timestamp`, which is another each time.
+    """
+    tag = f'"{hashlib.sha256(_ENCODE(body)).hexdigest()[:32]}"'
+    own = {"Cache-Control": "private, no-cache", **(headers or {}), "ETag": f"W/{tag}"}
+    known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
+    if tag in known or "*" in known:
+        return Response(b"", status_code=304, headers=own)
+    return ok(body, headers=own)
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:

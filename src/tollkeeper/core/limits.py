@@ -38,6 +38,9 @@ JSON_DEPTH: Final = 8
 JSON_INTEGER_DIGITS: Final = 80
 RESPONSE_MEMORY_SIZE_BYTES: Final = 1024 * 1024
 
+# Creates that may be sent again (contract 2)
+IDEMPOTENCY_KEPT_SECONDS: Final = 24 * 3600
+
 # Signed forwarding (contract 4.7)
 SIGNED_BODY_SIZE_BYTES: Final = 1024 * 1024
 SECRET_OVERLAP_SECONDS: Final = 24 * 3600

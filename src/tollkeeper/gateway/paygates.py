@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response, delete, get, post, put
 
-from tollkeeper.api import bearer_token, clock_ms, iso, json_body, ok, page_parameters, pagination, parse_json_object
+from tollkeeper.api import (
+    bearer_token,
+    clock_ms,
+    iso,
+    json_body,
+    ok,
+    page_parameters,
+    pagination,
+    parse_json_object,
+    unless_known,
+)
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.paygate_fields import HeaderAuthMode
 from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, Trust, parse_create, paygate_body, updated
 from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
+from tollkeeper.gateway.creating_once import check_key, creation_key
 from tollkeeper.gateway.ownership import management_hash, new_management_token
 from tollkeeper.gateway.uploads import is_form
+from tollkeeper.storage.creations import CreatedBeforeError
+from tollkeeper.storage.paygates import Once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +42,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.ownership import Caller, Ownership
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.gateway.uploads import Uploads
+    from tollkeeper.storage.creations import CreationKey
     from tollkeeper.storage.paygates import PayGates
 
 _MANAGEMENT_TOKEN_BYTES: Final = 32
@@ -50,10 +65,28 @@ class Management:
     default_network: str
     default_payment_address: str | None
 
-    async def create(self, bearer: str | None, body: dict[str, Any], file: StoredFile | None = None) -> dict[str, Any]:
-        """A new gate; without an owner its management token is in the answer, once, and so is a secret to sign with."""
+    async def create(
+        self, bearer: str | None, body: dict[str, Any], file: StoredFile | None = None, *, key: str | None = None
+    ) -> dict[str, Any]:
+        """A new gate; without an owner its management token is in the answer, once, and so is a secret to sign with.
+
+        `key`: the answer of an earlier request with it is given again, where that was the same one.
+        """
         caller = await self.ownership.caller(bearer)
         self.ownership.may_create(caller)
+        once = creation_key(key, caller, body, file)
+        known = None if once is None else await self.store.created_before(once, clock_ms())
+        if known is None:
+            try:
+                return await self._create(caller, body, file, once)
+            except CreatedBeforeError as before:
+                known = before.answer
+        answer: dict[str, Any] = json.loads(known)
+        return answer
+
+    async def _create(
+        self, caller: Caller, body: dict[str, Any], file: StoredFile | None, key: CreationKey | None
+    ) -> dict[str, Any]:
         defaults = CreateDefaults(
             self.default_network, self.default_payment_address, self._forbidden(), creator_wallet=caller.wallet
         )
@@ -68,11 +101,15 @@ class Management:
             token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
         hashed = None if token is None else management_hash(token)
         secret = self._new_secret() if new.fields["header_auth_mode"] is HeaderAuthMode.HMAC else None
-        gate = await self.store.create(new, caller.wallet, hashed, clock_ms(), secret)
         shown = {} if secret is None else _shown(secret)
         if token is not None:
             shown["managementToken"] = token
-        return {**self._body(gate, Counters()), **shown}
+
+        def answer(gate: PayGate) -> dict[str, Any]:
+            return {**self._body(gate, Counters()), **shown}
+
+        once = None if key is None else Once(key, lambda gate: json.dumps(answer(gate)).encode())
+        return answer(await self.store.create(new, caller.wallet, hashed, clock_ms(), secret, once))
 
     def _new_secret(self) -> HmacSecret:
         return new_secret(self.random_bytes(SECRET_SIZE_BYTES + KEY_ID_SIZE_BYTES))
@@ -223,15 +260,16 @@ def gate_id_of(request: HttpRequest) -> int:
 
 
 async def _create(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
-    bearer = bearer_token(request.headers)
+    bearer, key = bearer_token(request.headers), request.headers.get("idempotency-key")
+    check_key(key)  # before a file is read
     if not is_form(request.headers):
-        return await management.create(bearer, await json_body(request))
+        return await management.create(bearer, await json_body(request), key=key)
     await management.may_upload(bearer, None)
     form = await uploads.read(request.headers, request.stream())
     if form.file is None:
         raise missing("file")
     async with uploads.kept_if_sold(form.file):
-        return await management.create(bearer, form.fields, form.file)
+        return await management.create(bearer, form.fields, form.file, key=key)
 
 
 async def _update(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
@@ -256,12 +294,12 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
     async def page(request: HttpRequest) -> Response[bytes]:
         """Contract 2: newest first."""
         limit, offset = page_parameters(request.query_params)
-        return ok(await management.page(bearer_token(request.headers), limit, offset))
+        return unless_known(request, await management.page(bearer_token(request.headers), limit, offset))
 
     @get("/api/v1/paygates/{gate_id:str}", summary="Read a PayGate")
     async def read(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
-        return ok(await management.read(bearer_token(request.headers), gate_id_of(request)))
+        return unless_known(request, await management.read(bearer_token(request.headers), gate_id_of(request)))
 
     @put("/api/v1/paygates/{gate_id:str}", summary="Update a PayGate", request_max_body_size=None)
     async def update(request: HttpRequest) -> Response[bytes]:

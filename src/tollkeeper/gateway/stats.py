@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response, get
 
-from tollkeeper.api import bearer_token, clock_ms, iso, ok, page_parameters, pagination
+from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, unless_known
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.statistics import Outcome, parse_span, statistics_body
 from tollkeeper.gateway.paygates import gate_id_of
@@ -95,18 +95,20 @@ def stats_routes(reports: Reports) -> list[HTTPRouteHandler]:
     @get("/api/v1/stats", summary="Statistics of all your PayGates")
     async def of_all(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
-        return ok(await reports.of_all(bearer_token(request.headers), request.query_params))
+        return unless_known(request, await reports.of_all(bearer_token(request.headers), request.query_params))
 
     @get("/api/v1/paygates/{gate_id:str}/stats", summary="Statistics of a PayGate")
     async def of_gate(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
         gate_id = gate_id_of(request)
-        return ok(await reports.of_gate(bearer_token(request.headers), gate_id, request.query_params))
+        body = await reports.of_gate(bearer_token(request.headers), gate_id, request.query_params)
+        return unless_known(request, body)
 
     @get("/api/v1/paygates/{gate_id:str}/requests", summary="The requests at a PayGate")
     async def requests(request: HttpRequest) -> Response[bytes]:
         """Contract 2: newest first."""
         gate_id = gate_id_of(request)
-        return ok(await reports.requests(bearer_token(request.headers), gate_id, request.query_params))
+        body = await reports.requests(bearer_token(request.headers), gate_id, request.query_params)
+        return unless_known(request, body)
 
     return [of_all, of_gate, requests]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, get
 from litestar.params import FromPath
 
-from tollkeeper.api import bearer_token, iso, ok, page_parameters, pagination
+from tollkeeper.api import bearer_token, iso, ok, page_parameters, pagination, unless_known
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
@@ -44,7 +44,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         if prefers_csv(request.headers.get("accept", "")):
             return _table(items, total)
         page = pagination(total, limit, offset)
-        return ok({"success": True, "history": items, "pagination": page}, headers=_NEGOTIATED)
+        return unless_known(request, {"success": True, "history": items, "pagination": page}, _NEGOTIATED)
 
     @get("/api/v1/history/{settlement_id:str}", summary="One transaction")
     async def one(request: Request[Any, Any, Any], settlement_id: FromPath[str]) -> Response[bytes]:
@@ -56,7 +56,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         item = history_item(history_row(row, iso))
         if prefers_csv(request.headers.get("accept", "")):
             return _table([item], 1)
-        return ok(item, headers=_NEGOTIATED)
+        return unless_known(request, item, _NEGOTIATED)
 
     return [history, one]
 

@@ -6,7 +6,7 @@ another address. Purchases and credits are in `storage.purchases`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,6 +16,7 @@ from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
 from tollkeeper.core.paygate_fields import CreditBinding, HeaderAuthMode, OnFailure, Recipient, random_slug
 from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
 from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
+from tollkeeper.storage.creations import CreationKey, Creations
 from tollkeeper.storage.file_rows import file_of_row, give_up_files, keep_file
 from tollkeeper.storage.paygate_secrets import PayGateSecrets
 from tollkeeper.storage.queries import load_queries
@@ -35,6 +36,14 @@ _DECODE_HEADERS: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decod
 _FORMER_VERSIONS_MAX: Final = 100
 
 
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A create that may be sent again: its key, and what makes its answer."""
+
+    key: CreationKey
+    answer: Callable[[PayGate], bytes]
+
+
 class PayGates:
     """PayGates in one database. `random_bytes` makes slugs and the nonces of sealing."""
 
@@ -43,6 +52,7 @@ class PayGates:
         self._ring = ring
         self._random = random_bytes
         self._secrets = PayGateSecrets(ring, random_bytes)
+        self._creations = Creations(ring, random_bytes)
 
     async def create(
         self,
@@ -51,12 +61,24 @@ class PayGates:
         management_hash: bytes | None,
         now_ms: int,
         secret: HmacSecret | None = None,
+        once: Once | None = None,
     ) -> PayGate:
-        """Stores a new gate under a slug of its own, with its secret where it signs.
+        """Stores a new gate under a slug of its own, with its secret where it signs; and its answer, if it has a key.
 
-        Raises: CONFLICT when the owner's slug was ever taken.
+        Raises: CONFLICT when the owner's slug was ever taken; CreatedBeforeError where the key was used before.
         """
-        return await self._database.run(self._create(new, owner_wallet, management_hash, now_ms, secret))
+        creating = self._create(new, owner_wallet, management_hash, now_ms, secret)
+        return await self._database.run(creating if once is None else self._create_once(creating, once, now_ms))
+
+    async def created_before(self, key: CreationKey, now_ms: int) -> bytes | None:
+        """The answer of the create that came with this key. Raises: CONFLICT where that was another request."""
+        return await self._creations.find(self._database, key, now_ms)
+
+    def _create_once(self, creating: Unit[PayGate], once: Once, now_ms: int) -> Unit[PayGate]:
+        yield from self._creations.check(once.key, now_ms)
+        gate = yield from creating
+        yield from self._creations.keep(once.key, once.answer(gate), now_ms)
+        return gate
 
     def _create(
         self,

@@ -275,3 +275,17 @@ RETURNING remaining;
 
 -- name: slug_of_gate
 SELECT slug FROM paygates WHERE id = :id;
+
+-- Creates with an Idempotency-Key --------------------------------------------------------------------------------
+
+-- name: find_creation
+SELECT fingerprint, answer FROM creations WHERE scope = :scope AND key = :key AND created_ms > :since_ms;
+
+-- name: forget_creations
+DELETE FROM creations WHERE created_ms <= :since_ms;
+
+-- name: insert_creation
+INSERT INTO creations (scope, key, fingerprint, answer, created_ms)
+VALUES (:scope, :key, :fingerprint, :answer, :now_ms)
+ON CONFLICT DO NOTHING
+RETURNING key;

@@ -1,0 +1,45 @@
+"""Keys of creates that may be sent again, as callers send them (contract 2; draft-ietf-httpapi-idempotency-key-header).
+
+A key of a logged-in caller is that wallet's. Without a login all callers share their keys, so such a key must be long
+enough that nobody guesses it: the answer may hold the gate's management token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.errors import invalid
+from tollkeeper.storage.creations import CreationKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tollkeeper.core.downloads import StoredFile
+    from tollkeeper.gateway.ownership import Caller
+
+_NAME: Final = "Idempotency-Key"
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+UNGUESSABLE_LENGTH: Final = 16
+
+
+def check_key(key: str | None) -> None:
+    """Raises: INVALID_PARAMETER for text that is no key."""
+    if key is not None and _KEY.fullmatch(key) is None:
+        raise invalid(_NAME, f"{_NAME} must be 1 to 255 visible ASCII characters")
+
+
+def creation_key(
+    key: str | None, caller: Caller, body: Mapping[str, Any], file: StoredFile | None
+) -> CreationKey | None:
+    """The key of a create; None where none was sent. Raises: INVALID_PARAMETER."""
+    check_key(key)
+    if key is None:
+        return None
+    if caller.wallet is None and len(key) < UNGUESSABLE_LENGTH:
+        raise invalid(_NAME, f"without a login {_NAME} must have at least {UNGUESSABLE_LENGTH} characters")
+    content = None if file is None else [file.name, file.content_type, file.sha256, file.size_bytes]
+    fingerprint = hashlib.sha256(json.dumps([body, content], sort_keys=True).encode()).hexdigest()
+    return CreationKey(caller.wallet or "", key, fingerprint)

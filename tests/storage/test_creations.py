@@ -1,0 +1,57 @@
+"""Answers of creates are kept for a day, and no longer."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.sealing import KeyRing
+from tollkeeper.storage import open_database
+from tollkeeper.storage.creations import CreatedBeforeError, CreationKey, Creations
+from tollkeeper.storage.database import Unit
+
+DAY_MS = 24 * 3600 * 1000
+KEY = CreationKey("0xwallet", "key", "print")
+
+
+async def test_an_answer_is_known_for_a_day_and_then_its_key_is_free(tmp_path: Path) -> None:
+    creations = Creations(KeyRing("a", {"a": bytes(32)}), os.urandom)
+
+    def create(key: CreationKey, answer: bytes, now_ms: int) -> Unit[None]:
+        yield from creations.check(key, now_ms)
+        yield from creations.keep(key, answer, now_ms)
+
+    database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    try:
+        assert await creations.find(database, KEY, 0) is None
+        await database.run(create(KEY, b"first", 0))
+        assert await creations.find(database, KEY, DAY_MS - 1) == b"first"
+        with pytest.raises(CreatedBeforeError) as before:
+            await database.run(create(KEY, b"second", DAY_MS - 1))
+        assert before.value.answer == b"first"
+        with pytest.raises(ApiError) as refusal:
+            await database.run(create(replace(KEY, fingerprint="other"), b"second", 1))
+        assert refusal.value.code is Code.CONFLICT
+        assert await creations.find(database, replace(KEY, scope="another"), 1) is None
+        assert await creations.find(database, KEY, DAY_MS) is None
+        await database.run(create(KEY, b"third", DAY_MS))
+        assert await creations.find(database, KEY, DAY_MS) == b"third"
+    finally:
+        await database.close()
+
+
+async def test_of_two_that_race_one_is_told_to_come_again(tmp_path: Path) -> None:
+    creations = Creations(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    try:
+        await database.run(creations.keep(KEY, b"first", 0))
+        with pytest.raises(ApiError) as refusal:
+            await database.run(creations.keep(KEY, b"second", 0))
+        assert refusal.value.code is Code.CONFLICT
+        assert await creations.find(database, KEY, 0) == b"first"
+    finally:
+        await database.close()
