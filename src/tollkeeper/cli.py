@@ -31,7 +31,9 @@ database_app = typer.Typer(help="The database.", no_args_is_help=True)
 payments_app = typer.Typer(help="Payments.", no_args_is_help=True)
 config_app = typer.Typer(help="The configuration.", no_args_is_help=True)
 contracts_app = typer.Typer(help="Contracts of ours on a chain.", no_args_is_help=True)
+paygate_app = typer.Typer(help="PayGates, at a running gateway.", no_args_is_help=True)
 app.add_typer(database_app, name="db")
+app.add_typer(paygate_app, name="paygate")
 app.add_typer(config_app, name="config")
 app.add_typer(payments_app, name="payments")
 app.add_typer(contracts_app, name="contracts")
@@ -293,6 +295,47 @@ def honour_command(
     typer.echo(f"purchase      {done['purchaseId']}")
     typer.echo(f"credit token  {done['creditToken']}")
     typer.echo("Hand the credit token to the buyer: X-Credit-Token on each call. The payment header does not count.")
+
+
+@paygate_app.command("create")
+def create_command(
+    *,
+    gateway: Annotated[str, typer.Option(help="The gateway's URL.")] = "http://127.0.0.1:8402",
+    price: Annotated[str, typer.Option(help="USDC for one purchase, such as 0.50.")],
+    target: Annotated[str | None, typer.Option(help="The URL whose calls are sold.")] = None,
+    file: Annotated[Path | None, typer.Option(help="The file that is sold.", exists=True, dir_okay=False)] = None,
+    credit_count: Annotated[int, typer.Option("--credits", help="Calls or links for one purchase.", min=1)] = 1,
+    title: Annotated[str, typer.Option(help="What buyers read.")] = "",
+    key_file: Annotated[Path | None, typer.Option(help="The private key of the wallet that will own it.")] = None,
+) -> None:
+    """Put a price on a URL or on a file, and print the link that buyers call.
+
+    A file needs the wallet of its owner; it is sent while a bar shows how far it has come.
+
+    Example: tollkeeper paygate create --file report.pdf --price 0.50 --key-file wallet.key
+    """
+    import asyncio
+
+    from tollkeeper.client import RefusedError, make_paygate
+    from tollkeeper.core.keyring import parse_private_key
+    from tollkeeper.settings import read_secret_file
+
+    if (target is None) == (file is None):
+        raise typer.BadParameter("give either --target or --file")
+    if file is not None and key_file is None:
+        raise typer.BadParameter("a file needs --key-file: it belongs to a wallet")
+    try:
+        key = None if key_file is None else parse_private_key(read_secret_file(key_file)).reveal()
+    except ValueError as error:
+        raise typer.BadParameter(f"--key-file: {error}") from None
+    fields = {"price": price, "credits": credit_count, "title": title}
+    try:
+        made = asyncio.run(make_paygate(gateway.rstrip("/"), key, fields, target or file or ""))
+    except (RefusedError, OSError) as error:
+        _refuse(str(error), code=EXIT_FAILED)
+    typer.echo(made["accessUrl"])
+    if "managementToken" in made:
+        typer.echo(f"managementToken (shown once): {made['managementToken']}")
 
 
 @app.command("sandbox")

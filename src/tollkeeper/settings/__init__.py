@@ -19,7 +19,7 @@ from tollkeeper.settings.model import (
     Settings,
     SettingsError,
 )
-from tollkeeper.settings.sources import CONFIG_VARIABLE, FILE_NAME, find_config, wants_colours
+from tollkeeper.settings.sources import CONFIG_VARIABLE, FILE_NAME, find_config, read_secret_file, wants_colours
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -38,5 +38,6 @@ __all__ = [
     "find_config",
     "inspect_settings",
     "load_settings",
+    "read_secret_file",
     "wants_colours",
 ]

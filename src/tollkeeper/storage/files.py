@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-CHUNK_SIZE_BYTES: Final = 1024 * 1024
+CHUNK_SIZE_BYTES: Final = 256 * 1024
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
