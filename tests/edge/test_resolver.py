@@ -12,7 +12,7 @@ from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import forwarder, serves, sized, target
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.addresses import CACHED_HOSTS_MAX, Lookup, Resolver
+from tollkeeper.edge.addresses import CACHED_HOSTS_MAX, Lookup, OwnPlace, Resolver, is_of_this_machine
 
 
 class Clock:
@@ -206,3 +206,34 @@ async def test_a_kept_connection_serves_only_the_address_that_the_name_has_now()
             await code_of(forward(edge, ForwardRequest(named(old.port), "GET", []), b"")) is Code.UPSTREAM_UNREACHABLE
         )
         assert len(old.heads) == 1
+
+
+@pytest.mark.parametrize(
+    ("public_url", "target_url"),
+    [
+        ("https://pay.example", "https://pay.example/api/v1/paygates"),
+        ("https://pay.example", "https://PAY.example:443/"),
+        ("https://pay.example", "http://pay.example:443/"),
+        ("http://8.8.4.4:8402", "http://8.8.4.4:8402/"),
+        ("http://[2606:4700::0001]:8402", "http://[2606:4700:0::1]:8402/"),
+    ],
+)
+async def test_the_gateway_itself_is_no_target(public_url: str, target_url: str) -> None:
+    own = OwnPlace.of(public_url, 8402)
+    resolver = Resolver(allow_private=False, own=own, lookup=Names(["8.8.8.8"]))
+    assert await code_of(resolver.check_target(target_url)) is Code.INVALID_PARAMETER
+    assert await code_of(resolver.resolve(own.host, own.port)) is Code.UPSTREAM_BLOCKED
+    # Another port of its host is somebody else's, and so is its port on another machine.
+    assert (await resolver.check_target("http://pay.example:8080/")).port == 8080
+    assert (await resolver.check_target("http://8.8.8.8:8402/")).port == 8402
+
+
+async def test_in_development_the_gateway_may_be_its_own_target() -> None:
+    resolver = Resolver(allow_private=True, own=OwnPlace.of("http://127.0.0.1:8402", 8402))
+    assert await resolver.resolve("127.0.0.1", 8402) == ["127.0.0.1"]
+
+
+def test_addresses_of_this_machine_are_known() -> None:
+    assert is_of_this_machine("127.0.0.1")
+    assert not is_of_this_machine("8.8.8.8")
+    assert not is_of_this_machine("2606:4700::1111")

@@ -1,7 +1,8 @@
 """Resolves a target's host and lets through only addresses that a target may be at (contract 3.4, security A-41).
 
 One refused address refuses the host. The caller connects to an address that was returned here, so that a name which
-changes between check and connect changes nothing. The judgement itself is `tollkeeper.core.addresses`.
+changes between check and connect changes nothing. The judgement itself is `tollkeeper.core.addresses`; what the
+gateway's own place is on this machine is known here.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
-from tollkeeper.core.addresses import FIELD, TargetUrl, check_target_url, is_target_address, parse_address
+from tollkeeper.core.addresses import (
+    DEFAULT_PORTS,
+    FIELD,
+    TargetUrl,
+    check_target_url,
+    is_target_address,
+    parse_address,
+)
 from tollkeeper.core.errors import ApiError, Code, invalid
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses as text; raises OSError
@@ -26,16 +35,40 @@ CALL_THREADS: Final = 32
 CHECK_THREADS: Final = 8
 
 
+@dataclass(frozen=True, slots=True)
+class OwnPlace:
+    """Where the gateway itself is: host and port of its public URL, and the port that it listens on."""
+
+    host: str
+    port: int
+    listening_port: int | None = None
+
+    @staticmethod
+    def of(public_url: str, listening_port: int | None) -> OwnPlace:
+        """The place of a gateway with this URL, an origin."""
+        parts = urlsplit(public_url)
+        host = parts.hostname or ""
+        return OwnPlace(str(parse_address(host) or host), parts.port or DEFAULT_PORTS[parts.scheme], listening_port)
+
+    def is_at(self, host: str, port: int, addresses: list[str]) -> bool:
+        """Whether a target with this host, at these addresses, would be the gateway."""
+        if (host, port) == (self.host, self.port):
+            return True
+        return port == self.listening_port and any(is_of_this_machine(address) for address in addresses)
+
+
 @dataclass(slots=True)
 class Resolver:
     """Resolves hosts under one policy, remembering an answer for a few seconds.
 
-    `allow_private` as in `core.addresses.is_target_address`; `lookup` and `clock` (seconds, monotonic) are for tests.
+    `allow_private` as in `core.addresses.is_target_address`; without it nothing is resolved that is the gateway's `own`
+    place. `lookup` and `clock` (seconds, monotonic) are for tests.
     Lookups of one host at one time are one lookup. Those of `check_target`, which cost their asker nothing, have
     threads apart from those of calls, so that hosts whose name servers are silent cannot stop the calls.
     """
 
     allow_private: bool
+    own: OwnPlace | None = None
     lookup: Lookup | None = None
     clock: Callable[[], float] = time.monotonic
     _cache: dict[str, tuple[float, list[str]]] = field(default_factory=dict)
@@ -57,13 +90,14 @@ class Resolver:
 
         Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers.
         """
-        return await self._resolve(host, port, self._call_threads)
+        return self._elsewhere(host, port, await self._resolve(host, port, self._call_threads))
 
     async def check_target(self, url: str) -> TargetUrl:
         """`url` taken apart and its host resolved, as on create and update. Raises INVALID_PARAMETER."""
         target = check_target_url(url, allow_private=self.allow_private)
         try:
-            await self._resolve(target.host, target.port, self._check_threads)
+            addresses = await self._resolve(target.host, target.port, self._check_threads)
+            self._elsewhere(target.host, target.port, addresses)
         except ApiError as refusal:
             raise invalid(FIELD, f"{FIELD}: {refusal.message}") from None
         return target
@@ -72,6 +106,12 @@ class Resolver:
         """End the lookup threads."""
         self._call_threads.shutdown(wait=False, cancel_futures=True)
         self._check_threads.shutdown(wait=False, cancel_futures=True)
+
+    def _elsewhere(self, host: str, port: int, addresses: list[str]) -> list[str]:
+        """The addresses, which are not the gateway's own. Raises UPSTREAM_BLOCKED."""
+        if self.own is not None and not self.allow_private and self.own.is_at(host, port, addresses):
+            raise ApiError(Code.UPSTREAM_BLOCKED, "the target is this gateway itself")
+        return addresses
 
     async def _resolve(self, host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
         known = self.cached(host)
@@ -117,6 +157,17 @@ async def _system_lookup(host: str, port: int, threads: ThreadPoolExecutor) -> l
         threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     )
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def is_of_this_machine(address: str) -> bool:
+    """Whether `address` is one of this machine's own. Asks the routing table, sends nothing."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        try:
+            unsent.connect((address, 9))
+        except OSError:
+            return False  # there is no way to it, so it is not here
+        # What is sent to an own address is sent from it.
+        return parse_address(str(unsent.getsockname()[0])) == parse_address(address)
 
 
 def _unresolved() -> ApiError:

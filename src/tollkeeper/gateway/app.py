@@ -23,7 +23,7 @@ from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS, REQUEST_LOG_DAYS
 from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.edge.addresses import Resolver
+from tollkeeper.edge.addresses import OwnPlace, Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway.access import Access
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
@@ -72,7 +72,8 @@ class GatewayConfig:
     """The gateway's settings. `public_url` is without a slash at its end.
 
     `hub_url` is the hub's public URL, where buyers are told to follow a payment. `token_keys` make credit tokens: the
-    first one now, the others before. `clients` tells whose request came through a proxy.
+    first one now, the others before. `clients` tells whose request came through a proxy. `listening_port` is refused to
+    targets at this machine's addresses.
     """
 
     public_url: str
@@ -91,6 +92,7 @@ class GatewayConfig:
     body_limit_bytes: int = BODY_LIMIT_BYTES
     limits: RequestLimits = field(default_factory=RequestLimits)
     clients: ClientAddresses = field(default_factory=ClientAddresses)
+    listening_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,9 @@ class Gateway:
         self.paygates = PayGates(database, config.key_ring, random_bytes)
         self.purchases = Purchases(database, config.key_ring, random_bytes)
         statistics = Statistics(database)
-        self.resolver = Resolver(allow_private=config.allow_private_targets)
+        self.resolver = Resolver(
+            allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url, config.listening_port)
+        )
         self._forwarder = Forwarder(self.resolver)
         self.traffic = Traffic(self.paygates, self.purchases, statistics, clock_ms, config.request_log_days)
         self.gates = Gates(

@@ -238,6 +238,7 @@ async def _open_gateway(
         request_log_days=settings.request_log_days,
         limits=settings.request_limits,
         clients=ClientAddresses(settings.trusted_proxies),
+        listening_port=settings.port,
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
