@@ -36,6 +36,7 @@ from tests.ssrf.vectors import (
     corpus,
 )
 from tollkeeper.core.configuration import PublicUrl
+from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.edge.addresses import CACHE_SECONDS
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm_node import EvmNode
@@ -248,7 +249,12 @@ async def opened(folder: Path) -> AsyncIterator[Trial]:
         database = folder / "gateway.db"
         public_url = PublicUrl(f"http://{OWN}:{port}", OWN)
         settings = settings_for(
-            node.url, database, f"http://127.0.0.1:{port}", public_url=public_url, allow_private_targets=False
+            node.url,
+            database,
+            f"http://127.0.0.1:{port}",
+            public_url=public_url,
+            allow_private_targets=False,
+            request_limits=RequestLimits(0, 0, 0, 0),
         )
         app = await parts.enter_async_context(compose(settings))
         await parts.enter_async_context(HttpServer(app, listening, drain_seconds=5))
