@@ -42,6 +42,14 @@ async def test_a_create_that_is_sent_again_makes_one_gate_and_has_one_answer(mar
     assert other.json()["id"] != first.json()["id"]
 
 
+async def test_a_price_that_is_a_json_number_is_created_once_too(market: Market) -> None:
+    key = secrets.token_hex(16)
+    first, again = await create(market, key, price=0.25), await create(market, key, price=0.25)
+    assert (first.status, first.json()["price"]) == (201, "0.25")
+    assert (again.status, again.json()["id"]) == (201, first.json()["id"])
+    assert (await create(market, key, price=0.5)).status == 409
+
+
 async def test_creates_at_the_same_time_make_one_gate(market: Market) -> None:
     key = secrets.token_hex(16)
     answers = await asyncio.gather(*(create(market, key) for _ in range(20)))

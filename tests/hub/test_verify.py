@@ -247,6 +247,30 @@ async def test_a_missing_or_unreadable_field_is_a_400_that_names_it(
         assert answer.body["error"]["type"] == "validation"
 
 
+@pytest.mark.parametrize("path", ["/verify", "/settle"])
+@pytest.mark.parametrize("kind", [{"scheme": "upto"}, {"network": "ethereum"}])
+async def test_a_kind_that_is_not_ours_is_refused_by_a_reason_only_where_the_rest_is_readable(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest, path: str, kind: dict[str, str]
+) -> None:
+    payment = new_payment(embedded_chain)
+    body = with_payment(payment, payload={"of": "its own"}, **kind)
+    assert (await hub.post(path, body)).status == 200
+    for field in (field for field in MISSING if field[:2] != ("paymentPayload", "payload")):
+        answer = await hub.post(path, without(body, *field))
+        assert (answer.status, answer.code) == (400, "MISSING_PARAMETER"), field
+    for amount in ("", "0.01", 10_000):
+        answer = await hub.post(path, changed(body, amount, "paymentRequirements", "maxAmountRequired"))
+        assert (answer.status, answer.code) == (400, "INVALID_AMOUNT"), amount
+
+
+async def test_an_unreadable_idempotency_key_is_refused_whatever_it_came_with(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    body = with_payment(new_payment(embedded_chain), scheme="upto")
+    answer = await hub.post("/settle", body, Idempotency_Key="")
+    assert (answer.status, answer.code) == (400, "INVALID_PARAMETER")
+
+
 async def test_options_of_settle_are_booleans(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
     for field, value in (("confirm", "true"), ("useDbId", 1), ("purchaseData", [])):
         answer = await hub.post("/settle", new_payment(embedded_chain).asking(**{field: value}))

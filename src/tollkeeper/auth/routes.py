@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
-from litestar import Request, Response, get, post
+from litestar import Request, Response
 
 from tollkeeper.api import bearer_token, iso, json_body, ok, read_body, string_field
+from tollkeeper.auth import operations
 from tollkeeper.core.errors import missing
 from tollkeeper.core.wallets import shown_address
+from tollkeeper.describing import route
 
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
@@ -32,7 +34,7 @@ def auth_routes(auth: Auth) -> list[HTTPRouteHandler]:
 
 
 def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
-    @get("/api/v1/auth/message", summary="The message to sign for a login")
+    @route(operations.MESSAGE)
     async def message(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.2: EIP-4361 text for `walletAddress`."""
         wallet_address = request.query_params.get("walletAddress")
@@ -40,14 +42,14 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
             raise missing("walletAddress")
         return ok({"message": await auth.message(wallet_address)}, headers=_NO_STORE)
 
-    @post("/api/v1/auth/login", summary="Log in with a signed message", status_code=200)
+    @route(operations.LOGIN)
     async def login(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.2: `message` and `signature` for a pair of tokens."""
         body = await json_body(request)
         done = await auth.login(string_field(body, "message"), string_field(body, "signature"))
         return ok({**_pair_body(done.tokens), "user": user_body(done.user)}, headers=_NO_STORE)
 
-    @post("/api/v1/auth/refresh", summary="A new pair of tokens", status_code=200)
+    @route(operations.REFRESH)
     async def refresh(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.2: `refreshToken`, good for one use."""
         pair = await auth.refresh(string_field(await json_body(request), "refreshToken"))
@@ -57,14 +59,14 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
 
 
 def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:
-    @get("/api/v1/auth/me", summary="The current user")
+    @route(operations.ME)
     async def me(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 2: the user's fields at the top and again under `user`."""
         session = await auth.authenticate(bearer_token(request.headers))
         user = user_body(await auth.user(session))
         return ok({**user, "user": user}, headers=_NO_STORE)
 
-    @post("/api/v1/auth/logout", summary="End this login", status_code=200)
+    @route(operations.LOGOUT)
     async def logout(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 2: ends the refresh family and the access tokens of this login."""
         await auth.logout(await auth.authenticate(bearer_token(request.headers)))
@@ -74,12 +76,12 @@ def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:
 
 
 def _verifier_routes(auth: Auth) -> list[HTTPRouteHandler]:
-    @post("/api/v1/auth/introspect", summary="Whether an access token is in force", status_code=200)
+    @route(operations.INTROSPECT)
     async def introspect(request: Request[Any, Any, Any]) -> Response[bytes]:
         """RFC 7662: `token`, as JSON or as a form."""
         return ok(await auth.introspect(await _token_field(request)), headers=_NO_STORE)
 
-    @get("/.well-known/jwks.json", summary="The public keys of access tokens")
+    @route(operations.JWKS)
     async def jwks() -> Response[bytes]:
         """RFC 7517: every key that may have signed a token still in force."""
         return ok(auth.jwks(), headers={"Cache-Control": "public, max-age=300"})

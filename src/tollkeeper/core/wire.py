@@ -168,15 +168,19 @@ def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT; an unsupported version, scheme or
     network is not an error here.
     """
+    version, scheme, network = parse_payment_kind(body, path)
+    return Payment(version, scheme, network, parse_payload(_object(body, "payload", path), f"{path}payload."))
+
+
+def parse_payment_kind(body: dict[str, Any], path: str = "") -> tuple[int, str, str]:
+    """A payment's version, scheme and network, which say how its payload is to be read.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER.
+    """
     version = _member(body, "x402Version", path)
     if type(version) is not int:
         raise invalid(f"{path}x402Version", f"{path}x402Version must be an integer")
-    return Payment(
-        x402_version=version,
-        scheme=_text(body, "scheme", path),
-        network=_text(body, "network", path),
-        payload=parse_payload(_object(body, "payload", path), f"{path}payload."),
-    )
+    return version, _text(body, "scheme", path), _text(body, "network", path)
 
 
 def decode_payment_header(header: bytes) -> Payment:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from litestar import Litestar, Request, Response, asgi, get
+from litestar import Litestar, Request, Response, asgi
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
@@ -23,10 +23,13 @@ from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS, REQUEST_LOG_DAYS
 from tollkeeper.core.rate_limits import RequestLimits
+from tollkeeper.describing import description_routes, route
 from tollkeeper.edge.addresses import OwnPlace, Resolver
 from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.gateway import operations, schemas
 from tollkeeper.gateway.access import Access
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
+from tollkeeper.gateway.calls_described import CALLS
 from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.completer import Completer
 from tollkeeper.gateway.credits import credit_routes
@@ -340,12 +343,12 @@ def _files(config: GatewayConfig, database: Database, store: FileStore) -> Files
 def create_app(gateway: Gateway) -> ASGIApp:
     """The ASGI application: everything but the calls of PayGates."""
 
-    @get("/healthz", summary="Is the process alive?")
+    @route(operations.HEALTH)
     async def healthz() -> Response[bytes]:
         """Contract 2."""
         return ok({"status": "ok"})
 
-    @get("/readyz", summary="Can the gateway do its work?")
+    @route(operations.READY)
     async def readyz(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 2: database and hub."""
         del request
@@ -359,17 +362,20 @@ def create_app(gateway: Gateway) -> ASGIApp:
         """Contract 4.8."""
         await gateway.files.serve(scope, receive, send)
 
+    handlers = [
+        healthz,
+        readyz,
+        *auth_routes(gateway.auth),
+        *paygate_routes(gateway.management, gateway.uploads),
+        *credit_routes(gateway.purchases, gateway.proofs, gateway.auth, gateway.config.token_keys),
+        *stats_routes(gateway.reports),
+        *transfer_routes(gateway.transfers),
+    ]
+    described = description_routes(
+        "Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, schemas.SCHEMAS, (Code.RATE_LIMITED,)
+    )
     management = Litestar(
-        route_handlers=[
-            download,
-            healthz,
-            readyz,
-            *auth_routes(gateway.auth),
-            *paygate_routes(gateway.management, gateway.uploads),
-            *credit_routes(gateway.purchases, gateway.proofs, gateway.auth, gateway.config.token_keys),
-            *stats_routes(gateway.reports),
-            *transfer_routes(gateway.transfers),
-        ],
+        route_handlers=[download, *described, *handlers],
         exception_handlers={Exception: refused},
         openapi_config=None,
         logging_config=None,

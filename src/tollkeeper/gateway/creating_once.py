@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tollkeeper.core.downloads import StoredFile
+    from tollkeeper.core.strict_json import NumberText
     from tollkeeper.gateway.ownership import Caller
 
 _NAME: Final = "Idempotency-Key"
@@ -41,5 +42,9 @@ def creation_key(
     if caller.wallet is None and len(key) < UNGUESSABLE_LENGTH:
         raise invalid(_NAME, f"without a login {_NAME} must have at least {UNGUESSABLE_LENGTH} characters")
     content = None if file is None else [file.name, file.content_type, file.sha256, file.size_bytes]
-    fingerprint = hashlib.sha256(json.dumps([body, content], sort_keys=True).encode()).hexdigest()
+    fingerprint = hashlib.sha256(json.dumps([body, content], sort_keys=True, default=_text).encode()).hexdigest()
     return CreationKey(caller.wallet or "", key, fingerprint)
+
+
+def _text(number: NumberText) -> str:
+    return number.text  # a price that is no whole number is kept as it was written

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from litestar import Request, Response, get
+from litestar import Request, Response
 
 from tollkeeper.api import bearer_token, clock_ms, iso, ok
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
+from tollkeeper.describing import route
+from tollkeeper.gateway import operations
 from tollkeeper.gateway.ownership import login_required
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def credit_routes(
             return []
         return [_balance(purchase, await purchases.slug_of(purchase.gate_id))]
 
-    @get("/api/v1/credits", summary="Credits that a payment, a token or a wallet holds")
+    @route(operations.CREDITS)
     async def credits_held(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 2: free; spends nothing."""
         return ok({"data": await held(request)}, headers={"Cache-Control": "no-store"})

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from litestar import Request, Response, delete, get, post, put
+from litestar import Request, Response
 
 from tollkeeper.api import (
     bearer_token,
@@ -23,6 +23,8 @@ from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.paygate_fields import HeaderAuthMode
 from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, Trust, parse_create, paygate_body, updated
 from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
+from tollkeeper.describing import route
+from tollkeeper.gateway import operations
 from tollkeeper.gateway.creating_once import check_key, creation_key
 from tollkeeper.gateway.ownership import management_hash, new_management_token
 from tollkeeper.gateway.uploads import is_form
@@ -285,28 +287,28 @@ async def _update(management: Management, uploads: Uploads, request: HttpRequest
 def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHandler]:
     """The route handlers."""
 
-    @post("/api/v1/paygates", summary="Create a PayGate", status_code=201, request_max_body_size=None)
+    @route(operations.CREATE, request_max_body_size=None)
     async def create(request: HttpRequest) -> Response[bytes]:
         """Contract 3.1, 3.2; with a file as a form (4.8)."""
         return ok(await _create(management, uploads, request), status=201)
 
-    @get("/api/v1/paygates", summary="List your PayGates")
+    @route(operations.PAGE)
     async def page(request: HttpRequest) -> Response[bytes]:
         """Contract 2: newest first."""
         limit, offset = page_parameters(request.query_params)
         return unless_known(request, await management.page(bearer_token(request.headers), limit, offset))
 
-    @get("/api/v1/paygates/{gate_id:str}", summary="Read a PayGate")
+    @route(operations.READ)
     async def read(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
         return unless_known(request, await management.read(bearer_token(request.headers), gate_id_of(request)))
 
-    @put("/api/v1/paygates/{gate_id:str}", summary="Update a PayGate", request_max_body_size=None)
+    @route(operations.UPDATE, request_max_body_size=None)
     async def update(request: HttpRequest) -> Response[bytes]:
         """Contract 3.3: any subset, one transaction; with a file as a form."""
         return ok(await _update(management, uploads, request))
 
-    @post("/api/v1/paygates/{gate_id:str}/claim", summary="Claim an ownerless PayGate", status_code=200)
+    @route(operations.CLAIM)
     async def claim(request: HttpRequest) -> Response[bytes]:
         """Contract 3.2."""
         gate_id = gate_id_of(request)
@@ -316,13 +318,13 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
             raise invalid("managementToken", "managementToken must be a string")
         return ok(await management.claim(bearer_token(request.headers), gate_id, token))
 
-    @post("/api/v1/paygates/{gate_id:str}/secret", summary="Replace a PayGate's HMAC secret", status_code=200)
+    @route(operations.REPLACE_SECRET)
     async def replace_secret(request: HttpRequest) -> Response[bytes]:
         """Contract 2, 4.7: shown once."""
         secret = await management.replace_secret(bearer_token(request.headers), gate_id_of(request))
         return ok(secret, headers={"Cache-Control": "no-store"})
 
-    @delete("/api/v1/paygates/{gate_id:str}", summary="Delete a PayGate", status_code=200)
+    @route(operations.DELETE)
     async def remove(request: HttpRequest) -> Response[bytes]:
         """Contract 2: soft; the answer says how many bought credits it voids."""
         return ok(await management.delete(bearer_token(request.headers), gate_id_of(request)))

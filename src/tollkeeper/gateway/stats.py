@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from litestar import Request, Response, get
+from litestar import Request, Response
 
 from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, unless_known
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.statistics import Outcome, parse_span, statistics_body
+from tollkeeper.describing import route
+from tollkeeper.gateway import operations
 from tollkeeper.gateway.paygates import gate_id_of
 from tollkeeper.storage.statistics import Whose
 
@@ -92,19 +94,19 @@ def parse_time(text: str) -> int | None:
 def stats_routes(reports: Reports) -> list[HTTPRouteHandler]:
     """The route handlers."""
 
-    @get("/api/v1/stats", summary="Statistics of all your PayGates")
+    @route(operations.ALL_STATISTICS)
     async def of_all(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
         return unless_known(request, await reports.of_all(bearer_token(request.headers), request.query_params))
 
-    @get("/api/v1/paygates/{gate_id:str}/stats", summary="Statistics of a PayGate")
+    @route(operations.GATE_STATISTICS)
     async def of_gate(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
         gate_id = gate_id_of(request)
         body = await reports.of_gate(bearer_token(request.headers), gate_id, request.query_params)
         return unless_known(request, body)
 
-    @get("/api/v1/paygates/{gate_id:str}/requests", summary="The requests at a PayGate")
+    @route(operations.REQUESTS)
     async def requests(request: HttpRequest) -> Response[bytes]:
         """Contract 2: newest first."""
         gate_id = gate_id_of(request)

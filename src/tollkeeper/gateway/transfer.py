@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from litestar import Request, Response, post
+from litestar import Request, Response
 
 from tollkeeper.api import clock_ms, iso, json_body, new_request_id, ok, string_field
 from tollkeeper.core.challenge import Profile, profile_of, transfer_challenge
@@ -30,6 +30,8 @@ from tollkeeper.core.wire import (
     encode_header,
     parse_payload,
 )
+from tollkeeper.describing import route
+from tollkeeper.gateway import operations
 from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, unavailable
 from tollkeeper.gateway.transfer_fee import FeeSpentError
 
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.gateway.transfer_fee import TransferFees
 
-PATH: Final = "/api/v1/transfer"
 API_VERSION: Final = "v1"
 _OPEN_MAX: Final = 10_000
 _NO_STORE: Final = {"Cache-Control": "no-store"}
@@ -106,14 +107,20 @@ class DirectTransfers:
         """The 402 that asks for the body's own transfer, or for the fee."""
         if self.fees is not None:
             return transfer_challenge(
-                wish.asset, self.fees.pay_to, self.fees.fee_micro, self.public_url + PATH, API_VERSION
+                wish.asset,
+                self.fees.pay_to,
+                self.fees.fee_micro,
+                self.public_url + operations.TRANSFER.path,
+                API_VERSION,
             )
         return self.own_terms(wish)
 
     def own_terms(self, wish: Wish) -> Challenge:
         """The body's own transfer as a payment."""
         terms = wish.authorization
-        return transfer_challenge(wish.asset, terms.pay_to, terms.value, self.public_url + PATH, API_VERSION)
+        return transfer_challenge(
+            wish.asset, terms.pay_to, terms.value, self.public_url + operations.TRANSFER.path, API_VERSION
+        )
 
     def read_payment(self, wish: Wish, headers: Sequence[str]) -> Payment:
         """The payment, good in form and for this transfer; its signature is the hub's to judge.
@@ -223,7 +230,7 @@ class DirectTransfers:
 def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
     """The route handler."""
 
-    @post(PATH, summary="Direct transfer of USDC", status_code=200)
+    @route(operations.TRANSFER)
     async def transfer(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 8: 402 without a payment, the hub's transfer body with one."""
         wish = transfers.read(await json_body(request))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import structlog
-from litestar import Litestar, Request, Response, get
+from litestar import Litestar, Request, Response
 
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
@@ -22,6 +22,8 @@ from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
+from tollkeeper.describing import description_routes, route
+from tollkeeper.hub import operations
 from tollkeeper.hub.accounts import Account, AnyAccount
 from tollkeeper.hub.company import Company
 from tollkeeper.hub.completer import Completer, open_account
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 API_PREFIX: Final = "/api/v1"
 # Where Litestar's routes have no prefix; everything else it knows under /api/v1.
-_UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/")
+_UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/", "/openapi.json", "/docs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +241,12 @@ def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
 
 
 def _litestar(hub: Hub) -> Litestar:
-    @get("/healthz", summary="Liveness")
+    @route(operations.HEALTH)
     async def healthz() -> Response[bytes]:
         """The process serves requests."""
         return ok({"status": "ok"})
 
-    @get("/readyz", summary="Readiness")
+    @route(operations.READY)
     async def readyz() -> Response[bytes]:
         """Database and one node per network answer; otherwise 503, with what is missing."""
         problems = await hub.unreadiness()
@@ -255,14 +257,16 @@ def _litestar(hub: Hub) -> Litestar:
     def unhandled(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         return refused(request, error)
 
+    handlers = [
+        *auth_routes(hub.auth),
+        *history_routes(hub.database, hub.auth),
+        *status_routes(hub.database),
+        healthz,
+        readyz,
+    ]
+    described = description_routes("Tollkeeper hub", hub.public_url, handlers, operations.HOT, operations.SCHEMAS)
     return Litestar(
-        route_handlers=[
-            *auth_routes(hub.auth),
-            *history_routes(hub.database, hub.auth),
-            *status_routes(hub.database),
-            healthz,
-            readyz,
-        ],
+        route_handlers=[*described, *handlers],
         exception_handlers={Exception: unhandled},
         openapi_config=None,
         logging_config=None,
@@ -277,11 +281,10 @@ class Dispatcher:
         self._rest = rest
         self._manages_hub = manages_hub
         facilitator = hub.facilitator
+        handlers = (facilitator.supported, facilitator.verify, facilitator.settle, hub.transfers.transfer)
         self._hot = {
-            "/supported": ("GET", facilitator.supported),
-            "/verify": ("POST", facilitator.verify),
-            "/settle": ("POST", facilitator.settle),
-            "/transfer": ("POST", hub.transfers.transfer),
+            operation.path: (operation.method.upper(), handler)
+            for operation, handler in zip(operations.HOT, handlers, strict=True)
         }
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:  # noqa: ANN401 - of any ASGI kind

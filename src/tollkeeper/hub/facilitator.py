@@ -22,7 +22,7 @@ from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment
 from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachable
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, Outcome, requirements_hash
-from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_settle_options, read_plain
+from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_kind, parse_settle_options, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -85,10 +85,10 @@ class Facilitator:
         body = parse_json_object(data)
         headers = read_headers(scope)
         asked = _readable(body, self._assets())
+        options = parse_settle_options(body, None if isinstance(asked, Check) else asked, headers)
         if isinstance(asked, Check):
             await send_answer(send, 200, envelope(_refused_unread(body, asked)))
             return
-        options = parse_settle_options(body, asked, headers)
         signature = read_gateway_signature(
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
@@ -192,13 +192,11 @@ def read_headers(scope: HTTPScope) -> Headers:
 
 def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> Asked | Check:
     """The request; or, for a scheme or network that is not ours, that check: its payload may have any shape."""
-    payment = body.get("paymentPayload")
-    if isinstance(payment, dict) and isinstance(body.get("paymentRequirements"), dict):
-        scheme, network = payment.get("scheme"), payment.get("network")
-        if isinstance(scheme, str) and scheme != SCHEME:
-            return Check("scheme", ok=False, reason=Reason.SCHEME, expected=SCHEME, actual=scheme)
-        if isinstance(network, str) and ALIASES.get(network, network) not in NETWORKS:
-            return Check("network", ok=False, reason=Reason.NETWORK, expected=sorted(assets), actual=network)
+    scheme, network, _ = parse_kind(body)
+    if scheme != SCHEME:
+        return Check("scheme", ok=False, reason=Reason.SCHEME, expected=SCHEME, actual=scheme)
+    if ALIASES.get(network, network) not in NETWORKS:
+        return Check("network", ok=False, reason=Reason.NETWORK, expected=sorted(assets), actual=network)
     return parse_asked(body)
 
 
@@ -241,13 +239,13 @@ def settled_body(payment: Payment, amount: int, outcome: Outcome, *, use_db_id: 
 
 
 def _refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
-    network, amount = body["paymentPayload"].get("network"), body["paymentRequirements"].get("maxAmountRequired")
+    _, network, requirements = parse_kind(body)
     return {
         "success": False,
         "status": "failed",
         "transaction": "",
-        "network": network if isinstance(network, str) else "",
-        "amount": amount if isinstance(amount, str) else "0",
+        "network": network,
+        "amount": str(requirements.amount),
         "payer": None,
         "errorReason": failed.reason.value,
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from litestar import Request, Response, get
+from litestar import Request, Response
 from litestar.params import FromPath
 
 from tollkeeper.api import bearer_token, iso, ok, page_parameters, pagination, unless_known
@@ -16,6 +16,8 @@ from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.transactions import history_item, public_status
 from tollkeeper.core.wallets import shown_address
+from tollkeeper.describing import route
+from tollkeeper.hub import operations
 from tollkeeper.storage.history import HistoryQuery, history_row, list_history
 from tollkeeper.storage.settlements import Settlement, find_named, find_payment, read_settlement
 
@@ -33,7 +35,7 @@ _NEGOTIATED: Final = {**_NO_STORE, "Vary": "Accept"}
 def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
     """The route handlers of history; each takes a bearer."""
 
-    @get("/api/v1/history", summary="Transactions of the current user's wallet")
+    @route(operations.HISTORY)
     async def history(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.3: newest first; `limit` is required."""
         session = await auth.authenticate(bearer_token(request.headers))
@@ -46,7 +48,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         page = pagination(total, limit, offset)
         return unless_known(request, {"success": True, "history": items, "pagination": page}, _NEGOTIATED)
 
-    @get("/api/v1/history/{settlement_id:str}", summary="One transaction")
+    @route(operations.TRANSACTION)
     async def one(request: Request[Any, Any, Any], settlement_id: FromPath[str]) -> Response[bytes]:
         """Contract 2: for its signer or recipient; for anybody else it is not there."""
         session = await auth.authenticate(bearer_token(request.headers))
@@ -70,7 +72,7 @@ def _table(items: list[dict[str, Any]], total: int) -> Response[bytes]:
 def status_routes(database: Database) -> list[HTTPRouteHandler]:
     """The public status of a payment; whoever knows payer and nonce may ask."""
 
-    @get("/payments/{network:str}/{payer:str}/{nonce:str}", summary="The public status of a payment")
+    @route(operations.PAYMENT)
     async def payment_status(network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]) -> Response[bytes]:
         """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
         known = normalise(network)
@@ -79,7 +81,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
             raise ApiError(Code.NOT_FOUND, "this hub knows no such payment")
         return ok(status_body(row), headers=_NO_STORE)
 
-    @get("/payments/{network:str}/{name:str}", summary="The public status of a payment on Solana")
+    @route(operations.NAMED_PAYMENT)
     async def named_status(network: FromPath[str], name: FromPath[str]) -> Response[bytes]:
         """Contract 2: as above, by the message's hash in hex or the payer's signature in base58."""
         known = normalise(network)

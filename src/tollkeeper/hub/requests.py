@@ -19,6 +19,7 @@ from tollkeeper.core.wire import (
     Payment,
     Requirements,
     parse_payment,
+    parse_payment_kind,
     parse_requirements,
     payment_body,
     requirements_body,
@@ -62,13 +63,28 @@ def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:
 
 def parse_asked(body: dict[str, Any]) -> Asked:
     """Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT."""
+    version = _version(body)
+    payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
+    return Asked(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
+
+
+def parse_kind(body: dict[str, Any]) -> tuple[str, str, Requirements]:
+    """Scheme and network of the payment, and what is required: all that there is to read of a kind that is not ours.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
+    """
+    _version(body)
+    _, scheme, network = parse_payment_kind(_member_object(body, "paymentPayload"), "paymentPayload.")
+    return scheme, network, parse_requirements(_member_object(body, "paymentRequirements"))
+
+
+def _version(body: dict[str, Any]) -> int:
     version = body.get("x402Version")
     if version is None:
         raise missing("x402Version")
     if type(version) is not int:
         raise invalid("x402Version", "x402Version must be an integer")
-    payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
-    return Asked(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
+    return version
 
 
 def read_plain(data: bytes) -> Asked | None:
@@ -77,16 +93,14 @@ def read_plain(data: bytes) -> Asked | None:
     return None if plain is None else Asked(*plain)
 
 
-def parse_settle_options(body: dict[str, Any], asked: Asked, headers: Headers) -> SettleOptions:
-    """Raises: INVALID_PARAMETER."""
+def parse_settle_options(body: dict[str, Any], asked: Asked | None, headers: Headers) -> SettleOptions:
+    """`asked` is None for a kind of payment that is not ours. Raises: INVALID_PARAMETER."""
     purchase_data = body.get("purchaseData")
     if purchase_data is not None and not isinstance(purchase_data, dict):
         raise invalid("purchaseData", "purchaseData must be an object")
-    about = {
-        "payment": payment_body(asked.payment),
-        "requirements": requirements_body(asked.requirements),
-        "purchaseData": purchase_data,
-    }
+    about: dict[str, Any] = {"purchaseData": purchase_data}
+    if asked is not None:
+        about |= {"payment": payment_body(asked.payment), "requirements": requirements_body(asked.requirements)}
     return parse_options(body, headers, about, purchase_data)
 
 

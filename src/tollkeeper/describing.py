@@ -1,0 +1,172 @@
+"""Registers handlers by their descriptions, and serves what these make: `/openapi.json` and `/docs` (contract 2).
+
+The page is static HTML of ours, without a script, and without anything from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+from litestar import Response
+from litestar.handlers import HTTPRouteHandler
+
+from tollkeeper.core.openapi import Answer, Operation, document
+from tollkeeper.core.schemas import ANY_OBJECT, SCHEMAS, TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tollkeeper.core.errors import Code
+    from tollkeeper.core.openapi import Schema
+
+T = TypeVar("T")
+
+_OPERATION: Final = "operation"
+OPENAPI: Final = Operation(
+    id="openapi",
+    method="get",
+    path="/openapi.json",
+    tag="description",
+    summary="This description",
+    answers={200: Answer("OpenAPI 3.1", {"application/json": ANY_OBJECT})},
+)
+DOCS: Final = Operation(
+    id="docs",
+    method="get",
+    path="/docs",
+    tag="description",
+    summary="This description as a page",
+    answers={200: Answer("HTML", {"text/html": TEXT})},
+)
+
+
+def route(operation: Operation, **options: Any) -> Callable[[Callable[..., Any]], HTTPRouteHandler]:  # noqa: ANN401 - Litestar's
+    """Registers a handler as its operation says: method, path, status of success; `options` are Litestar's."""
+    return HTTPRouteHandler(
+        _litestar_path(operation.path),
+        http_method=operation.method.upper(),  # type: ignore[arg-type]  # the method's name
+        status_code=operation.status,
+        opt={_OPERATION: operation},
+        **options,
+    )
+
+
+def operations_of(handlers: Iterable[HTTPRouteHandler]) -> list[Operation]:
+    """What the handlers were registered as. Raises: KeyError for one that has no description."""
+    return [handler.opt[_OPERATION] for handler in handlers]
+
+
+def description_routes(
+    title: str,
+    server_url: str,
+    handlers: Sequence[HTTPRouteHandler],
+    others: Sequence[Operation],
+    schemas: Mapping[str, Schema],
+    in_front: tuple[Code, ...] = (),
+) -> list[HTTPRouteHandler]:
+    """The routes of the description, to be registered before the handlers.
+
+    `others` are operations that are not Litestar's to serve; `in_front`, with what those under /api may be refused
+    before a handler is asked.
+    """
+    operations = [
+        replace(one, codes=(*one.codes, *in_front)) if one.path.startswith("/api/") else one
+        for one in (*operations_of(handlers), *others, OPENAPI, DOCS)
+    ]
+    text = (
+        "Every answer that is no success has the body Error, and says by its code what was wrong. "
+        "Whole numbers are written without a fraction."
+    )
+    described = document(title, text, server_url, operations, {**SCHEMAS, **schemas})
+    body, page = msgspec.json.encode(described), _page(described).encode()
+
+    @route(OPENAPI)
+    async def openapi() -> Response[bytes]:
+        return Response(body, media_type="application/json", headers={"Access-Control-Allow-Origin": "*"})
+
+    @route(DOCS)
+    async def docs() -> Response[bytes]:
+        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
+        return Response(page, media_type="text/html", headers=headers)
+
+    return [*_options(operations_of([*handlers, openapi, docs])), openapi, docs]
+
+
+def _options(operations: Iterable[Operation]) -> list[HTTPRouteHandler]:
+    """`OPTIONS` of every path. To be registered first: Litestar's own names a path's first method and no other."""
+    methods: dict[str, list[str]] = {}
+    for operation in operations:
+        methods.setdefault(operation.path, []).append(operation.method.upper())
+    return [_allowing(path, ", ".join([*names, "OPTIONS"])) for path, names in methods.items()]
+
+
+def _allowing(path: str, allow: str) -> HTTPRouteHandler:
+    async def options() -> Response[None]:
+        return Response(None, headers={"Allow": allow})
+
+    return HTTPRouteHandler(_litestar_path(path), http_method="OPTIONS", status_code=204)(options)
+
+
+def _litestar_path(path: str) -> str:
+    return path.replace("}", ":str}")
+
+
+_STYLE: Final = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}"
+    "pre{background:#f4f4f4;padding:.75rem;overflow:auto;font-size:.85rem}"
+    "summary{cursor:pointer;padding:.3rem 0}table{border-collapse:collapse}"
+    "td,th{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0}"
+)
+_HASH: Final = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY: Final = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; frame-ancestors 'none'"
+
+
+def _page(described: dict[str, Any]) -> str:
+    title = escape(described["info"]["title"])
+    by_tag: dict[str, list[str]] = {}
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            by_tag.setdefault(operation["tags"][0], []).append(_shown(path, method, operation))
+    parts = [f"<h2>{escape(tag)}</h2>" + "".join(shown) for tag, shown in by_tag.items()]
+    schemas = [
+        f'<h3 id="{escape(name)}">{escape(name)}</h3>{_code(schema)}'
+        for name, schema in described["components"]["schemas"].items()
+    ]
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+        f"<h1>{title}</h1><p>{escape(described['info']['description'])}</p>"
+        f"<p>Base URL: <code>{escape(described['servers'][0]['url'])}</code>. For programs: "
+        f'<a href="openapi.json">openapi.json</a></p>{"".join(parts)}<h2>schemas</h2>{"".join(schemas)}</body></html>'
+    )
+
+
+def _shown(path: str, method: str, operation: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(one['name'])}</td><td>{escape(one['in'])}{', required' if one['required'] else ''}</td>"
+        f"<td>{escape(one.get('description', ''))}</td></tr>"
+        for one in operation.get("parameters", ())
+    )
+    answers = "".join(
+        f"<tr><td>{escape(status)}</td><td>{escape(answer['description'])}</td></tr>"
+        for status, answer in operation["responses"].items()
+    )
+    body = "".join(
+        f"<p>{escape(media_type)}</p>{_code(content['schema'])}"
+        for media_type, content in operation.get("requestBody", {}).get("content", {}).items()
+    )
+    return (
+        f"<details><summary><code>{method.upper()} {escape(path)}</code> {escape(operation['summary'])}</summary>"
+        f"<p>{escape(operation.get('description', ''))}</p><table>{rows}</table>{body}"
+        f"<table>{answers}</table></details>"
+    )
+
+
+def _code(schema: object) -> str:
+    return f"<pre>{escape(json.dumps(schema, indent=1))}</pre>"

@@ -1,0 +1,103 @@
+"""What a call of a PayGate and a download take and answer (specification 1, 2.2; contract 4).
+
+They are not the management's to route: the listener gives calls to `access`, and `files` answers downloads.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tollkeeper.core.errors import Code
+from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, Schema, ref
+from tollkeeper.core.paygate_fields import METHODS
+from tollkeeper.core.schemas import NETWORK_ASKED, TEXT, header, in_path, query
+from tollkeeper.gateway.schemas import SLUG
+
+_CALL_DESCRIPTION: Final = (
+    "The method is one that the PayGate allows; a path below the slug is where it allows that. Query and body go to "
+    "the target, and its answer comes back with X-Payment-Response, X-Credits-Remaining, X-Credits-Total and "
+    "X-Purchase-Id. A file PayGate answers with a link to download from."
+)
+_REFUSED: Final = (
+    Code.PAYMENT_INVALID,
+    Code.INVALID_SIGNATURE,
+    Code.INSUFFICIENT_AMOUNT,
+    Code.PAYMENT_EXPIRED,
+    Code.INSUFFICIENT_FUNDS,
+    Code.NONCE_ALREADY_USED,
+    Code.INVALID_NETWORK,
+)
+_CALL_CODES: Final = (
+    Code.NOT_FOUND,
+    Code.METHOD_NOT_ALLOWED,
+    Code.RATE_LIMITED,
+    Code.PAYLOAD_TOO_LARGE,
+    Code.AUTH_REQUIRED,
+    Code.INVALID_TOKEN,
+    Code.FORBIDDEN,
+    Code.CREDIT_TOKEN_REQUIRED,
+    Code.UPSTREAM_TIMEOUT,
+    Code.UPSTREAM_TOO_LARGE,
+    Code.UPSTREAM_UNREACHABLE,
+    Code.UPSTREAM_INVALID,
+    Code.UPSTREAM_BLOCKED,
+    Code.UNAVAILABLE,
+    Code.SETTLEMENT_PENDING,
+)
+_CHALLENGE: Final = Answer(
+    "Payment required; errorDetail says CREDITS_EXHAUSTED where the payment's credits are used up.",
+    {JSON: {"anyOf": [ref("Challenge"), ref("ShapeA"), ref("ShapeB")]}},
+)
+
+
+def _call(method: str) -> Operation:
+    return Operation(
+        id=f"callBy{method.capitalize()}",
+        method=method.lower(),
+        path="/{slug}",
+        tag="buying",
+        summary="Call a PayGate",
+        description=_CALL_DESCRIPTION,
+        parameters=(
+            in_path("slug", SLUG),
+            header("X-Payment", "Base64 of the x402 payment."),
+            header("X-Credit-Token", "In place of the payment that bought."),
+            header("X-Payment-Network", "On which network the 402 shall ask.", {**NETWORK_ASKED}),
+        ),
+        request={} if method in {"GET", "HEAD", "OPTIONS"} else {"*/*": {}},
+        request_required=False,
+        bearer=Bearer.OPTIONAL,
+        answers={"default": Answer("The target's own answer", {"*/*": {}}), 402: _CHALLENGE},
+        codes=_CALL_CODES,
+        also={402: _REFUSED},
+    )
+
+
+def _download(method: str) -> Operation:
+    content: dict[str, Schema] = {} if method == "head" else {"application/octet-stream": {}}
+    return Operation(
+        id=f"downloadBy{method.capitalize()}",
+        method=method,
+        path="/files/{file_id}",
+        tag="buying",
+        summary="Download what a file PayGate sold",
+        description="The link comes with the answer to the call; whoever has it may download while it is in force.",
+        parameters=(
+            in_path("file_id", TEXT),
+            query("purchase", TEXT, required=True),
+            query("expires", TEXT, required=True),
+            query("signature", TEXT, required=True),
+            header("Range", schema=TEXT),
+        ),
+        answers={
+            200: Answer("The file", content),
+            206: Answer("A part of the file", content),
+            304: Answer("The caller has it"),
+            412: Answer("It is another one"),
+            416: Answer("It has no such part"),
+        },
+        codes=(Code.NOT_FOUND, Code.FORBIDDEN, Code.METHOD_NOT_ALLOWED, Code.UNAVAILABLE),
+    )
+
+
+CALLS: Final = (*(_call(method) for method in METHODS), *(_download(method) for method in ("get", "head")))

@@ -1,0 +1,273 @@
+"""What the gateway's management takes and answers (specification 4.1, contract 2, 3, 8).
+
+Calls of PayGates and downloads are described in `calls_described`, logins in `auth.operations`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tollkeeper.core.errors import Code
+from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, ref
+from tollkeeper.core.schemas import (
+    FLAG,
+    IDEMPOTENCY_KEY,
+    IF_NONE_MATCH,
+    NETWORK_ASKED,
+    OFFSET,
+    TEXT,
+    UNCHANGED,
+    header,
+    in_path,
+    limit,
+    query,
+    record,
+)
+from tollkeeper.core.statistics import Outcome
+
+_TAG: Final = "paygates"
+_FORM: Final = "multipart/form-data"
+_ID: Final = in_path("gate_id", {"type": "integer", "minimum": 1, "maximum": 2**53 - 1})
+_CALLER: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN, Code.FORBIDDEN, Code.UNAVAILABLE)
+_OF_ONE: Final = (*_CALLER, Code.NOT_FOUND)
+_FIELDS: Final = (
+    Code.MISSING_PARAMETER,
+    Code.INVALID_AMOUNT,
+    Code.INVALID_ADDRESS,
+    Code.INVALID_NETWORK,
+    Code.PAYLOAD_TOO_LARGE,
+)
+_SHOWN: Final = {JSON: ref("ShownPayGate")}
+_MINE: Final = {"gate_id": "$response.body#/id"}
+
+CREATE: Final = Operation(
+    id="createPayGate",
+    method="post",
+    path="/api/v1/paygates",
+    tag=_TAG,
+    summary="Create a PayGate",
+    description=(
+        "A file is sold by sending it as a form, with a bearer. Without an owner the answer has a managementToken, and "
+        "under headerAuthMode hmac a secret: each is shown once."
+    ),
+    parameters=(IDEMPOTENCY_KEY,),
+    request={JSON: ref("CreatePayGate"), _FORM: ref("CreateFilePayGate")},
+    bearer=Bearer.OPTIONAL,
+    answers={201: Answer("The PayGate", _SHOWN)},
+    codes=(*_FIELDS, *_CALLER, Code.CONFLICT),
+    links={
+        **dict.fromkeys(
+            (
+                "readPayGate",
+                "updatePayGate",
+                "claimPayGate",
+                "replaceSecret",
+                "payGateStatistics",
+                "payGateRequests",
+                "deletePayGate",
+            ),
+            _MINE,
+        ),
+        "callByGet": {"slug": "$response.body#/slug"},
+        "callByPost": {"slug": "$response.body#/slug"},
+    },
+)
+PAGE: Final = Operation(
+    id="listPayGates",
+    method="get",
+    path="/api/v1/paygates",
+    tag=_TAG,
+    summary="List your PayGates",
+    description="Newest first.",
+    parameters=(limit(), OFFSET, IF_NONE_MATCH),
+    bearer=Bearer.OPTIONAL,
+    answers={200: Answer("A page", {JSON: ref("PayGates")}), 304: UNCHANGED},
+    codes=_CALLER,
+)
+READ: Final = Operation(
+    id="readPayGate",
+    method="get",
+    path="/api/v1/paygates/{gate_id}",
+    tag=_TAG,
+    summary="Read a PayGate",
+    parameters=(_ID, IF_NONE_MATCH),
+    bearer=Bearer.OPTIONAL,
+    answers={200: Answer("The PayGate", _SHOWN), 304: UNCHANGED},
+    codes=_OF_ONE,
+)
+UPDATE: Final = Operation(
+    id="updatePayGate",
+    method="put",
+    path="/api/v1/paygates/{gate_id}",
+    tag=_TAG,
+    summary="Update a PayGate",
+    description="Any subset of the fields, all or nothing; as a form with a file, that takes the former one's place.",
+    parameters=(_ID,),
+    request={JSON: ref("UpdatePayGate"), _FORM: ref("UpdateFilePayGate")},
+    bearer=Bearer.OPTIONAL,
+    answers={200: Answer("The PayGate", _SHOWN)},
+    codes=(*_FIELDS, *_OF_ONE),
+)
+CLAIM: Final = Operation(
+    id="claimPayGate",
+    method="post",
+    path="/api/v1/paygates/{gate_id}/claim",
+    tag=_TAG,
+    summary="Claim a PayGate that has no owner",
+    parameters=(_ID,),
+    request={JSON: record({"managementToken": {"type": ["string", "null"]}}, optional=["managementToken"])},
+    request_required=False,
+    bearer=Bearer.REQUIRED,
+    answers={200: Answer("The PayGate, now yours", _SHOWN)},
+    codes=(*_OF_ONE, Code.CONFLICT, Code.PAYLOAD_TOO_LARGE),
+)
+REPLACE_SECRET: Final = Operation(
+    id="replaceSecret",
+    method="post",
+    path="/api/v1/paygates/{gate_id}/secret",
+    tag=_TAG,
+    summary="Replace a PayGate's HMAC secret",
+    description="Shown once. The former one signs too for a day.",
+    parameters=(_ID,),
+    bearer=Bearer.OPTIONAL,
+    answers={200: Answer("The secret", {JSON: ref("Secret")})},
+    codes=(*_OF_ONE, Code.CONFLICT),
+)
+DELETE: Final = Operation(
+    id="deletePayGate",
+    method="delete",
+    path="/api/v1/paygates/{gate_id}",
+    tag=_TAG,
+    summary="Delete a PayGate",
+    description="Bought credits are void; the answer says how many.",
+    parameters=(_ID,),
+    bearer=Bearer.OPTIONAL,
+    answers={200: Answer("Deleted", {JSON: ref("Deleted")})},
+    codes=_OF_ONE,
+)
+
+_MOMENT: Final = {"type": "string", "anyOf": [{"format": "date-time"}, {"format": "date"}]}
+_SPAN: Final = (
+    query("from", _MOMENT, "ISO 8601 time or day; seven days ago where it is left out"),
+    query("to", _MOMENT, "ISO 8601 time or day; now where it is left out"),
+    query("bucket", {"type": "string", "enum": ["hour", "day"], "default": "day"}),
+    IF_NONE_MATCH,
+)
+_STATISTICS: Final[dict[int | str, Answer]] = {200: Answer("What happened", {JSON: ref("Statistics")}), 304: UNCHANGED}
+ALL_STATISTICS: Final = Operation(
+    id="statistics",
+    method="get",
+    path="/api/v1/stats",
+    tag="statistics",
+    summary="Statistics of all your PayGates",
+    parameters=_SPAN,
+    bearer=Bearer.REQUIRED,
+    answers=_STATISTICS,
+    codes=_CALLER,
+)
+GATE_STATISTICS: Final = Operation(
+    id="payGateStatistics",
+    method="get",
+    path="/api/v1/paygates/{gate_id}/stats",
+    tag="statistics",
+    summary="Statistics of a PayGate",
+    parameters=(_ID, *_SPAN),
+    bearer=Bearer.OPTIONAL,
+    answers=_STATISTICS,
+    codes=_OF_ONE,
+)
+REQUESTS: Final = Operation(
+    id="payGateRequests",
+    method="get",
+    path="/api/v1/paygates/{gate_id}/requests",
+    tag="statistics",
+    summary="The requests at a PayGate",
+    description="Newest first.",
+    parameters=(
+        _ID,
+        limit(),
+        OFFSET,
+        query("outcome", {"type": "string", "enum": [outcome.value for outcome in Outcome]}),
+        IF_NONE_MATCH,
+    ),
+    bearer=Bearer.OPTIONAL,
+    answers={200: Answer("A page", {JSON: ref("Requests")}), 304: UNCHANGED},
+    codes=_OF_ONE,
+)
+CREDITS: Final = Operation(
+    id="credits",
+    method="get",
+    path="/api/v1/credits",
+    tag="buying",
+    summary="Credits that a payment, a token or a wallet holds",
+    description="Free. A bearer of the payer is told the credit tokens too.",
+    parameters=(header("X-Payment", "The payment that bought."), header("X-Credit-Token")),
+    bearer=Bearer.OPTIONAL,
+    answers={200: Answer("The credits", {JSON: ref("Credits")})},
+    codes=(*_CALLER, Code.CREDIT_TOKEN_REQUIRED),
+    also={400: (Code.PAYMENT_INVALID, Code.INVALID_NETWORK, Code.INVALID_SIGNATURE)},
+)
+TRANSFER: Final = Operation(
+    id="transfer",
+    method="post",
+    path="/api/v1/transfer",
+    tag="buying",
+    summary="Direct transfer of USDC",
+    description=(
+        "Without X-Payment: a 402 that asks for this very transfer, or for the operator's fee. With one that pays it: "
+        "the transfer is made, once."
+    ),
+    parameters=(header("X-Payment"), header("Accept", schema=TEXT)),
+    request={
+        JSON: record(
+            {
+                "network": NETWORK_ASKED,
+                "signature": {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})+$"},
+                "authorization": ref("Authorization"),
+                "confirm": FLAG,
+            },
+            optional=["confirm"],
+        )
+    },
+    answers={
+        200: Answer("What became of it", {JSON: ref("TransferDone")}, {"X-Payment-Response": TEXT}),
+        402: Answer("Payment required", {JSON: {"anyOf": [ref("Challenge"), ref("ShapeA"), ref("ShapeB")]}}),
+    },
+    codes=(
+        Code.MISSING_PARAMETER,
+        Code.INVALID_AMOUNT,
+        Code.INVALID_ADDRESS,
+        Code.INVALID_NETWORK,
+        Code.PAYLOAD_TOO_LARGE,
+        Code.FORBIDDEN,
+        Code.UNAVAILABLE,
+        Code.SETTLEMENT_PENDING,
+    ),
+    also={
+        400: (
+            Code.PAYMENT_INVALID,
+            Code.INVALID_SIGNATURE,
+            Code.INSUFFICIENT_FUNDS,
+            Code.INSUFFICIENT_AMOUNT,
+            Code.NONCE_ALREADY_USED,
+            Code.PAYMENT_EXPIRED,
+        )
+    },
+)
+HEALTH: Final = Operation(
+    id="healthz",
+    method="get",
+    path="/healthz",
+    tag="operation",
+    summary="Is the process alive?",
+    answers={200: Answer("It is", {JSON: ref("Status")})},
+)
+READY: Final = Operation(
+    id="readyz",
+    method="get",
+    path="/readyz",
+    tag="operation",
+    summary="Do the database and the hub answer?",
+    answers={200: Answer("They do", {JSON: ref("Ready")})},
+    codes=(Code.UNAVAILABLE,),
+)

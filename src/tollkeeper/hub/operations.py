@@ -1,0 +1,307 @@
+"""What the hub takes and answers (specification 4.3, 4.4; contract 5, 7). Logins are described in `auth.operations`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tollkeeper.core.errors import Code
+from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, Schema, ref
+from tollkeeper.core.schemas import (
+    ANY_OBJECT,
+    BASE_UNITS,
+    COUNT,
+    FLAG,
+    IDEMPOTENCY_KEY,
+    IF_NONE_MATCH,
+    NETWORK,
+    NETWORK_ASKED,
+    OFFSET,
+    SHOWN_ADDRESS,
+    TEXT,
+    TIME,
+    UNCHANGED,
+    answered,
+    header,
+    in_path,
+    limit,
+    listed,
+    nullable,
+    query,
+    record,
+)
+
+_TAG: Final = "x402"
+_SHORT: Final = {"type": "string", "maxLength": 2048}
+_UNREADABLE: Final = (Code.MISSING_PARAMETER, Code.INVALID_ADDRESS, Code.INVALID_AMOUNT, Code.PAYLOAD_TOO_LARGE)
+_REFUSED: Final = (
+    Code.PAYMENT_INVALID,
+    Code.INVALID_SIGNATURE,
+    Code.INSUFFICIENT_FUNDS,
+    Code.INSUFFICIENT_AMOUNT,
+    Code.NONCE_ALREADY_USED,
+    Code.PAYMENT_EXPIRED,
+)
+_GUARDED: Final = (Code.FORBIDDEN, Code.UNAVAILABLE)
+_HISTORY: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN, *_GUARDED)
+_OPTION: Final = {"confirm": nullable(FLAG), "useDbId": nullable(FLAG)}
+_WAIT: Final = header("Prefer", "wait=N: wait for at most N seconds (RFC 7240).", TEXT)
+_SETTLED: Final[dict[int | str, Answer]] = {200: Answer("What became of it", {JSON: ref("Settled")})}
+_ASKED: Final = {
+    "x402Version": {"type": "integer"},
+    "paymentPayload": ref("PaymentPayload"),
+    "paymentRequirements": ref("PaymentRequirements"),
+}
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    # What a scheme or network that is not ours sends may look like anything: it is refused by a reason, with a 200.
+    "PaymentPayload": record(
+        {
+            "x402Version": {"type": "integer"},
+            "scheme": _SHORT,
+            "network": _SHORT,
+        }
+    )
+    | {
+        "anyOf": [
+            record({"payload": {"anyOf": [ref("EvmPayload"), ref("SolanaPayload")]}}),
+            {"properties": {"scheme": {"not": {"const": "exact"}}}},
+            {"properties": {"network": {"not": NETWORK_ASKED}}},
+        ]
+    },
+    "PaymentRequirements": record(
+        {
+            "scheme": _SHORT,
+            "network": _SHORT,
+            "maxAmountRequired": BASE_UNITS,
+            "asset": _SHORT,
+            "payTo": _SHORT,
+            "resource": nullable(_SHORT),
+            "description": nullable(_SHORT),
+            "mimeType": nullable(_SHORT),
+            "maxTimeoutSeconds": COUNT,
+            "extra": nullable(ANY_OBJECT),
+        },
+        optional=["resource", "description", "mimeType", "maxTimeoutSeconds", "extra"],
+    ),
+    "Supported": answered(
+        {
+            "kinds": listed(
+                record(
+                    {
+                        "x402Version": {"const": 1},
+                        "scheme": {"const": "exact"},
+                        "network": NETWORK_ASKED,
+                        "assets": listed(record({"address": TEXT, "name": TEXT, "symbol": TEXT, "decimals": COUNT})),
+                        "extra": ANY_OBJECT,
+                    }
+                )
+            ),
+            "extensions": listed(TEXT),
+            "signers": {"type": "object", "additionalProperties": listed(TEXT)},
+        }
+    ),
+    "Verdict": answered(
+        {
+            "isValid": FLAG,
+            "invalidReason": nullable(TEXT),
+            "payer": nullable(SHOWN_ADDRESS),
+            "invalidMessage": TEXT,
+            "details": ANY_OBJECT,
+            "checks": listed(record({"name": TEXT, "ok": FLAG, "expected": {}, "actual": {}})),
+            "transaction": TEXT,
+        },
+        optional=["invalidMessage", "details", "checks", "transaction"],
+    ),
+    "Settled": answered(
+        {
+            "success": FLAG,
+            "status": {"enum": ["success", "failed"]},
+            "transaction": {"type": "string", "description": "Empty where there is none."},
+            "network": TEXT,
+            "amount": BASE_UNITS,
+            "payer": nullable(SHOWN_ADDRESS),
+            "errorReason": nullable(TEXT),
+        }
+    ),
+    "Transaction": record(
+        {
+            "id": TEXT,
+            "createdAt": TIME,
+            "updatedAt": TIME,
+            "signerAddress": SHOWN_ADDRESS,
+            "amount": BASE_UNITS,
+            "network": NETWORK,
+            "chainId": nullable(COUNT),
+            "transactionHash": nullable(TEXT),
+            "status": {"enum": ["pending", "success", "failed"]},
+            "error": nullable(TEXT),
+            "type": {"enum": ["transfer", "purchase"]},
+            "x402Data": ANY_OBJECT,
+            "purchaseData": ANY_OBJECT,
+        },
+        optional=["purchaseData"],
+    ),
+    "History": answered(
+        {"success": {"const": True}, "history": listed(ref("Transaction")), "pagination": ref("Pagination")}
+    ),
+    "PaymentStatus": answered(
+        {
+            "status": {"enum": ["pending", "success", "failed"]},
+            "transaction": TEXT,
+            "network": NETWORK,
+            "amount": BASE_UNITS,
+            "payer": SHOWN_ADDRESS,
+            "payTo": SHOWN_ADDRESS,
+            "updatedAt": TIME,
+            "id": TEXT,
+            "error": nullable(TEXT),
+        }
+    ),
+}
+
+SUPPORTED: Final = Operation(
+    id="supported",
+    method="get",
+    path="/supported",
+    tag=_TAG,
+    summary="What can be paid here",
+    answers={200: Answer("Kinds of payment, one per network name", {JSON: ref("Supported")})},
+)
+VERIFY: Final = Operation(
+    id="verify",
+    method="post",
+    path="/verify",
+    tag=_TAG,
+    summary="Would this payment settle now?",
+    parameters=(query("explain", TEXT, "true: every check is listed."),),
+    request={JSON: record(_ASKED)},
+    answers={200: Answer("The verdict, with a reason", {JSON: ref("Verdict")})},
+    codes=(*_UNREADABLE, Code.UNAVAILABLE),
+)
+SETTLE: Final = Operation(
+    id="settle",
+    method="post",
+    path="/settle",
+    tag=_TAG,
+    summary="Settle a payment, once",
+    description="confirm: wait until it is on the chain. A gateway's signature (RFC 9421) lets purchaseData in.",
+    parameters=(IDEMPOTENCY_KEY, _WAIT),
+    request={
+        JSON: record({**_ASKED, **_OPTION, "purchaseData": nullable(ANY_OBJECT)}, optional=["purchaseData", *_OPTION])
+    },
+    answers=_SETTLED,
+    codes=(
+        *_UNREADABLE,
+        Code.AUTH_REQUIRED,
+        Code.INVALID_SIGNATURE,
+        Code.CONFLICT,
+        Code.UNAVAILABLE,
+        Code.SETTLEMENT_PENDING,
+    ),
+)
+TRANSFER: Final = Operation(
+    id="transfer",
+    method="post",
+    path="/transfer",
+    tag=_TAG,
+    summary="Carry out a signed authorization or transaction, to anybody",
+    description="amount and recipient are required on Solana.",
+    parameters=(IDEMPOTENCY_KEY, _WAIT),
+    request={
+        JSON: record(
+            {
+                "x402Version": {"const": 1},
+                "network": NETWORK_ASKED,
+                "payload": {"anyOf": [ref("EvmPayload"), ref("SolanaPayload")]},
+                "asset": TEXT,
+                "amount": nullable(BASE_UNITS),
+                "recipient": nullable(TEXT),
+                **_OPTION,
+            },
+            optional=["x402Version", "amount", "recipient", *_OPTION],
+        )
+    },
+    answers=_SETTLED,
+    codes=(
+        *_UNREADABLE,
+        Code.INVALID_NETWORK,
+        Code.INVALID_SIGNATURE,
+        Code.CONFLICT,
+        Code.UNAVAILABLE,
+        Code.SETTLEMENT_PENDING,
+    ),
+    also={400: _REFUSED},
+)
+HOT: Final = (SUPPORTED, VERIFY, SETTLE, TRANSFER)
+
+_TABLE: Final = {"text/csv": TEXT}
+HISTORY: Final = Operation(
+    id="history",
+    method="get",
+    path="/api/v1/history",
+    tag="history",
+    summary="Transactions of the current user's wallet",
+    description="Newest first; as a table where Accept prefers text/csv.",
+    parameters=(
+        limit(required=True),
+        OFFSET,
+        query("network", NETWORK_ASKED),
+        query("role", {"type": "string", "enum": ["signer", "recipient"]}),
+        IF_NONE_MATCH,
+    ),
+    bearer=Bearer.REQUIRED,
+    answers={200: Answer("A page", {JSON: ref("History"), **_TABLE}), 304: UNCHANGED},
+    codes=(Code.MISSING_PARAMETER, Code.INVALID_NETWORK, *_HISTORY),
+    links={"transaction": {"settlement_id": "$response.body#/history/0/id"}},
+)
+TRANSACTION: Final = Operation(
+    id="transaction",
+    method="get",
+    path="/api/v1/history/{settlement_id}",
+    tag="history",
+    summary="One transaction, for its signer or recipient",
+    parameters=(in_path("settlement_id", TEXT), IF_NONE_MATCH),
+    bearer=Bearer.REQUIRED,
+    answers={200: Answer("The transaction", {JSON: ref("Transaction"), **_TABLE}), 304: UNCHANGED},
+    codes=(Code.NOT_FOUND, *_HISTORY),
+)
+_KNOWN: Final[dict[int | str, Answer]] = {200: Answer("Its status", {JSON: ref("PaymentStatus")})}
+PAYMENT: Final = Operation(
+    id="payment",
+    method="get",
+    path="/payments/{network}/{payer}/{nonce}",
+    tag="history",
+    summary="The public status of a payment",
+    parameters=(in_path("network", NETWORK_ASKED), in_path("payer", TEXT), in_path("nonce", TEXT)),
+    answers=_KNOWN,
+    codes=(Code.INVALID_NETWORK, Code.NOT_FOUND, Code.UNAVAILABLE),
+)
+NAMED_PAYMENT: Final = Operation(
+    id="namedPayment",
+    method="get",
+    path="/payments/{network}/{name}",
+    tag="history",
+    summary="The public status of a payment on Solana",
+    description="By the hash of its message (hex) or its payer's signature (base58).",
+    parameters=(in_path("network", NETWORK_ASKED), in_path("name", TEXT)),
+    answers=_KNOWN,
+    codes=(Code.INVALID_NETWORK, Code.NOT_FOUND, Code.UNAVAILABLE),
+)
+_STATE: Final = {"status": TEXT}
+HEALTH: Final = Operation(
+    id="healthz",
+    method="get",
+    path="/healthz",
+    tag="operation",
+    summary="Is the process alive?",
+    answers={200: Answer("It is", {JSON: ref("Status")})},
+)
+READY: Final = Operation(
+    id="readyz",
+    method="get",
+    path="/readyz",
+    tag="operation",
+    summary="Do the database and a node of each network answer?",
+    answers={200: Answer("They do", {JSON: answered({**_STATE, "problems": listed(TEXT)})})},
+    codes=(Code.UNAVAILABLE,),
+)
