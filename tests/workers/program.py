@@ -60,7 +60,7 @@ class Site:
         with running(*arguments, environ=self.environ) as process:
             try:
                 said = process.wait_for_event("serving", START_SECONDS)
-                yield Program(self, process, said["url"], said["processes"])
+                yield Program(self, process, said["url"], said.get("processes", {}))
             finally:
                 if process.process.poll() is None:  # let it take its children with it
                     process.process.terminate()

@@ -13,13 +13,16 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
 from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.logs import Lines
 from tollkeeper.serving.request_counts import RequestCounts
+
+if TYPE_CHECKING:
+    from tollkeeper.serving.tracing import Spans
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -37,11 +40,17 @@ _QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/hub/healthz", "/hub/re
 class AccessLog:
     """The outermost application: writes the line when the answer is complete or will never be, and dates the answer."""
 
-    def __init__(self, app: Application, calls: CallHandler | None = None, counts: RequestCounts | None = None) -> None:
-        """`calls` answers requests that do not go through ASGI; `counts` counts all of them."""
+    def __init__(
+        self,
+        app: Application,
+        calls: CallHandler | None = None,
+        counts: RequestCounts | None = None,
+        spans: Spans | None = None,
+    ) -> None:
+        """`calls` answers requests that do not go through ASGI; `counts` counts all, `spans` are of paid calls."""
         self._app = app
         self._counts = counts = counts or RequestCounts()
-        self.calls = None if calls is None else _LoggedCalls(calls, counts)
+        self.calls = None if calls is None else _LoggedCalls(calls, counts, spans)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
@@ -73,7 +82,8 @@ class AccessLog:
 class _LoggedCalls:
     """`inner`, with the line when a call's answer is complete or will never be."""
 
-    def __init__(self, inner: CallHandler, counts: RequestCounts) -> None:
+    def __init__(self, inner: CallHandler, counts: RequestCounts, spans: Spans | None) -> None:
+        self._spans = spans
         self._count = counts.count
         self.takes = inner.takes
         self.begin = inner.begin
@@ -83,6 +93,8 @@ class _LoggedCalls:
         """See `CallHandler`."""
         self._ended(call)
         self._count("gate", call.status, time.perf_counter_ns() - call.started_ns)
+        if self._spans is not None:
+            self._spans.add_call(call)
         path = call.head.target.partition(b"?")[0].decode("ascii")
         _write_line(logging.INFO, call.method, path, call.status, call.started_ns, call.request_id)
 

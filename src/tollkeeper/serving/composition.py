@@ -40,6 +40,7 @@ from tollkeeper.serving.measuring import Measured
 from tollkeeper.serving.nodes import evm_config, evm_nodes, networks_of, solana_config
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
+from tollkeeper.serving.tracing import Spans, TracedHub
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import StorageError, open_database
@@ -71,7 +72,7 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
     async with AsyncExitStack() as parts:
         database = open_own_database(settings)
         parts.push_async_callback(database.close)
-        measured = Measured()
+        measured = Measured(spans=_spans(parts, settings))
         await parts.enter_async_context(serving_metrics(settings.metrics_address, measured.text))
         auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings)))
@@ -86,7 +87,7 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
         measured.hub = await _open_hub(parts, settings, database, auth, settings.signer_keys, public_url)
-        hub = create_hub_app(measured.hub, manages_hub=False)
+        hub = _traced(create_hub_app(measured.hub, manages_hub=False), measured.spans)
         if settings.role is Role.HUB:
             yield _fronted(hub, settings, measured)
             return
@@ -108,10 +109,11 @@ async def compose_hub(
         auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
         public_url = settings.public_url.text + HUB_PREFIX
-        measured = Measured(hub=await _open_hub(parts, settings, database, auth, signer_keys, public_url))
+        opened = await _open_hub(parts, settings, database, auth, signer_keys, public_url)
+        measured = Measured(hub=opened, spans=_spans(parts, settings))
         await parts.enter_async_context(telling_metrics(metrics, measured.text))
-        assert measured.hub is not None  # noqa: S101 - it was opened
-        yield AccessLog(create_hub_app(measured.hub, manages_hub=False), counts=measured.counts)
+        app = _traced(create_hub_app(opened, manages_hub=False), measured.spans)
+        yield AccessLog(app, counts=measured.counts)
 
 
 @asynccontextmanager
@@ -123,7 +125,7 @@ async def compose_worker(
         auth = _auth(parts, settings, database)
         transport = HttpTransport(hub_url or _given(settings.hub_url))
         gateway = await _open_gateway(parts, settings, database, auth, transport, worker)
-        measured = Measured(gateway=gateway)
+        measured = Measured(gateway=gateway, spans=_spans(parts, settings))
         await parts.enter_async_context(telling_metrics(metrics, measured.text))
         if worker.is_first:
             await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
@@ -135,11 +137,24 @@ async def compose_worker(
         yield _fronted(app, settings, measured), gateway
 
 
+def _spans(parts: AsyncExitStack, settings: Settings) -> Spans | None:
+    """Where spans go, until the parts end; None where nobody collects them."""
+    if not settings.exports_spans:
+        return None
+    spans = Spans()
+    parts.push_async_callback(spans.aclose)
+    return spans
+
+
+def _traced(hub: Application, spans: Spans | None) -> Application:
+    return hub if spans is None else TracedHub(hub, spans)
+
+
 def _fronted(app: Application, settings: Settings, measured: Measured) -> Application:
     guarded = ("/api/", HUB_PREFIX + "/api/")
     calls = None if measured.gateway is None else measured.gateway.access
     guard = OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded)
-    return AccessLog(guard, calls, measured.counts)
+    return AccessLog(guard, calls, measured.counts, measured.spans)
 
 
 def open_own_database(settings: Settings) -> SqliteDatabase:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.nodes import Node
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.hub.app import Hub
+    from tollkeeper.serving.tracing import Spans
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _LATENCY_FROM: Final = 6  # 64 microseconds; what is faster is in the first bucket too
@@ -71,6 +72,7 @@ class Measured:
     counts: RequestCounts = field(default_factory=RequestCounts)
     gateway: Gateway | None = None
     hub: Hub | None = None
+    spans: Spans | None = None  # beside the numbers, where somebody collects them
 
     async def text(self) -> bytes:
         """The metrics of now; without those of the database where it does not answer."""

@@ -40,6 +40,7 @@ WORKERS_MAX: Final = 64
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_METRICS_ADDRESS: Final = (DEFAULT_HOST, 8403)
 DEFAULT_PORT: Final = {Role.SERVE: 8402, Role.GATEWAY: 8402, Role.HUB: 8404}
+_COLLECTORS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _DATABASE_NAME: Final = {Role.SERVE: "tollkeeper.db", Role.GATEWAY: "gateway.db", Role.HUB: "hub.db"}
 
 
@@ -75,7 +76,7 @@ def inspect_settings(
     path = find_config(config, environ)
     base = Path() if path is None else path.absolute().parent
     sources = Sources(read_toml(path), environ, overrides or {}, base)
-    settings = _build(sources, role, path)
+    settings = replace(_build(sources, role, path), exports_spans=any(map(environ.get, _COLLECTORS)))
     sources.report_unknown()
     return settings, tuple(sources.findings)
 

@@ -131,5 +131,6 @@ class Settings:
     shutdown_timeout_seconds: int
     workers: int = 1
     transfer_fee_micro: int | None = None
+    exports_spans: bool = False  # OpenTelemetry's environment names a collector
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)
