@@ -206,3 +206,19 @@ async def test_a_target_is_told_the_clients_address_as_a_trusted_proxy_saw_it(
         assert answer.status == 200
         assert target.requests[-1].header("x-forwarded-for") == ONE
         assert b"6.6.6.6" not in target.requests[-1].raw_head
+
+
+async def test_a_proof_or_bearer_that_gets_nothing_any_more_is_limited_like_no_proof(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target, RequestLimits(unpaid=5)) as market:
+        bearer = {"Authorization": "Bearer " + await market.buyer.login(market.url)}
+        gate = await market.gate(creditBinding="wallet", credits=2)
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+        assert (await market.call(gate, ONE, **bearer, **{"X-Payment": payment})).status == 200
+        assert (await market.call(gate, ONE, **bearer)).status == 200
+        assert [(await market.call(gate, ONE, **bearer)).status for _ in range(6)] == [402] * 5 + [429]
+        rebuilt = await market.gate(creditBinding="token", credits=3)
+        payment = market.buyer.sign((await market.call(rebuilt, OTHER)).json())
+        statuses = [(await market.call(rebuilt, OTHER, **{"X-Payment": payment})).status for _ in range(7)]
+        assert statuses == [200, *[403] * 5, 429]

@@ -388,7 +388,7 @@ class PaidCall(Crediting):
         shown = calls.challenge_on(opened, self.call)
         self.enter(Stage.OVER)
         self.access.traffic.challenged(opened.gate.id, self.call)
-        self.access.unpaid.unpaid(self.call)
+        self.access.unpaid.challenged(self.call)
         body = shown.body(self._profile(), iso(clock_ms()))
         self.call.answer(402, _402_LINES, body)
 
@@ -406,12 +406,12 @@ class PaidCall(Crediting):
         detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, self._profile(), iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id, self.call)
-        self.access.unpaid.exhausted(self.call)
+        self.access.unpaid.challenged(self.call)
         self.call.answer(402, JSON_LINE + CORS, body)
 
     def refuse(self, error: ApiError) -> None:
         """The refusal of contract 4.5: beside a refused payment stand the requirements, so that a client can tell."""
-        self.access.unpaid.unpaid(self.call, error)
+        self.access.unpaid.refused(self.call, error)
         buyer = self.buyer
         if buyer is None:
             self._answer_refusal(error)

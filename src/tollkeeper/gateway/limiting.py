@@ -52,18 +52,23 @@ class UnpaidLimit:
         if self._owed.is_over(key, now_ns) and not self._was_good(call):
             raise rate_limited(self._owed.rate, self._owed.standing(key, now_ns))
 
-    def unpaid(self, call: InboundCall, error: ApiError | None = None) -> None:
-        """The call was answered with a 402 or with this refusal; what is no fault of the caller's is not counted."""
-        if error is not None and (error.status >= 500 or error.code is Code.RATE_LIMITED):
-            return
+    def refused(self, call: InboundCall, error: ApiError) -> None:
+        """The call was answered with this refusal; what is no fault of the caller's is not counted."""
+        if error.status in {402, 403}:
+            self.challenged(call)
+        elif error.status < 500 and error.code is not Code.RATE_LIMITED:
+            self._count(call)
+
+    def challenged(self, call: InboundCall) -> None:
+        """The call was told to pay: what it shows, if anything, gets no credit and is good no more."""
+        if self._good:
+            for name in _PROOFS:
+                self._good.pop(hash(call.head.header.get(name)), None)
+        self._count(call)
+
+    def _count(self, call: InboundCall) -> None:
         if key := self._key(call):
             self._owed.count(key, time.monotonic_ns())
-
-    def exhausted(self, call: InboundCall) -> None:
-        """What the call shows is used up: it was answered with a 402, and is good no more."""
-        for name in _PROOFS:
-            self._good.pop(hash(call.head.header.get(name)), None)
-        self.unpaid(call)
 
     def paid(self, call: InboundCall) -> None:
         """The call got a credit by what it shows."""
