@@ -26,7 +26,7 @@ unexport PIP_FIND_LINKS PIP_NO_INDEX PIP_NO_BINARY PIP_ONLY_BINARY PIP_PRE PIP_C
 unexport PIP_REQUIRE_HASHES PIP_REQUIRE_VIRTUALENV PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: setup demo test check bench lock clean interop-setup
+.PHONY: setup demo test faults check bench lock clean interop-setup
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.dev interop-setup
@@ -38,6 +38,11 @@ demo: $(VENV)/.sandbox
 test: setup
 	$(if $(PYTEST),,@$(core_coverage))
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
+
+# The long forms of what kills, cuts, forks and fills; the short ones are in `make test`.
+faults: setup
+	@scripts/with-node $(bin)/python -m pytest -m long --durations=20 $(PYTEST) tests/faults tests/hub \
+	  tests/storage/test_ledger_kills.py tests/storage/test_ledger_process.py
 
 check: $(VENV)/.dev
 	$(bin)/ruff check .

@@ -223,3 +223,16 @@ async def test_a_caller_that_went_away_disturbs_nobody(node: ScriptedNode, rpc: 
     await asyncio.sleep(0.01)
     gone.cancel()
     assert await stays == 2
+
+
+async def test_an_answer_to_an_earlier_call_answers_no_other(node: ScriptedNode, rpc: Rpc) -> None:
+    assert await rpc.call("echo", 1) == 1
+    assert await asyncio.gather(*(rpc.call("echo", index) for index in range(3))) == [0, 1, 2]
+    lone, batch = map(echo, node.bodies)
+    node.reply = lambda body: batch if isinstance(body, list) else lone
+    with pytest.raises(RpcUnavailable):
+        await rpc.call("echo", 2)
+    for asked in await asyncio.gather(*(rpc.call("echo", index) for index in range(3)), return_exceptions=True):
+        assert isinstance(asked, RpcUnavailable)
+    with pytest.raises(RpcUnavailable):
+        await rpc.send_raw(b"1")

@@ -19,11 +19,14 @@ PATIENCE_SECONDS: Final = 60
 PRICE: Final = 10_000
 
 
-async def present(http: aiohttp.ClientSession, url: str, payment: TestPayment, **fields: Any) -> dict[str, Any] | None:
+async def present(
+    http: aiohttp.ClientSession, url: str, payment: TestPayment, *, key: str | None = None, **fields: Any
+) -> dict[str, Any] | None:
     """The final answer to one presentation; None where it is to be presented again."""
     asked = payment.asking(**{"confirm": True, **fields})
+    headers = {"Prefer": "wait=1"} | ({} if key is None else {"Idempotency-Key": key})
     try:
-        async with http.post(url + "/settle", json=asked, headers={"Prefer": "wait=1"}) as answer:
+        async with http.post(url + "/settle", json=asked, headers=headers) as answer:
             body: dict[str, Any] = await answer.json()
     except (aiohttp.ClientError, TimeoutError):
         return None
@@ -34,11 +37,11 @@ async def present(http: aiohttp.ClientSession, url: str, payment: TestPayment, *
     return body
 
 
-async def pay(url: str, payment: TestPayment, **fields: Any) -> dict[str, Any]:
+async def pay(url: str, payment: TestPayment, *, key: str | None = None, **fields: Any) -> dict[str, Any]:
     """Presents the same payment until the hub says how it ended; that answer."""
     async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as http:
         while True:
-            body = await present(http, url, payment, **fields)
+            body = await present(http, url, payment, key=key, **fields)
             if body is not None:
                 return body
             await asyncio.sleep(0.1)

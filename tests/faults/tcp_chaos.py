@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -32,6 +32,9 @@ class Fault(Enum):
     SILENCE = auto()  # the request passes; nothing comes back, and nobody is told
     TOO_LATE = auto()  # the answer comes when the hub has given up
     TWICE = auto()  # every answer comes twice
+    ASKED_TWICE = auto()  # the node is asked twice, and answers twice
+    KILL_BEFORE = auto()  # the hub dies; the node never sees the request
+    KILL_AFTER = auto()  # the hub dies as the node answers
 
 
 @dataclass
@@ -40,6 +43,7 @@ class TcpChaos:
 
     url: str = ""
     struck: int = 0
+    kill: Callable[[], object] = lambda: None  # what kills the hub
     _marker: bytes = b""
     _fault: Fault = Fault.LATENCY
     _size_bytes: int = 0
@@ -83,6 +87,11 @@ class _Link:
             self._fault = struck or self._fault
             if self._fault is Fault.BLACKHOLE:
                 continue
+            if struck is Fault.KILL_BEFORE:
+                self._chaos.kill()
+                return
+            if struck is Fault.ASKED_TWICE:
+                self._node.write(sent)
             if struck is Fault.CUT_REQUEST:
                 self._node.write(sent[: min(self._chaos.size_bytes, len(sent) - 1)])
                 await self._node.drain()
@@ -100,6 +109,9 @@ class _Link:
             if fault is Fault.CUT_ANSWER:
                 self._hub.write(answered[: min(self._chaos.size_bytes, len(answered) - 1)])
                 await self._hub.drain()
+                return
+            if fault is Fault.KILL_AFTER:
+                self._chaos.kill()
                 return
             if fault is Fault.TOO_LATE:
                 await asyncio.sleep(TOO_LATE_SECONDS)
@@ -152,7 +164,7 @@ async def run_tcp_chaos(node_url: str) -> AsyncIterator[TcpChaos]:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
                 link.end()
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):  # the test is over, or its node
             hub.close()
         finally:
             links.discard(task)

@@ -1,26 +1,28 @@
 """A real database that fails its process at one named boundary: it kills it, refuses, or keeps it waiting.
 
-A boundary is a query or a unit of work, named by the function that asks for it. The fault comes once.
+A boundary is a query or a unit of work, named by the function that asks for it. A fault is ordered by a file, comes
+once, and takes its order away as it comes: so one process can be told of one fault after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from types import GeneratorType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from tollkeeper.storage import Database, StorageError
 from tollkeeper.storage.database import Job, Outcome, Row, Statement, Unit
 
 T = TypeVar("T")
 
-DELAY_SECONDS: Final = 1.0
+DELAY_SECONDS: Final = 0.5
 
 
 class Moment(Enum):
@@ -36,38 +38,22 @@ class Kind(Enum):
     CRASH = "crash"  # SIGKILL
     ERROR = "error"
     TIMEOUT = "timeout"  # the caller waits, far longer than usual
+    DUPLICATE = "duplicate"  # of a node: asked twice, or answered twice
 
 
-@dataclass(frozen=True)
-class DatabaseFault:
-    """`armed_by`: a file that must be there, so that a fault waits for its payment."""
-
-    boundary: str
-    moment: Moment
-    kind: Kind
-    armed_by: str
-
-    def named(self) -> dict[str, str]:
-        """As JSON can hold it."""
-        return {
-            "boundary": self.boundary,
-            "moment": self.moment.value,
-            "kind": self.kind.value,
-            "armed_by": self.armed_by,
-        }
-
-    @classmethod
-    def of_names(cls, names: dict[str, str]) -> Self:
-        """From what `named` made."""
-        return cls(names["boundary"], Moment(names["moment"]), Kind(names["kind"]), names["armed_by"])
+def order(file: Path, boundary: str, moment: Moment, kind: Kind) -> None:
+    """The next one to come by that boundary has that fault."""
+    made = file.with_suffix(".new")
+    made.write_text(json.dumps([boundary, moment.value, kind.value]))
+    made.replace(file)
 
 
 class FaultyDatabase:
-    """`fault` comes once; the armed file is deleted as it comes."""
+    """`orders`: the file that a fault is ordered by."""
 
-    def __init__(self, real: Database, fault: DatabaseFault) -> None:
+    def __init__(self, real: Database, orders: Path) -> None:
         self.real = real
-        self.fault = fault
+        self.orders = orders
 
     async def read(self, statement: Statement) -> list[Row]:
         """As the real one, but for the fault."""
@@ -98,18 +84,23 @@ class FaultyDatabase:
         await self.real.close()
 
     async def _befall(self, name: str, moment: Moment) -> None:
-        fault = self.fault
-        if (name, moment) != (fault.boundary, fault.moment):
-            return
-        try:
-            os.unlink(fault.armed_by)  # noqa: PTH108 - whoever deletes it has the fault
-        except FileNotFoundError:
-            return
-        if fault.kind is Kind.CRASH:
+        kind = self._ordered(name, moment)
+        if kind is Kind.CRASH:
             os.kill(os.getpid(), signal.SIGKILL)
-        if fault.kind is Kind.ERROR:
+        if kind is Kind.ERROR:
             raise StorageError("the disk said no")
-        await asyncio.sleep(DELAY_SECONDS)
+        if kind is Kind.TIMEOUT:
+            await asyncio.sleep(DELAY_SECONDS)
+
+    def _ordered(self, name: str, moment: Moment) -> Kind | None:
+        try:
+            boundary, ordered_moment, kind = json.loads(self.orders.read_text())
+            if (boundary, ordered_moment) != (name, moment.value):
+                return None
+            self.orders.unlink()
+        except FileNotFoundError:
+            return None
+        return Kind(kind)
 
 
 def _name_of(unit: object) -> str:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import aiohttp
+import structlog
 
-from tests.hub.faulty_database import DatabaseFault, FaultyDatabase
+from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_under_test import hub_config, new_hub, serving
 from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -42,16 +43,16 @@ class HubProcess:
         batch_queue_depth: int = 0,
         node_timeout_seconds: float = 2.0,
         life_seconds: float | None = None,
-        fault: DatabaseFault | None = None,
+        orders: Path | None = None,
         under: Sequence[str] = (),
     ) -> None:
-        """`fault` befalls its database; `under` is a command that runs it."""
+        """`orders`: the file that faults of its database are ordered by; `under` is a command that runs it."""
         command = hub_command(
             directory,
             node_url,
             config={"batch_queue_depth": batch_queue_depth, "timeout_seconds": node_timeout_seconds},
             life_seconds=life_seconds,
-            fault=None if fault is None else fault.named(),
+            orders=None if orders is None else str(orders),
         )
         self.process = subprocess.Popen([*under, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
@@ -85,15 +86,16 @@ async def settle_at(url: str, body: object) -> int | None:
 
 
 async def main(options: dict[str, Any]) -> None:
-    """Serves until it is killed."""
+    """Serves until it is killed. Its log goes to standard error: nobody reads the other one after the URL."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     database: Database
     if options.get("life_seconds") is None:
         database = open_database(options["database"])
     else:
         database = remote = RemoteDatabase(Path(options["database"]))
         await remote.open()
-    if options.get("fault") is not None:
-        database = FaultyDatabase(database, DatabaseFault.of_names(options["fault"]))
+    if options.get("orders") is not None:
+        database = FaultyDatabase(database, Path(options["orders"]))
     key = derive_wallets().relayer.private_key
     config = hub_config(options["node_url"], **options.get("config", {}))
     life_seconds = options.get("life_seconds")

@@ -93,6 +93,7 @@ class Rpc:
         self._waiting: list[_Group] = []
         self._scheduled = False
         self._flights: set[asyncio.Task[None]] = set()
+        self._next_id = 0
 
     async def call(self, method: str, *params: Any) -> Any:  # noqa: ANN401 - JSON
         """The result of one read. Raises: RpcUnavailable, RpcError."""
@@ -120,10 +121,10 @@ class Rpc:
 
     async def send(self, method: str, params: Sequence[Any]) -> str:
         """Hands a signed transaction to the node by a method of its family's. Returns and raises as `send_raw`."""
-        body = _ENCODE({"jsonrpc": "2.0", "id": 0, "method": method, "params": params})
+        request = b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}"
 
         async def send(node: Node, seconds: float) -> list[Answer]:
-            return [_answer(_read(_DECODE_ONE, await self._post(node, body, seconds)), 0)]
+            return await self._exchange(node, [request], seconds)
 
         (answer,) = await self._first_answer(send)
         if isinstance(answer, RpcError):
@@ -136,12 +137,11 @@ class Rpc:
     async def probe(self, calls: Sequence[Call]) -> list[tuple[Node, list[Answer] | RpcUnavailable]]:
         """What each node answers to these reads, barred ones too."""
         bodies = [b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}" for method, params in calls]
-        requests = [_numbered(slot, body) for slot, body in enumerate(bodies)]
         seconds = self._timeout_seconds if len(self.nodes.all) == 1 else self._impatience
 
         async def ask(node: Node) -> tuple[Node, list[Answer] | RpcUnavailable]:
             try:
-                answers = await self._exchange(node, requests, seconds)
+                answers = await self._exchange(node, bodies, seconds)
             except RpcUnavailable as error:
                 node.failed(asyncio.get_running_loop().time(), str(error))
                 return node, error
@@ -186,7 +186,7 @@ class Rpc:
             for method, params in group.calls:
                 body = b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}"
                 group.slots.append(entries.setdefault(body, len(entries)))
-        requests = [_numbered(slot, body) for body, slot in entries.items()]
+        requests = list(entries)
         reason = "the connection to the node was closed"
         answers: list[Answer] = []
         try:
@@ -235,10 +235,14 @@ class Rpc:
 
     async def _exchange(self, node: Node, requests: list[bytes], seconds: float) -> list[Answer]:
         if len(requests) == 1:
-            return [_answer(_read(_DECODE_ONE, await self._post(node, requests[0], seconds)), 0)]
+            (first,) = self._take_ids(1)
+            reply = _read(_DECODE_ONE, await self._post(node, _numbered(first, requests[0]), seconds))
+            return [_answer(reply, first)]
         if len(requests) > node.batch_size:
             return await self._exchange_halves(node, requests, seconds)
-        body = await self._post(node, b"[" + b",".join(requests) + b"]", seconds)
+        ids = self._take_ids(len(requests))
+        numbered = b",".join(map(_numbered, ids, requests))
+        body = await self._post(node, b"[" + numbered + b"]", seconds)
         if body.lstrip().startswith(b"{"):  # one object for all: this node takes smaller batches, or none
             answers = await self._exchange_halves(node, requests, seconds)
             if not any(isinstance(answer, RpcError) for answer in answers):
@@ -249,15 +253,19 @@ class Rpc:
         if len(by_id) != len(replies) or len(by_id) != len(requests):
             msg = "the node did not answer every call of a batch once"
             raise RpcUnavailable(msg)
-        return [_answer(by_id.get(slot), slot) for slot in range(len(requests))]
+        return [_answer(by_id.get(call_id), call_id) for call_id in ids]
+
+    def _take_ids(self, count: int) -> range:
+        """Ids that no call had before, so that an answer that comes twice, or late, is not taken for another one's."""
+        self._next_id += count
+        return range(self._next_id - count, self._next_id)
 
     async def _exchange_halves(self, node: Node, requests: list[bytes], seconds: float) -> list[Answer]:
         """The same calls in two batches."""
         half = (len(requests) + 1) // 2
         answers: list[Answer] = []
         for part in (requests[:half], requests[half:]):
-            renumbered = [_numbered(slot, request.split(b",", 2)[2]) for slot, request in enumerate(part)]
-            answers += await self._exchange(node, renumbered, seconds)
+            answers += await self._exchange(node, part, seconds)
         return answers
 
     async def _post(self, node: Node, body: bytes, seconds: float) -> bytes:
@@ -296,8 +304,8 @@ def is_limit(answer: Answer) -> bool:
     return answer.code in _LIMIT_CODES or (answer.data is None and _LIMIT_WORDS.search(answer.message) is not None)
 
 
-def _numbered(slot: int, body: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%d,%b' % (slot, body)
+def _numbered(call_id: int, body: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,%b' % (call_id, body)
 
 
 def _read(decode: Any, body: bytes) -> Any:  # noqa: ANN401 - the decoder's type

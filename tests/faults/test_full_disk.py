@@ -1,0 +1,90 @@
+"""A disk that is full: clear refusals, nothing lost, and all is well once there is room (security F13).
+
+The process may write no file beyond a size, as with a full disk: writes fail in the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.processes import ask, finished, running
+from tests.faults.client import assert_settled_once, pay, public_status
+from tests.faults.test_crash import url_of
+from tests.hub.hub_process import HubProcess
+from tests.hub.hub_under_test import new_payment
+
+
+def fill_disk(pid: int, directory: Path, *, room_bytes: int) -> None:
+    """No file of that process grows beyond the largest one of the directory and so many bytes."""
+    size_bytes = max(path.stat().st_size for path in directory.rglob("*") if path.is_file()) + room_bytes
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+
+
+@pytest.mark.parametrize("room_bytes", [0, 6_000, 30_000])
+async def test_a_hub_whose_disk_is_full_refuses_clearly_and_settles_once_there_is_room(
+    tmp_path: Path, embedded_chain: ChainUnderTest, room_bytes: int
+) -> None:
+    before = embedded_chain.balance(embedded_chain.wallets.owner.address)
+    payments = [new_payment(embedded_chain) for _ in range(20)]
+    with await asyncio.to_thread(HubProcess, tmp_path, embedded_chain.url) as hub:
+        assert (await pay(hub.url, payments[0]))["success"] is True
+        fill_disk(hub.process.pid, tmp_path, room_bytes=room_bytes)
+        refusals = []
+        successes = 1
+        async with aiohttp.ClientSession() as http:
+            for payment in payments[1:]:
+                async with http.post(hub.url + "/settle", json=payment.asking(confirm=True)) as answer:
+                    body = await answer.json()
+                    if answer.status == 503:
+                        refusals.append(body["error"]["code"])
+                    else:
+                        assert (answer.status, body["success"], refusals) == (200, True, [])
+                        successes += 1
+        assert len(refusals) >= 10
+        assert set(refusals) <= {"SETTLEMENT_PENDING", "UNAVAILABLE"}
+        assert await public_status(hub.url, payments[0]) == "success"  # reading goes on
+        assert hub.process.poll() is None
+    with await asyncio.to_thread(HubProcess, tmp_path, embedded_chain.url) as hub:
+        for payment in payments[successes:]:
+            assert (await pay(hub.url, payment))["success"] is True
+        await assert_settled_once(hub.url, tmp_path, embedded_chain, payments, before)
+
+
+def test_a_gateway_whose_disk_is_full_refuses_clearly_and_works_once_there_is_room(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    home = tmp_path / "home"
+    made = finished("init", "--dir", home, "--rpc-url", embedded_chain.url, "--payment-address", "0x" + "77" * 20)
+    assert made.returncode == 0, made.stderr
+    environ = {
+        "TOLLKEEPER_SIGNER_KEY": embedded_chain.wallets.relayer.private_key_hex,
+        "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",
+        "TOLLKEEPER_ANONYMOUS_PAYGATES": "manage",
+        "TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": embedded_chain.token_name,
+    }
+    gate = {"price": "0.01", "targetUrl": "http://127.0.0.1:9/", "credits": 1}
+
+    def made_at(url: str) -> tuple[int, str]:
+        answer = ask(url + "/api/v1/paygates", body=gate)
+        return answer.status, answer.json().get("slug", "") or answer.json()["error"]["code"]
+
+    with running("serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ) as program:
+        url = url_of(program)
+        status, slug = made_at(url)
+        assert status == 201, slug
+        fill_disk(program.process.pid, home, room_bytes=0)
+        answers = [made_at(url) for _ in range(12)]
+        refused = [answer for answer in answers if answer[0] != 201]
+        assert set(refused) == {(503, "UNAVAILABLE")}
+        slugs = [slug] + [answer[1] for answer in answers if answer[0] == 201]
+        assert [ask(f"{url}/{one}").status for one in slugs] == [402] * len(slugs)  # reading goes on
+    with running("serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ) as program:
+        url = url_of(program)
+        assert [ask(f"{url}/{one}").status for one in slugs] == [402] * len(slugs)
+        assert made_at(url)[0] == 201
