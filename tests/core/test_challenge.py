@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.core.gates import GATE
 from tests.core.payments import BASE, BASE_SEPOLIA, PAY_TO
+from tests.core.solana_payments import DEVNET
+from tests.core.solana_payments import PAY_TO as SOLANA_PAY_TO
 from tollkeeper.core.challenge import (
     Profile,
     build_challenge,
@@ -21,8 +23,11 @@ from tollkeeper.core.challenge import (
     transfer_challenge,
 )
 from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygate_fields import CreditBinding, OnFailure, Recipient
 from tollkeeper.core.paygates import PayGate
+from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.tenders import Asset
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wire import Requirements, parse_requirements
 
@@ -224,3 +229,34 @@ def test_a_transfer_is_asked_for_in_the_shape_of_a_gate() -> None:
     assert (requirements["maxAmountRequired"], requirements["payTo"]) == ("2500000", pay_to)
     assert (requirements["resource"], requirements["mimeType"]) == (RESOURCE, "application/json")
     assert json.loads(challenge.body(Profile.SHAPE_B, NOW))["accepts"] == ["application/json"]
+
+
+FEE_PAYER = "2wKupLR9q6wXYppw8Gr2NvWxKBUqm4PPJKkQfoxHDBg4"
+SOLANA_ASSET = replace(DEVNET, fee_payer=FEE_PAYER)
+
+
+def test_on_solana_the_fee_payer_is_told_and_the_names_are_those_that_clients_know() -> None:
+    gate = replace(GATE, network="solana-devnet", payment_address=SOLANA_PAY_TO)
+    challenge = build_challenge(gate, SOLANA_ASSET, RESOURCE, "v1")
+    assert challenge.siblings["accepts"] == [
+        {
+            **ACCEPTS[0],
+            "network": "solana-devnet",
+            "payTo": SOLANA_PAY_TO,
+            "asset": DEVNET.address,
+            "extra": {"feePayer": FEE_PAYER},
+        }
+    ]
+    assert challenge.siblings["paymentRequired"]["network"] == "solana-devnet"
+    assert challenge.siblings["x402"]["address"] == SOLANA_PAY_TO
+    on_main = replace(gate, network="solana-mainnet")
+    main = SolanaAsset(NETWORKS["solana-mainnet"], NETWORKS["solana-mainnet"].usdc.address, fee_payer=FEE_PAYER)
+    assert requirements_of(on_main, main, RESOURCE).network == "solana"
+
+
+def test_entries_of_the_other_family_are_never_beside_each_other() -> None:
+    gate = replace(GATE, accepts=(Recipient("solana-devnet", SOLANA_PAY_TO),))
+    both: list[Asset] = [BASE_SEPOLIA, SOLANA_ASSET]
+    for own, network in ((BASE_SEPOLIA, "base-sepolia"), (SOLANA_ASSET, "solana-devnet")):
+        accepts = build_challenge(gate, own, RESOURCE, "v1", both).siblings["accepts"]
+        assert [entry["network"] for entry in accepts] == [network]

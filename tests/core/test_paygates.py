@@ -90,7 +90,7 @@ BAD_FIELDS: list[tuple[str, Any, Code]] = [
     ("mimeType", 1, Code.INVALID_PARAMETER),
     ("network", "polygon", Code.INVALID_NETWORK),
     ("network", None, Code.INVALID_NETWORK),
-    ("network", "solana-devnet", Code.INVALID_NETWORK),
+    ("network", 8453, Code.INVALID_NETWORK),
     ("paymentAddress", "0x12", Code.INVALID_ADDRESS),
     ("paymentAddress", 1, Code.INVALID_ADDRESS),
     ("paymentAddress", "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v", Code.INVALID_ADDRESS),
@@ -283,6 +283,39 @@ def test_the_creator_is_paid_unless_the_wallet_is_of_another_family() -> None:
     with pytest.raises(ApiError) as caught:
         parse_create(LEAST, replace(DEFAULTS, creator_wallet=solana, payment_address=None))
     assert caught.value.code is Code.MISSING_PARAMETER
+
+
+FORBIDDEN_MINT = "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"
+SOLANA = "9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin"
+
+
+def test_a_gate_may_be_paid_on_solana_and_on_both_families() -> None:
+    fields = parse_create({**LEAST, "network": "solana-devnet", "paymentAddress": SOLANA}, DEFAULTS).fields
+    assert (fields["network"], fields["payment_address"]) == ("solana-devnet", SOLANA)
+    accepts = [{"network": "solana", "paymentAddress": SOLANA}]
+    gate = change(accepts=accepts)
+    assert gate.recipients == (SEPOLIA, Recipient("solana-mainnet", SOLANA))
+    assert paygate_body(gate, Counters(), "u", str)["accepts"] == [
+        {"network": "solana-mainnet", "paymentAddress": SOLANA}
+    ]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [PAY_TO, "0x12", 1, "", SOLANA[:-3], SOLANA[:-1] + "l", SOLANA + "1", "1" * 32, FORBIDDEN_MINT],
+)
+def test_on_solana_the_address_of_a_wallet_is_wanted(address: object) -> None:
+    defaults = replace(DEFAULTS, forbidden_addresses=frozenset({FORBIDDEN_MINT}))
+    with pytest.raises(ApiError) as refused:
+        parse_create({**LEAST, "network": "solana-devnet", "paymentAddress": address}, defaults)
+    assert refused.value.code is Code.INVALID_ADDRESS
+    assert refused.value.details == {"field": "paymentAddress"}
+
+
+def test_without_an_address_of_its_family_a_gate_on_solana_asks_for_one() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_create({**LEAST, "network": "solana-devnet"}, DEFAULTS)
+    assert refused.value.code is Code.MISSING_PARAMETER
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.gates import GATE, NOW_MS
-from tests.core.payments import AUTHORIZATION, PAY_TO, with_value
+from tests.core.payments import AUTHORIZATION, BASE, BASE_SEPOLIA, PAY_TO, with_value
+from tests.core.solana_payments import DEVNET, OTHER, Draft, account_of, compute_limit, compute_price, transfer
+from tests.core.solana_payments import PAY_TO as SOLANA_PAY_TO
+from tests.core.solana_payments import payment as solana_payment
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import Recipient
-from tollkeeper.core.paygates import FormerPrice
+from tollkeeper.core.paygates import FormerPrice, PayGate
 from tollkeeper.core.purchases import (
     TRANSITIONS,
     CallState,
@@ -28,7 +31,9 @@ from tollkeeper.core.purchases import (
     purchase_of_token,
     terms_for,
 )
-from tollkeeper.core.wire import EvmPayload
+from tollkeeper.core.tenders import tender_of
+from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.wire import EvmPayload, Payment
 
 LAWFUL = {
     ("CLAIMED", "LIVE"),
@@ -63,15 +68,60 @@ def test_every_outcome_has_a_name() -> None:
 # Terms
 
 
+def bought(gate: PayGate, payload: EvmPayload, now_ms: int, asset: EvmAsset = BASE_SEPOLIA) -> Terms:
+    """What this payment buys; who signed it does not matter here."""
+    return terms_for(gate, asset, tender_of(Payment(1, "exact", asset.network.name, payload), asset), now_ms)
+
+
+def on_solana(gate: PayGate, amount: int, pay_to: str = SOLANA_PAY_TO) -> Terms:
+    """The same of a Solana payment."""
+    moved = (compute_limit(), compute_price(), transfer(amount, pay_to=pay_to))
+    return terms_for(gate, DEVNET, tender_of(solana_payment(Draft(moved).payload()), DEVNET), NOW_MS)
+
+
+SOLANA_GATE = replace(GATE, network="solana-devnet", payment_address=SOLANA_PAY_TO)
+
+
+def test_on_solana_exactly_the_price_buys() -> None:
+    assert on_solana(SOLANA_GATE, 10_000) == Terms(7, 3, 10_000, 5, SOLANA_PAY_TO, "solana-devnet")
+    for amount, code, reason in (
+        (9_999, Code.INSUFFICIENT_AMOUNT, "invalid_exact_svm_payload_amount_insufficient"),
+        (10_001, Code.PAYMENT_INVALID, "invalid_exact_svm_payload_transaction_amount_mismatch"),
+    ):
+        with pytest.raises(ApiError) as refused:
+            on_solana(SOLANA_GATE, amount)
+        assert refused.value.code is code
+        assert refused.value.details is not None
+        assert refused.value.details["reason"] == reason
+
+
+def test_on_solana_the_recipients_associated_account_is_paid() -> None:
+    with pytest.raises(ApiError) as refused:
+        on_solana(SOLANA_GATE, 10_000, pay_to=str(OTHER.pubkey()))
+    assert refused.value.code is Code.PAYMENT_INVALID
+    assert refused.value.details is not None
+    assert refused.value.details["expected"] == str(account_of(SOLANA_PAY_TO))
+    assert refused.value.details["found"] == str(account_of(OTHER.pubkey()))
+
+
+def test_a_former_price_counts_on_solana_too() -> None:
+    former = (FormerPrice(10_000, 5, NOW_MS + 1, "solana-devnet"),)
+    raised = replace(SOLANA_GATE, price_micro=20_000, credits=9, former=former)
+    assert on_solana(raised, 10_000).credits == 5
+    assert on_solana(raised, 20_000).credits == 9
+    with pytest.raises(ApiError):
+        on_solana(raised, 15_000)
+
+
 @pytest.mark.parametrize("value", [10_000, 10_001, 10**15])
 def test_a_payment_of_at_least_the_price_buys_the_current_terms(value: int) -> None:
-    assert terms_for(GATE, "base-sepolia", with_value(value), NOW_MS) == CURRENT
+    assert bought(GATE, with_value(value), NOW_MS) == CURRENT
 
 
 @pytest.mark.parametrize("value", [0, 1, 9_999])
 def test_a_payment_below_the_price_is_insufficient_amount(value: int) -> None:
     with pytest.raises(ApiError) as refused:
-        terms_for(GATE, "base-sepolia", with_value(value), NOW_MS)
+        bought(GATE, with_value(value), NOW_MS)
     assert refused.value.code is Code.INSUFFICIENT_AMOUNT
     assert refused.value.details is not None
     assert (refused.value.details["expected"], refused.value.details["found"]) == ("10000", str(value))
@@ -81,7 +131,7 @@ def test_a_payment_to_somebody_else_is_refused_whatever_its_value() -> None:
     stranger = "0x" + "ab" * 20
     payload = EvmPayload(replace(AUTHORIZATION, pay_to=stranger, value=10**12), b"")
     with pytest.raises(ApiError) as refused:
-        terms_for(GATE, "base-sepolia", payload, NOW_MS)
+        bought(GATE, payload, NOW_MS)
     assert refused.value.code is Code.PAYMENT_INVALID
     assert refused.value.details is not None
     assert (refused.value.details["expected"], refused.value.details["found"]) == (PAY_TO, stranger)
@@ -99,15 +149,15 @@ NEW_OF_LOWERED = Terms(7, 3, 5_000, 2, PAY_TO, "base-sepolia")
 
 def test_exactly_the_former_price_buys_the_former_terms_while_they_last() -> None:
     for gate in (RAISED, LOWERED):
-        assert terms_for(gate, "base-sepolia", with_value(10_000), NOW_MS) == CURRENT
-        assert terms_for(gate, "base-sepolia", with_value(10_000), NOW_MS + 119_999) == CURRENT
+        assert bought(gate, with_value(10_000), NOW_MS) == CURRENT
+        assert bought(gate, with_value(10_000), NOW_MS + 119_999) == CURRENT
 
 
 def test_the_former_price_buys_nothing_of_its_own_once_its_time_is_over() -> None:
     with pytest.raises(ApiError) as refused:
-        terms_for(RAISED, "base-sepolia", with_value(10_000), NOW_MS + 120_000)
+        bought(RAISED, with_value(10_000), NOW_MS + 120_000)
     assert refused.value.code is Code.INSUFFICIENT_AMOUNT
-    assert terms_for(LOWERED, "base-sepolia", with_value(10_000), NOW_MS + 120_000) == NEW_OF_LOWERED
+    assert bought(LOWERED, with_value(10_000), NOW_MS + 120_000) == NEW_OF_LOWERED
 
 
 TWO_NETWORKS = replace(
@@ -116,22 +166,22 @@ TWO_NETWORKS = replace(
 
 
 def test_each_network_has_its_own_recipient_and_its_own_former_price() -> None:
-    assert terms_for(TWO_NETWORKS, "base-sepolia", with_value(10_000), NOW_MS) == CURRENT
+    assert bought(TWO_NETWORKS, with_value(10_000), NOW_MS) == CURRENT
     to_base = EvmPayload(replace(AUTHORIZATION, pay_to="0x" + "ab" * 20, value=20_000), b"")
-    assert terms_for(TWO_NETWORKS, "base", to_base, NOW_MS) == Terms(7, 3, 20_000, 9, "0x" + "ab" * 20, "base")
+    assert bought(TWO_NETWORKS, to_base, NOW_MS, BASE) == Terms(7, 3, 20_000, 9, "0x" + "ab" * 20, "base")
     cheap = EvmPayload(replace(AUTHORIZATION, pay_to="0x" + "ab" * 20, value=10_000), b"")
-    for network, payload in (("base", cheap), ("base-sepolia", to_base), ("base", with_value(20_000))):
+    for asset, payload in ((BASE, cheap), (BASE_SEPOLIA, to_base), (BASE, with_value(20_000))):
         with pytest.raises(ApiError):
-            terms_for(TWO_NETWORKS, network, payload, NOW_MS)
+            bought(TWO_NETWORKS, payload, NOW_MS, asset)
 
 
 def test_any_other_payment_that_covers_the_current_price_buys_the_current_terms() -> None:
-    assert terms_for(RAISED, "base-sepolia", with_value(20_000), NOW_MS) == NEW_OF_RAISED
-    assert terms_for(RAISED, "base-sepolia", with_value(20_001), NOW_MS) == NEW_OF_RAISED
-    assert terms_for(LOWERED, "base-sepolia", with_value(9_999), NOW_MS) == NEW_OF_LOWERED
+    assert bought(RAISED, with_value(20_000), NOW_MS) == NEW_OF_RAISED
+    assert bought(RAISED, with_value(20_001), NOW_MS) == NEW_OF_RAISED
+    assert bought(LOWERED, with_value(9_999), NOW_MS) == NEW_OF_LOWERED
     for value in (9_999, 10_001, 19_999):
         with pytest.raises(ApiError):
-            terms_for(RAISED, "base-sepolia", with_value(value), NOW_MS)
+            bought(RAISED, with_value(value), NOW_MS)
 
 
 def test_too_many_attempts_are_payment_invalid_and_say_so() -> None:

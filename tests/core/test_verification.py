@@ -38,7 +38,6 @@ from tollkeeper.core.verification import (
     form_checks,
     payment_key,
     refusal,
-    refusal_of,
     require,
     requirement_checks,
     signature_check,
@@ -419,18 +418,6 @@ def test_a_refusal_says_check_reason_expected_and_found() -> None:
         "found": "1",
     }
     assert (error.code, error.status, error.at_gate().status) == (Code.INSUFFICIENT_AMOUNT, 400, 402)
-
-
-def test_a_gate_s_own_terms_are_refused_like_the_rules() -> None:
-    recipient = refusal_of("recipient", PAY_TO, OTHER_ADDRESS)
-    assert recipient.code is Code.PAYMENT_INVALID
-    assert recipient.details == {
-        "reason": Reason.RECIPIENT.value,
-        "check": "recipient",
-        "expected": PAY_TO,
-        "found": OTHER_ADDRESS,
-    }
-    assert refusal_of("value", "2", "1").code is Code.INSUFFICIENT_AMOUNT
 
 
 @pytest.mark.parametrize(

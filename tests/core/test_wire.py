@@ -355,3 +355,8 @@ def test_requirements_that_cannot_be_read_name_the_field(members: dict[str, Any]
         parse_requirements({**REQUIREMENTS_JSON, **members})
     assert caught.value.code is code
     assert caught.value.details == {"field": f"paymentRequirements.{next(iter(members))}"}
+
+
+def test_the_status_of_a_payment_has_a_path_in_either_family() -> None:
+    assert PaymentKey("base", "0xa", "0xb", "0xc").status_path == "/payments/base/0xb/0xc"
+    assert PaymentKey("solana-devnet", "mint", "payer", "ab12").status_path == "/payments/solana-devnet/ab12"

@@ -214,7 +214,7 @@ async def test_payment_under_another_token_name_is_told_the_right_one(market: Ma
     assert details["expected"]["domain"]["name"] == "USD Coin"
 
 
-@pytest.mark.parametrize("network", ["base", "base-mainnet", "solana-devnet", "nowhere"])
+@pytest.mark.parametrize("network", ["base", "base-mainnet", "solana-mainnet", "nowhere"])
 async def test_payment_for_another_network_is_refused(market: Market, network: str) -> None:
     gate = await market.gate()
     body = json.loads(base64.b64decode(await market.payment(gate)))

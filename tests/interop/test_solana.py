@@ -1,4 +1,4 @@
-"""npm x402 1.2.0 on the embedded Solana chain: its client pays through our hub, its facilitator settles on our node."""
+"""npm x402 1.2.0 on the embedded Solana chain: its client pays our gate and our hub, its facilitator uses our node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest_asyncio
 
-from tests.interop.official import Driver, Json
+from tests.interop.official import PAYING_CLIENTS, Driver, Json
 from tollkeeper.sandbox.stack import Options, Sandbox, open_sandbox
 
 CLIENT = Driver("npm", "solana_v1.mjs")
@@ -65,6 +65,32 @@ async def test_the_official_client_pays_through_our_hub(sandbox: Sandbox) -> Non
         assert (verified["isValid"], verified["invalidReason"]) == (True, None)
         settled = await ask(http, f"{sandbox.hub_url}/settle", {**body, "confirm": True})
         assert (settled["success"], settled["payer"]) == (True, sandbox.solana_wallets.buyer.address)
+
+
+async def test_the_official_client_buys_a_call_at_a_gate(sandbox: Sandbox) -> None:
+    """Nothing but the gate's 402 says what to pay, to whom, and who pays the fee."""
+    wallets = sandbox.solana_wallets
+    sold = {
+        "targetUrl": sandbox.target_url,
+        "price": "0.01",
+        "credits": 2,
+        "network": "solana-devnet",
+        "paymentAddress": wallets.owner.address,
+    }
+    async with aiohttp.ClientSession() as http:
+        gate = await ask(http, f"{sandbox.gateway_url}/api/v1/paygates", sold)
+    wish = {
+        "url": gate["accessUrl"],
+        "privateKey": wallets.buyer.secret_key,
+        "network": "solana-devnet",
+        "rpcUrl": sandbox.solana_url,
+    }
+    bought = await asyncio.to_thread(PAYING_CLIENTS["x402-fetch-1.2.0"].run, wish)
+    assert (bought["error"], bought["status"]) == (None, 200), bought
+    receipt = bought["receipt"]
+    assert (receipt["success"], receipt["network"]) == (True, "solana-devnet")
+    assert receipt["payer"] == wallets.buyer.address
+    assert (bought["headers"]["x-credits-total"], bought["headers"]["x-credits-remaining"]) == ("2", "1")
 
 
 async def test_the_official_facilitator_settles_on_our_node(sandbox: Sandbox) -> None:

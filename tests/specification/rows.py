@@ -1,8 +1,8 @@
 """Every row of every table and every numbered rule of the specification's sections 2 to 5 and 7 to 9, by name.
 
 A row's name is its section and what its first column says: `2.1-price`, `4.4-verify-isValid`, `7-proxy-1`. Section 6
-has neither a table nor a rule. A row is tested by the one test case that is named after it (`@row`), or it stands in
-NOT_BUILT, with the reason and what the program answers instead; `test_rows.py` sees to it that no row is forgotten.
+has neither a table nor a rule. A row is tested by the one test case that is named after it (`@row`), and
+`test_rows.py` sees to it that no row is forgotten.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, TypeVar
@@ -85,22 +84,6 @@ VERSIONING: Final = _rows("9.", "1 2 3")
 
 ROWS: Final = (*RESOURCES, *STATES, *ENDPOINTS, *AUTHENTICATION, *ERRORS, *LIMITS, *VERSIONING)
 
-
-@dataclass(frozen=True, slots=True)
-class NotBuilt:
-    """Why a row is not there yet, and what the program answers to whoever asks for it: never silence."""
-
-    reason: str
-    answer: str
-
-
-_SOLANA: Final = "gates that are paid on Solana are not built"
-
-NOT_BUILT: Final[dict[str, NotBuilt]] = {
-    "2.3-transaction": NotBuilt(_SOLANA, "402 INVALID_NETWORK, and PAYMENT_INVALID under an EVM network's name"),
-    "2.4-solana-devnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
-    "2.4-solana-mainnet": NotBuilt(_SOLANA, "INVALID_NETWORK for a PayGate, invalid_network for a payment"),
-}
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., object])
 

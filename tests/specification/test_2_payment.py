@@ -66,8 +66,9 @@ async def test_scheme_is_exact(world: World) -> None:
 async def test_network_is_the_gates_by_one_of_its_names(world: World) -> None:
     gate = await world.gate()
     right = world.signed(await world.wanted(gate))
-    for other in ("base", "base-mainnet", "solana-devnet", "solana-mainnet", "solana", "Base-Sepolia", "mainnet"):
+    for other in ("base", "base-mainnet", "solana-mainnet", "solana", "Base-Sepolia", "mainnet"):
         await assert_refused(world, gate, {**right, "network": other}, "INVALID_NETWORK")
+    await assert_refused(world, gate, {**right, "network": "solana-devnet"}, "PAYMENT_INVALID")  # of the other family
     await assert_each_unreadable(world, "network", 84532, None, ["base-sepolia"])
     assert (await world.call(gate, header(right))).confirmation["network"] == "base-sepolia"
 

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
+from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.usdc import format_usdc
+from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Requirements, requirements_body
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tollkeeper.core.paygates import PayGate
+    from tollkeeper.core.tenders import Asset
     from tollkeeper.core.verification import EvmAsset
 
 
@@ -47,10 +49,10 @@ def profile_of(accept: str, default: Profile) -> Profile:
     return default
 
 
-def requirements_of(gate: PayGate, asset: EvmAsset, resource: str) -> Requirements:
+def requirements_of(gate: PayGate, asset: Asset, resource: str) -> Requirements:
     """What the gate asks for on the asset's network, as an x402 version 1 client reads it.
 
-    Amount in micro-units, addresses EIP-55. The gate is paid on that network.
+    Amount in micro-units, addresses as they are shown. The gate is paid on that network.
     """
     pay_to = gate.pay_to_on(asset.network.name)
     assert pay_to is not None  # noqa: S101 - see above
@@ -58,14 +60,21 @@ def requirements_of(gate: PayGate, asset: EvmAsset, resource: str) -> Requiremen
         scheme=SCHEME,
         network=asset.network.v1_name,
         amount=gate.price_micro,
-        asset=checksum_address(asset.address),
-        pay_to=checksum_address(pay_to),
+        asset=shown_address(asset.address),
+        pay_to=shown_address(pay_to),
         resource=resource,
         description=gate.description or gate.title,
         mime_type=gate.mime_type,
         max_timeout_seconds=CHALLENGE_TIMEOUT_SECONDS,
-        extra={"name": asset.name, "version": asset.version},
+        extra=_extra(asset),
     )
+
+
+def _extra(asset: Asset) -> dict[str, Any]:
+    """What a client needs to sign: the token's domain on EVM, on Solana who pays the fee."""
+    if isinstance(asset, SolanaAsset):
+        return {"feePayer": asset.fee_payer}
+    return {"name": asset.name, "version": asset.version}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,7 @@ class Sold:
 
 
 def build_challenge(
-    gate: PayGate, asset: EvmAsset, resource: str, api_version: str, others: Sequence[EvmAsset] = ()
+    gate: PayGate, asset: Asset, resource: str, api_version: str, others: Sequence[Asset] = ()
 ) -> Challenge:
     """The challenge of one gate version on the asset's network; `accepts` has those of the others that fit beside it.
 
@@ -135,8 +144,8 @@ def transfer_challenge(asset: EvmAsset, pay_to: str, amount_micro: int, resource
         scheme=SCHEME,
         network=asset.network.v1_name,
         amount=amount_micro,
-        asset=checksum_address(asset.address),
-        pay_to=checksum_address(pay_to),
+        asset=shown_address(asset.address),
+        pay_to=shown_address(pay_to),
         resource=resource,
         description=sold.description,
         mime_type=sold.mime_type,
@@ -148,7 +157,7 @@ def transfer_challenge(asset: EvmAsset, pay_to: str, amount_micro: int, resource
 
 def challenge_for(
     requirements: Requirements,
-    asset: EvmAsset,
+    asset: Asset,
     sold: Sold,
     api_version: str,
     beside: Sequence[Requirements] = (),

@@ -7,12 +7,12 @@ the slug taken) is decided by the gateway.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
-from tollkeeper.core.evm import ZERO_ADDRESS, parse_address
+from tollkeeper.core.evm import ZERO_ADDRESS
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS
-from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygate_fields import (
     CREATE_DEFAULTS,
     OF_TARGETS,
@@ -24,8 +24,9 @@ from tollkeeper.core.paygate_fields import (
     parse_slug,
     within,
 )
+from tollkeeper.core.solana_programs import SYSTEM_PROGRAM
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.core.wallets import family_of, shown_address
+from tollkeeper.core.wallets import family_of, parse_address_of, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,7 +47,7 @@ class FormerPrice:
 
 @dataclass(frozen=True, slots=True)
 class PayGate:
-    """One PayGate. `version` counts its updates; `payment_address` is lower case on EVM.
+    """One PayGate. `version` counts its updates; `payment_address` is lower case on EVM, base58 on Solana.
 
     `accepts` are the further networks that it is paid on.
     One with a `file` sells its content and has no target: `target_url` is empty.
@@ -122,11 +123,7 @@ class CreateDefaults:
         return next((one for one in candidates if one is not None and family_of(one) is family), None)
 
 
-def _require_evm(network: str) -> None:
-    if NETWORKS[network].family is not Family.EVM:
-        raise ApiError(
-            Code.INVALID_NETWORK, f"{network} is not enabled for PayGates here", details={"field": "network"}
-        )
+_NOBODY: Final = frozenset({ZERO_ADDRESS, SYSTEM_PROGRAM})
 
 
 def check_payment_address(value: object, network: str, forbidden: frozenset[str]) -> str:
@@ -134,9 +131,8 @@ def check_payment_address(value: object, network: str, forbidden: frozenset[str]
 
     Raises: INVALID_ADDRESS (of another family, a wrong checksum, zero, a token, one of our signers).
     """
-    _require_evm(network)
-    address = parse_address(value, field="paymentAddress")
-    if address == ZERO_ADDRESS or address in forbidden:
+    address = parse_address_of(NETWORKS[network].family, value, field="paymentAddress")
+    if address in _NOBODY or address in forbidden:
         raise ApiError(Code.INVALID_ADDRESS, "paymentAddress may not be paid", details={"field": "paymentAddress"})
     return address
 
@@ -172,7 +168,6 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
             raise missing(required)
     given = parse_fields(body, ("slug",)) if file is None else _file_fields(body, file, ("slug",))
     fields = {"network": defaults.network, **CREATE_DEFAULTS, **given}
-    _require_evm(fields["network"])
     address = fields.get("payment_address", defaults.payment_address_on(fields["network"]))
     if address is None:
         raise missing("paymentAddress")

@@ -14,13 +14,14 @@ from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.errors import Code, payment_error
-from tollkeeper.core.verification import refusal_of
+from tollkeeper.core.tenders import price_check, recipient_check
+from tollkeeper.core.verification import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.core.paygates import PayGate
-    from tollkeeper.core.wire import EvmPayload
+    from tollkeeper.core.tenders import Asset, Tender
 
 
 class PurchaseState(StrEnum):
@@ -95,25 +96,23 @@ class Terms:
     credits_expire_after_seconds: int | None = None
 
 
-def terms_for(gate: PayGate, network: str, payload: EvmPayload, now_ms: int) -> Terms:
-    """The terms that this payment on a network buys: the current ones, or those of a former price (contract 3.3).
+def terms_for(gate: PayGate, asset: Asset, tender: Tender, now_ms: int) -> Terms:
+    """The terms that this payment on the asset's network buys: the current ones or a former price's (contract 3.3).
 
     A former price counts for a while, and only when it is paid to the micro-unit.
-    Raises: the payment error of a wrong recipient or too small a value.
+    Raises: the payment error of a wrong recipient or price.
     """
-    authorization = payload.authorization
+    network = asset.network.name
     pay_to = gate.pay_to_on(network)
     assert pay_to is not None  # noqa: S101 - only networks that the gate is paid on are asked for
-    if authorization.pay_to != pay_to:
-        raise refusal_of("recipient", pay_to, authorization.pay_to)
+    require((recipient_check(tender, asset, pay_to),))
     price_micro, granted = gate.price_micro, gate.credits
     for former in gate.former:
         is_shown = now_ms < former.until_ms and former.network == network
-        if is_shown and authorization.value == former.price_micro:
+        if is_shown and tender.value == former.price_micro:
             price_micro, granted = former.price_micro, former.credits
             break
-    if authorization.value < price_micro:
-        raise refusal_of("value", str(price_micro), str(authorization.value))
+    require((price_check(tender, asset, price_micro),))
     return Terms(
         gate.id,
         gate.version,

@@ -58,6 +58,7 @@ class SolanaAsset:
     network: Network
     address: str
     token_program: str = TOKEN_PROGRAM
+    fee_payer: str = ""  # whom a facilitator says that its buyers must name; empty at the facilitator itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,15 @@ def payer_of(payload: SolanaPayload) -> str | None:
 
 def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> Iterator[Check]:
     """What must hold of a transaction whoever is paid by it. It ends at the first rule that the next ones build on."""
+    yield from _checks(payload, asset, policy)
+
+
+def payer_checks(payload: SolanaPayload, asset: SolanaAsset) -> Iterator[Check]:
+    """The same where somebody else pays the fee and judges what he signs: one transfer, which its payer signed."""
+    yield from _checks(payload, asset, None)
+
+
+def _checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy | None) -> Iterator[Check]:
     try:
         transaction = decode_transaction(payload.transaction)
     except MalformedTransaction as error:
@@ -133,9 +143,10 @@ def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePo
     yield Check("instructionCount", is_counted, Reason.SVM_LENGTH, f"{INSTRUCTIONS_MIN} to {INSTRUCTIONS_MAX}", count)
     if tables or not is_counted:
         return
-    yield from _fee_payer_checks(message, policy)
-    yield from _compute_checks(message, policy)
-    yield from _optional_checks(message)
+    if policy is not None:
+        yield from _fee_payer_checks(message, policy)
+        yield from _compute_checks(message, policy)
+        yield from _optional_checks(message)
     yield from _transfer_checks(transaction, asset)
 
 

@@ -292,9 +292,3 @@ def chain_checks(payload: EvmPayload, by_key: Check, facts: ChainFacts) -> Itera
 
 
 _SHAPES: Final = {Family.EVM: "authorization", Family.SOLANA: "transaction"}
-_GATE_REASONS: Final = {"recipient": Reason.RECIPIENT, "value": Reason.VALUE}
-
-
-def refusal_of(name: str, expected: str, actual: str) -> ApiError:
-    """The payment error of a term that a gate judges by itself: `recipient` or `value`."""
-    return refusal(Check(name, ok=False, reason=_GATE_REASONS[name], expected=expected, actual=actual))

@@ -40,6 +40,12 @@ class PaymentKey:
     payer: str
     nonce: str
 
+    @property
+    def status_path(self) -> str:
+        """Where a hub shows anybody how the payment stands. On Solana the nonce says it all."""
+        payer = self.payer + "/" if self.payer.startswith("0x") else ""
+        return f"/payments/{self.network}/{payer}{self.nonce}"
+
 
 @dataclass(frozen=True, slots=True)
 class EvmPayload:

@@ -396,14 +396,14 @@ class PaidCall(Crediting):
         accept = self.call.head.header.get(b"accept", b"")
         return profile_of(accept.decode("latin-1"), self.access.profile) if b"=" in accept else self.access.profile
 
-    def exhausted(self) -> None:
+    def exhausted(self, payer: str) -> None:
         """See `Steps`."""
         opened = self.opened
         if opened.is_deleted:
             self._answer_refusal(not_found())
             return
         self.enter(Stage.OVER)
-        detail = ApiError(Code.CREDITS_EXHAUSTED, "the credits of this payment are used up; sign a new payment").body()
+        detail = calls.exhausted(payer).body()
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, self._profile(), iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id, self.call)
         self.access.unpaid.challenged(self.call)

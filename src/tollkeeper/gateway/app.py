@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.sealing import KeyRing
-    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.core.tenders import Asset
     from tollkeeper.edge.pool import TargetPool
     from tollkeeper.gateway.gates import Announce
     from tollkeeper.storage.database import Database
@@ -259,7 +259,7 @@ class Gateway:
         """What the facilitator said last."""
         return self._supported
 
-    def assets(self) -> Mapping[str, EvmAsset]:
+    def assets(self) -> Mapping[str, Asset]:
         """The networks that can be paid on now."""
         return self._supported.assets
 

@@ -17,9 +17,10 @@ import structlog
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
+from tollkeeper.core.tenders import Tender, require_valid_now, with_advice
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.core.verification import code_of_reason, require, time_checks
-from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, Requirements
+from tollkeeper.core.verification import Reason, code_of_reason
+from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.chain_proofs import Owed
 from tollkeeper.gateway.hub_client import Settlement, unavailable
 from tollkeeper.storage.purchase_rows import SpendResult
@@ -77,15 +78,14 @@ class Presented:
     """A payment whose form was checked, as it came with one request; its signature may still be anything."""
 
     payment: Payment
-    key: PaymentKey
+    tender: Tender
     header: bytes = field(repr=False)
     header_hash: bytes = field(repr=False)
 
     @property
-    def payload(self) -> EvmPayload:
-        """The EVM payload; form checks let nothing else through."""
-        assert isinstance(self.payment.payload, EvmPayload)  # noqa: S101
-        return self.payment.payload
+    def key(self) -> PaymentKey:
+        """The payment's identity."""
+        return self.tender.key
 
 
 class Buying:
@@ -129,7 +129,7 @@ class Buying:
         credit again. Raises: the refusal; SETTLEMENT_PENDING when `deadline` (loop time) passes first.
         """
         gate = opened.gate
-        slot = (presented.key, presented.payload.signature, gate.id, gate.version)
+        slot = (presented.key, presented.tender.signature, gate.id, gate.version)
         attempt = self._attempts.get(slot)
         if attempt is None:
             task = asyncio.create_task(self._attempt(slot, opened, presented, buyer))
@@ -193,11 +193,10 @@ class Buying:
 
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
         arrived_ms = self._clock_ms()
-        authorization = presented.payload.authorization
-        network = presented.key.network
-        terms = terms_for(opened.gate, network, presented.payload, arrived_ms)
-        require(time_checks(presented.payload, arrived_ms // 1000))
-        requirements = settle_requirements(opened, network, terms.price_micro)
+        tender, network = presented.tender, presented.key.network
+        terms = terms_for(opened.gate, opened.asset_on(network), tender, arrived_ms)
+        require_valid_now(presented.payment, arrived_ms // 1000)
+        requirements = settle_requirements(opened, tender, terms.price_micro)
         verdict = await self._hub.verify(presented.payment, requirements)
         if not verdict.is_valid:
             raise await self._invalid(verdict, presented.key)
@@ -214,7 +213,7 @@ class Buying:
             presented.key,
             terms,
             purchase_id=self._new_id(),
-            paid=Paid(authorization.value, authorization.valid_before, presented.header_hash),
+            paid=Paid(tender.value, tender.valid_before, presented.header_hash),
             trust=self._trust(network) if opened.gate.assume_valid else None,
             request_of=request_of,
             now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
@@ -259,8 +258,8 @@ class Buying:
         asking = self._hub.settle(request)
         supported = self._supported()
         if self.is_proven_here(purchase.network):
-            authorization = presented.payload.authorization
-            owed = Owed(presented.key, authorization.pay_to, authorization.value, authorization.valid_before)
+            tender = presented.tender
+            owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before)
             answer = await self._proofs.settle(owed, asking, supported.signers, trusted=purchase.assume_valid)
         else:
             answer = await asking
@@ -333,7 +332,10 @@ class Buying:
             transaction = verdict.transaction or await self._transaction_of(key)
             if transaction:
                 details["transaction"] = transaction
-        return payment_error(code, "the payment hub refused the payment", details=details)
+        message = _MESSAGES.get(verdict.reason or "", "the payment hub refused the payment")
+        if code is Code.NONCE_ALREADY_USED:
+            message = with_advice(message, key.payer)
+        return payment_error(code, message, details=details)
 
     async def _transaction_of(self, key: PaymentKey) -> str | None:
         try:
@@ -346,9 +348,9 @@ class Buying:
         """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
         details: dict[str, Any] = {"retry": "send the same payment again"}
         if purchase is not None:
-            path = f"/payments/{purchase.network}/{purchase.payer}/{purchase.nonce}"
+            key = PaymentKey(purchase.network, purchase.asset, purchase.payer, purchase.nonce)
             details["purchaseId"] = purchase.id
-            details["statusUrl"] = self._status_url + path
+            details["statusUrl"] = self._status_url + key.status_path
             details["transaction"] = transaction or purchase.transaction_hash or ""
         return ApiError(
             Code.SETTLEMENT_PENDING,
@@ -362,13 +364,22 @@ class Buying:
             await asyncio.wait([attempt.task for attempt in self._attempts.values()])
 
 
+# What a buyer can do something about, where the reason alone does not say what.
+_MESSAGES: Final[dict[str, str]] = {
+    Reason.SVM_NO_RECIPIENT: "the seller's wallet has no token account to be paid on: nothing was charged; only the "
+    "seller can open one",
+    Reason.SVM_EXPIRED: "the payment's blockhash is too old: nothing was charged; sign a new payment",
+}
 # Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.
 _ASK_AGAIN: Final = SpendResult(Spend.STALE)
 
 
-def settle_requirements(opened: OpenGate, network: str, price_micro: int) -> Requirements:
-    """The requirements that a payment on this network is verified and settled against."""
-    shown = opened.offers[network].requirements
+def settle_requirements(opened: OpenGate, tender: Tender, price_micro: int) -> Requirements:
+    """The requirements that a payment is verified and settled against.
+
+    A fee payer is the one that the payer named: a 402 of before the facilitator changed it is as good.
+    """
+    shown = opened.offers[tender.key.network].requirements
     return Requirements(
         scheme=shown.scheme,
         network=shown.network,
@@ -379,7 +390,7 @@ def settle_requirements(opened: OpenGate, network: str, price_micro: int) -> Req
         description=shown.description,
         mime_type=shown.mime_type,
         max_timeout_seconds=shown.max_timeout_seconds,
-        extra=shown.extra,
+        extra={**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra,
     )
 
 

@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, Code, invalid, payment_error
-from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.forwarding import VIA, caller_lines, gateway_headers, header_lines, name_rules, request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.target_signing import NONCE_SIZE_BYTES, SIGNATURE_NAMES, HmacSecret, SignedCall, signature_lines
+from tollkeeper.core.tenders import with_advice
+from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.wire import encode_header
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def signature_of(
         method=call.method,
         target_uri=f"{target.scheme}://{target.authority}{path.decode('ascii')}",
         body=body,
-        payer=checksum_address(purchase.payer),
+        payer=shown_address(purchase.payer),
         purchase_id=purchase.id,
         slug=opened.gate.slug,
     )
@@ -248,7 +249,7 @@ def signature_of(
 
 @lru_cache(maxsize=10_000)
 def _buyer_lines(purchase_id: str, payer: str) -> bytes:
-    return header_lines([(b"x-payer", checksum_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
+    return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
 
 
 def receipt_lines(purchase: Purchase) -> bytes:
@@ -265,7 +266,7 @@ def _receipt(purchase_id: str, transaction: str, network: str, payer: str, value
         "success": True,
         "transaction": transaction,
         "network": network,
-        "payer": checksum_address(payer),
+        "payer": shown_address(payer),
         "amount": str(value_micro),
         "purchaseId": purchase_id,
     }
@@ -315,4 +316,11 @@ class BoundedBody:
 def spent_elsewhere(purchase: Purchase) -> ApiError:
     """The refusal of a payment that was claimed at another PayGate (contract 4.3)."""
     details = {"reason": "duplicate_settlement", "transaction": purchase.transaction_hash or ""}
-    return payment_error(Code.NONCE_ALREADY_USED, "this payment was presented at another PayGate", details=details)
+    message = with_advice("this payment was presented at another PayGate", purchase.payer)
+    return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
+
+
+def exhausted(payer: str) -> ApiError:
+    """What is said of a payment whose credits are used up."""
+    message = with_advice("the credits of this payment are used up; sign a new payment", payer)
+    return ApiError(Code.CREDITS_EXHAUSTED, message)

@@ -139,7 +139,7 @@ class Crediting(Steps):
         """A credit of the payer, whose payment was spent here before; None where the gate asks for more by now."""
         taken = await self.spend_of_wallet(payer, deadline)
         if taken is None and self.opened.is_of_wallets:
-            raise ExhaustedError
+            raise ExhaustedError(payer)
         return taken
 
     async def spend_of_wallet(self, wallet: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
@@ -222,7 +222,7 @@ class Crediting(Steps):
         if result.outcome is Spend.IN_FLIGHT:
             await self.access.buying.wait_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
-            raise ExhaustedError
+            raise ExhaustedError(purchase.payer)
         elif result.outcome is Spend.WITHHELD:
             raise ApiError(
                 Code.CREDIT_TOKEN_REQUIRED,

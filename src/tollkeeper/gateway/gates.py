@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.core.paygates import PayGate
-    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.core.tenders import Asset
     from tollkeeper.storage.paygates import PayGates
 
 Announce: TypeAlias = "Callable[[str], Awaitable[None]]"
@@ -41,8 +41,8 @@ class OpenGate:
 
     gate: PayGate
     target: TargetUrl | None
-    asset: EvmAsset
-    others: tuple[EvmAsset | None, ...]
+    asset: Asset
+    others: tuple[Asset | None, ...]
     challenge: Challenge
     offers: Mapping[str, Challenge]
     resource: str
@@ -50,6 +50,10 @@ class OpenGate:
     takes_header: bool
     is_of_wallets: bool
     is_deleted: bool = False
+
+    def asset_on(self, network: str) -> Asset:
+        """The asset of one of the networks of `offers`."""
+        return next(one for one in (self.asset, *self.others) if one is not None and one.network.name == network)
 
 
 def not_found() -> ApiError:
@@ -63,7 +67,7 @@ class Gates:
     def __init__(
         self,
         store: PayGates,
-        assets: Callable[[], Mapping[str, EvmAsset]],
+        assets: Callable[[], Mapping[str, Asset]],
         public_url: str,
         *,
         allow_private_targets: bool,
@@ -89,7 +93,7 @@ class Gates:
             return None
         return None if kept.others and kept.others != self._others(kept.gate) else kept
 
-    def _others(self, gate: PayGate) -> tuple[EvmAsset | None, ...]:
+    def _others(self, gate: PayGate) -> tuple[Asset | None, ...]:
         return tuple(self._assets().get(one.network) for one in gate.accepts)
 
     async def by_slug(self, slug: str) -> OpenGate:

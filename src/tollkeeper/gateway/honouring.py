@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tollkeeper.chains.payments import payments_of
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.purchases import Claim, Terms, credit_token
 from tollkeeper.core.usdc import format_usdc
+from tollkeeper.core.wallets import shown_address
 from tollkeeper.storage.purchases import Paid
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Honouring:
         return {
             "purchaseId": purchase.id,
             "slug": gate.slug,
-            "payer": checksum_address(purchase.payer),
+            "payer": shown_address(purchase.payer),
             "paid": format_usdc(purchase.value_micro),
             "credits": purchase.granted,
             "transaction": payment.transaction_hash,

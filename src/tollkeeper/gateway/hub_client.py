@@ -10,10 +10,11 @@ import json
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import quote
 
+from tollkeeper.core.base58 import parse_key
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES, NETWORKS, Family
+from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.strict_json import parse_json
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wire import (
@@ -28,6 +29,9 @@ from tollkeeper.core.wire import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from tollkeeper.core.networks import Network
+    from tollkeeper.core.tenders import Asset
 
     # (method, path, headers, body) -> the headers that sign the request, good for SETTLE_REQUEST_LIFETIME_SECONDS
     Signer = Callable[[str, str, Mapping[str, str], bytes], dict[str, str]]
@@ -61,7 +65,7 @@ class Supported:
     `confirms`: `confirm: true` works. `is_ours`: it knows claim keys and payment status.
     """
 
-    assets: Mapping[str, EvmAsset]
+    assets: Mapping[str, Asset]
     confirms: bool
     is_ours: bool
     signers: frozenset[str]
@@ -142,9 +146,9 @@ class HubClient:
         if status != 200 or not isinstance(body.get("kinds"), list):
             msg = f"/supported answered {status} without kinds"
             raise HubUnreachableError(msg)
-        assets: dict[str, EvmAsset] = {}
+        assets: dict[str, Asset] = {}
         for kind in body["kinds"]:
-            asset = _evm_asset(kind)
+            asset = _asset_of(kind)
             if asset is not None:
                 assets.setdefault(asset.network.name, asset)
         extensions = body.get("extensions")
@@ -245,8 +249,7 @@ class HubClient:
 
         Raises: HubUnreachableError.
         """
-        path = "/payments/" + "/".join(quote(part, safe="") for part in (key.network, key.payer, key.nonce))
-        status, data = await self._transport.request("GET", path, {}, b"", VERIFY_TIMEOUT_SECONDS)
+        status, data = await self._transport.request("GET", key.status_path, {}, b"", VERIFY_TIMEOUT_SECONDS)
         if status == 404:
             return None
         body = _object(data)
@@ -286,29 +289,41 @@ def _object(data: bytes) -> dict[str, Any]:
     return body
 
 
-def _evm_asset(kind: object) -> EvmAsset | None:
+def _asset_of(kind: object) -> Asset | None:
+    """What a kind says that we can sell for; None for one of another scheme or network, or that cannot be read."""
     if not isinstance(kind, dict) or kind.get("scheme") != SCHEME or kind.get("x402Version") != X402_VERSION:
         return None
     name = kind.get("network")
     network = NETWORKS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
-    if network is None or network.family is not Family.EVM:
+    if network is None:
         return None
     extra = kind.get("extra")
     extra = extra if isinstance(extra, dict) else {}
     assets = kind.get("assets")
     first = assets[0] if isinstance(assets, list) and assets and isinstance(assets[0], dict) else {}
     address = first.get("address", network.usdc.address)
+    if network.family is Family.SOLANA:
+        return _solana_asset(network, address, extra.get("feePayer"))
     eip712_name, version = extra.get("name", network.usdc.eip712_name), extra.get("version", "2")
     if not all(isinstance(text, str) for text in (address, eip712_name, version)):
         return None
     return EvmAsset(network, address.lower(), eip712_name, version)
 
 
+def _solana_asset(network: Network, mint: object, fee_payer: object) -> SolanaAsset | None:
+    """Nobody can pay without knowing who pays the fee."""
+    try:
+        return SolanaAsset(network, parse_key(mint), fee_payer=parse_key(fee_payer))
+    except ApiError:
+        return None
+
+
 def _signers(signers: object) -> frozenset[str]:
     if not isinstance(signers, dict):
         return frozenset()
     lists = [group for group in signers.values() if isinstance(group, list)]
-    return frozenset(item.lower() for group in lists for item in group if isinstance(item, str))
+    names = [item for group in lists for item in group if isinstance(item, str)]
+    return frozenset(name.lower() if name.startswith("0x") else name for name in names)
 
 
 def _judge(status: int, body: dict[str, Any]) -> SettleAnswer:

@@ -1,7 +1,7 @@
 """Payment headers as proofs: decoded, form and signature checked, remembered (contract 4.2).
 
-A signature that the payer's key did not make may be a contract wallet's, which only a chain can judge: the facilitator
-does when the payment is new, and a credit of a purchase is spent only by the very bytes that bought it.
+On EVM a signature that the payer's key did not make may be a contract wallet's, which only a chain can judge: the
+facilitator does when the payment is new, and a credit of a purchase is spent only by the very bytes that bought it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.errors import Code, payment_error
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.purchases import header_hash
-from tollkeeper.core.verification import deployed_check, form_checks, payment_key, require, signature_check
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.core.tenders import tender_of
+from tollkeeper.core.verification import form_checks, require
+from tollkeeper.core.wire import decode_payment_header
 from tollkeeper.gateway.buying import Presented
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.core.tenders import Asset
 
 VERIFIED_HEADERS_MAX: Final = 10_000
 VERIFIED_SIZE_BYTES: Final = 16 * 1024 * 1024  # of headers; what is kept beside each takes about as much again
@@ -31,7 +32,7 @@ class Proofs:
     `assets` are the networks that can be paid on now.
     """
 
-    def __init__(self, assets: Callable[[], Mapping[str, EvmAsset]]) -> None:
+    def __init__(self, assets: Callable[[], Mapping[str, Asset]]) -> None:
         self._assets = assets
         self._verified: OrderedDict[bytes, Presented] = OrderedDict()
         self._size_bytes = 0
@@ -51,12 +52,9 @@ class Proofs:
         payment = decode_payment_header(header)
         assets = self._assets()
         require(form_checks(payment, assets))
-        payload = payment.payload
-        assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
-        asset = assets[normalise(payment.network).name]
-        require((deployed_check(payload),))
-        presented = Presented(payment, payment_key(asset, payload), header, header_hash(header))
-        if signature_check(payload, asset).ok:
+        tender = tender_of(payment, assets[normalise(payment.network).name])
+        presented = Presented(payment, tender, header, header_hash(header))
+        if tender.is_signed_by_key:
             self._remember(header, presented)
         return presented
 

@@ -25,6 +25,10 @@ GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when
 class ExhaustedError(Exception):
     """The payment's credits are used up here: answered as if unpaid, so that a client may pay again."""
 
+    def __init__(self, payer: str) -> None:
+        super().__init__("the credits are used up")
+        self.payer = payer
+
 
 class Stage(Enum):
     """What a request waits for."""
@@ -71,8 +75,8 @@ class Steps(ABC):
         """Takes a step; what it raises is answered, and never reaches parser, ledger or relay."""
         try:
             step(*arguments)
-        except ExhaustedError:
-            self.call.guard(self.exhausted)
+        except ExhaustedError as spent:
+            self.call.guard(self.exhausted, spent.payer)
         except ApiError as error:
             self.call.guard(self.refuse, error)
         except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
@@ -97,8 +101,8 @@ class Steps(ABC):
             self.guard(_raise, fault)
 
     @abstractmethod
-    def exhausted(self) -> None:
-        """Answers a payment whose credits are used up."""
+    def exhausted(self, payer: str) -> None:
+        """Answers a payment of this payer whose credits are used up."""
 
     @abstractmethod
     def refuse(self, error: ApiError) -> None:

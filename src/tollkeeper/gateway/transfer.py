@@ -20,6 +20,7 @@ from tollkeeper.core.challenge import Profile, profile_of, transfer_challenge
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import normalise
+from tollkeeper.core.tenders import evm_asset
 from tollkeeper.core.verification import code_of_reason, form_checks, payment_key, require
 from tollkeeper.core.wire import (
     SCHEME,
@@ -85,9 +86,7 @@ class DirectTransfers:
         assets = self.supported().assets
         if not assets:
             raise unavailable()
-        if name not in assets:
-            details = {"field": "network", "supported": sorted(assets)}
-            raise ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
+        asset = evm_asset(assets, name)
         confirm = body.get("confirm", True)
         if not isinstance(confirm, bool):
             raise invalid("confirm", "confirm must be true or false")
@@ -101,7 +100,7 @@ class DirectTransfers:
             named = "authorization.value"
             raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
         payment = Payment(X402_VERSION, SCHEME, network, payload)
-        return Wish(assets[name], payload.authorization, confirm, payment)
+        return Wish(asset, payload.authorization, confirm, payment)
 
     def challenge(self, wish: Wish) -> Challenge:
         """The 402 that asks for the body's own transfer, or for the fee."""
@@ -219,11 +218,10 @@ class DirectTransfers:
         }
 
     def _pending(self, key: PaymentKey, transaction: str) -> ApiError:
-        path = f"/payments/{key.network}/{key.payer}/{key.nonce}"
         return ApiError(
             Code.SETTLEMENT_PENDING,
             "the outcome of this transfer is not known yet: send the same payment again, do not sign a new one",
-            details={"transaction": transaction, "statusUrl": self.hub_url + path, "network": key.network},
+            details={"transaction": transaction, "statusUrl": self.hub_url + key.status_path, "network": key.network},
         )
 
 

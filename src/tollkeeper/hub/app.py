@@ -20,7 +20,7 @@ from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.core.networks import Family
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
 from tollkeeper.describing import description_routes, route
 from tollkeeper.hub import operations
@@ -187,8 +187,7 @@ class Hub:
 
     def status_url(self, key: PaymentKey) -> str:
         """Where anybody can follow a payment."""
-        is_evm = NETWORKS[key.network].family is Family.EVM
-        return f"{self.public_url}/payments/{key.network}/{key.payer + '/' if is_evm else ''}{key.nonce}"
+        return self.public_url + key.status_path
 
     def _account(self, network: HubNetwork) -> Account:
         config = network.config

@@ -22,7 +22,7 @@ from solders.token.state import Mint, TokenAccount, TokenAccountState
 from solders.transaction import VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata
 
-from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.networks import NETWORKS, Network
 from tollkeeper.core.solana_programs import TOKEN_PROGRAM, associated_token_account
 
 NETWORK: Final = NETWORKS["solana-devnet"]
@@ -65,9 +65,10 @@ class Simulated:
 class EmbeddedSolanaChain:
     """One chain. With `holds` set, what is sent waits until it is cleared; it may expire there."""
 
-    def __init__(self, mint: str = NETWORK.usdc.address) -> None:
-        """A chain with the token's mint and nobody on it."""
-        self.mint = mint
+    def __init__(self, network: Network = NETWORK) -> None:
+        """A chain that says it is this network, with the token's mint and nobody on it."""
+        self.network = network
+        self.mint = network.usdc.address
         self.slot = 1
         self.holds = False
         self.executed: dict[str, Executed] = {}
@@ -78,7 +79,7 @@ class EmbeddedSolanaChain:
         self._messages: set[bytes] = set()  # that were executed
         self._remember_blockhash()
         token = bytes(Mint(None, _MINT_SUPPLY, _DECIMALS, is_initialized=True, freeze_authority=None))
-        self._put(mint, token)
+        self._put(self.mint, token)
 
     @property
     def blockhash(self) -> str:

@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 
 from tollkeeper.sandbox.node_thread import run_in_thread
 from tollkeeper.sandbox.rpc_server import MAX_BODY_BYTES
-from tollkeeper.sandbox.solana_chain import LAMPORTS_PER_SOL, EmbeddedSolanaChain
+from tollkeeper.sandbox.solana_chain import LAMPORTS_PER_SOL, NETWORK, EmbeddedSolanaChain
 from tollkeeper.sandbox.solana_rpc import solana_rpc_app
 from tollkeeper.sandbox.wallets import derive_solana_wallets
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from tollkeeper.core.networks import Network
     from tollkeeper.sandbox.wallets import SolanaWallets
 
 SLOT_SECONDS: Final = 0.4  # as a cluster's
@@ -35,11 +36,16 @@ class SolanaNode:
     """`async with SolanaNode() as node:` serves the chain at `node.url` until the block ends."""
 
     def __init__(
-        self, *, wallets: SolanaWallets | None = None, port: int = 0, slot_seconds: float | None = SLOT_SECONDS
+        self,
+        *,
+        wallets: SolanaWallets | None = None,
+        port: int = 0,
+        slot_seconds: float | None = SLOT_SECONDS,
+        network: Network = NETWORK,
     ) -> None:
         """Build the chain, with everyone in the play on it; `slot_seconds` None lets slots pass by hand only."""
         self.wallets = wallets or derive_solana_wallets()
-        self.chain = EmbeddedSolanaChain()
+        self.chain = EmbeddedSolanaChain(network)
         self.rpc = solana_rpc_app(self.chain)
         self.url = ""
         self._port = port

@@ -13,7 +13,6 @@ from tollkeeper.sandbox.rpc_server import INVALID_PARAMS, JsonRpcApp, RpcError
 from tollkeeper.sandbox.solana_chain import (
     FINAL_SLOTS,
     LAMPORTS_PER_SOL,
-    NETWORK,
     RECENT_SLOTS,
     TransactionRefused,
     decoded,
@@ -65,7 +64,7 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     return {
         "getHealth": lambda: "ok",
         "getVersion": lambda: {"solana-core": _VERSION, "feature-set": 0},
-        "getGenesisHash": lambda: NETWORK.genesis_hash,
+        "getGenesisHash": lambda: chain.network.genesis_hash,
         "getSlot": lambda config=None: _height(chain, config),
         "getBlockHeight": lambda config=None: _height(chain, config),
         "getEpochInfo": get_epoch_info,

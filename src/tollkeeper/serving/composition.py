@@ -178,14 +178,14 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
     parts.push_async_callback(trusted.close)
     ring = _given(settings.auth_keys)
     named = networks_of(settings, Family.EVM)
-    network = settings.default_network or (named[0].network if named else NETWORKS["base"])
+    candidates = (settings.default_network, *(one.network for one in named), NETWORKS["base"])
     return Auth(
         database,
         tuple(ring.keys.items()),
         settings.public_url.text,
         clock_ms,
         os.urandom,
-        chain_id=_given(network.chain_id),
+        chain_id=next(one.chain_id for one in candidates if one is not None and one.chain_id is not None),
         trusted=trusted,
     )
 

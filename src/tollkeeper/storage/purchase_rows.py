@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     """A purchase row as the gateway reads it. Amounts in micro-units, `value_micro` what was really paid.
 
-    `valid_before_seconds`: the authorization's end; None on rows of a version that did not keep it. `expires_ms` is
-    when credits that are left are lost, None for never.
+    `valid_before_seconds`: the authorization's end; None on Solana, and on rows of a version that did not keep it.
+    `expires_ms` is when credits that are left are lost, None for never.
     """
 
     id: str

@@ -45,10 +45,13 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """What of a payment is kept with its claim: its value, its end (Unix seconds), the hash of its header."""
+    """What of a payment is kept with its claim: its value, its end (Unix seconds), the hash of its header.
+
+    On Solana blocks and not clocks end a payment: None.
+    """
 
     value_micro: int
-    valid_before: int
+    valid_before: int | None
     header: bytes
 
 
@@ -154,7 +157,8 @@ class Purchases:
             "now_ms": now_ms,
         }
         columns["value_micro"] = str(paid.value_micro)
-        columns["valid_before_seconds"] = min(paid.valid_before, _FAR_OFF_SECONDS)
+        end = paid.valid_before
+        columns["valid_before_seconds"] = None if end is None else min(end, _FAR_OFF_SECONDS)
         unit = self._claim(key, terms, purchase_id, trust, request_of, columns)
         return await self._database.run(unit)
 

@@ -5,7 +5,9 @@ const { createSigner, decodeXPaymentResponse, wrapFetchWithPayment } = official(
 
 await pay(async (request) => {
   const signer = await createSigner(request.network ?? "base-sepolia", request.privateKey);
-  const response = await wrapFetchWithPayment(fetch, signer)(request.url, fetchOptions(request));
+  const config = request.rpcUrl ? { svmConfig: { rpcUrl: request.rpcUrl } } : undefined;
+  const paying = wrapFetchWithPayment(fetch, signer, undefined, undefined, config);
+  const response = await paying(request.url, fetchOptions(request));
   const header = response.headers.get("x-payment-response");
   return { response, receipt: header ? decodeXPaymentResponse(header) : null };
 });

@@ -1,0 +1,130 @@
+"""What a payment offers a gate, of either family (contract 4.2, 4.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.payments import ASSETS, AUTHORIZATION, BASE_SEPOLIA, NOW_SECONDS, OTHER_KEY, PAYER, signed_payment
+from tests.core.solana_payments import (
+    AMOUNT,
+    DEVNET,
+    FEE_PAYER,
+    OTHER,
+    PAY_TO,
+    Draft,
+    account_of,
+    compute_limit,
+    compute_price,
+    memo,
+    payment,
+    transfer,
+    usual,
+)
+from tests.core.solana_payments import PAYER as SOLANA_PAYER
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.tenders import (
+    Asset,
+    evm_asset,
+    price_check,
+    recipient_check,
+    require_valid_now,
+    tender_of,
+    with_advice,
+)
+from tollkeeper.core.verification import Reason
+from tollkeeper.core.wire import EvmPayload, Payment, SolanaPayload
+
+
+def refused(offered: Payment, asset: Asset) -> ApiError:
+    """The refusal of this payment."""
+    with pytest.raises(ApiError) as caught:
+        tender_of(offered, asset)
+    assert caught.value.type == "payment"
+    return caught.value
+
+
+def test_an_evm_payment_offers_what_its_authorization_says() -> None:
+    tender = tender_of(signed_payment(), BASE_SEPOLIA)
+    assert (tender.key.payer, tender.key.network, tender.key.asset) == (PAYER, "base-sepolia", BASE_SEPOLIA.address)
+    assert (tender.value, tender.recipient) == (AUTHORIZATION.value, AUTHORIZATION.pay_to)
+    assert (tender.valid_before, tender.fee_payer) == (AUTHORIZATION.valid_before, "")
+    assert tender.is_signed_by_key
+
+
+def test_a_signature_of_another_key_may_still_be_a_contract_wallets() -> None:
+    assert not tender_of(signed_payment(key=OTHER_KEY), BASE_SEPOLIA).is_signed_by_key
+
+
+def test_a_wallet_that_its_signature_would_deploy_is_refused() -> None:
+    counterfactual = EvmPayload(AUTHORIZATION, bytes(64) + b"\x64\x92" * 16)
+    error = refused(replace(signed_payment(), payload=counterfactual), BASE_SEPOLIA)
+    assert error.details is not None
+    assert error.details["reason"] == "eip6492_factory_not_allowed"
+
+
+def test_a_solana_payment_offers_what_its_transaction_does() -> None:
+    payload = Draft().payload()
+    tender = tender_of(payment(payload), DEVNET)
+    assert (tender.key.payer, tender.key.asset) == (str(SOLANA_PAYER.pubkey()), DEVNET.address)
+    assert (tender.value, tender.recipient) == (AMOUNT, str(account_of(PAY_TO)))
+    assert (tender.valid_before, tender.fee_payer) == (None, str(FEE_PAYER.pubkey()))
+    assert tender.is_signed_by_key
+
+
+def test_the_facilitator_alone_judges_what_the_fee_payer_risks() -> None:
+    dear = (compute_limit(1_400_000), compute_price(5_000_000), transfer())
+    assert tender_of(payment(Draft(dear).payload()), DEVNET).value == AMOUNT
+    others = Draft(fee_payer=OTHER.pubkey())
+    assert tender_of(payment(others.payload()), DEVNET).fee_payer == str(OTHER.pubkey())
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (SolanaPayload("AQ=="), Code.PAYMENT_INVALID),
+        (SolanaPayload("!"), Code.PAYMENT_INVALID),
+        (Draft(signers=()).payload(), Code.INVALID_SIGNATURE),
+        (Draft((compute_limit(), compute_price(), memo())).payload(), Code.PAYMENT_INVALID),
+        (Draft((compute_limit(), compute_price())).payload(), Code.PAYMENT_INVALID),
+        (Draft((compute_limit(), compute_price(), transfer(decimals=9))).payload(), Code.PAYMENT_INVALID),
+        (Draft((compute_limit(), compute_price(), transfer(mint=str(OTHER.pubkey())))).payload(), Code.PAYMENT_INVALID),
+        (Draft(usual(memo(b"a"), memo(b"b"), memo(b"c"), memo(b"d"), memo(b"e"))).payload(), Code.PAYMENT_INVALID),
+    ],
+)
+def test_what_is_no_signed_transfer_of_the_mint_is_refused_at_the_gate(payload: SolanaPayload, code: Code) -> None:
+    assert refused(payment(payload), DEVNET).code is code
+
+
+def test_a_gate_s_own_terms_are_refused_like_the_rules() -> None:
+    tender = tender_of(signed_payment(), BASE_SEPOLIA)
+    wrong = recipient_check(tender, BASE_SEPOLIA, PAYER)
+    assert (wrong.ok, wrong.reason) == (False, Reason.RECIPIENT)
+    assert (wrong.name, wrong.expected, wrong.actual) == ("recipient", PAYER, AUTHORIZATION.pay_to)
+    for price_micro, is_paid in ((9_999, True), (10_000, True), (10_001, False)):
+        check = price_check(tender, BASE_SEPOLIA, price_micro)
+        assert (check.ok, check.reason) == (is_paid, Reason.VALUE)
+
+
+def test_only_an_evm_payment_has_times_of_its_own() -> None:
+    require_valid_now(signed_payment(), NOW_SECONDS)
+    require_valid_now(payment(Draft().payload()), NOW_SECONDS)
+    with pytest.raises(ApiError) as caught:
+        require_valid_now(signed_payment(), NOW_SECONDS + 60)
+    assert caught.value.code is Code.PAYMENT_EXPIRED
+
+
+def test_whose_solana_payment_was_used_before_is_told_to_sign_again() -> None:
+    assert with_advice("used", PAYER) == "used"
+    assert with_advice("used", str(SOLANA_PAYER.pubkey())).endswith("sign a new payment")
+
+
+def test_transfers_are_of_evm_networks() -> None:
+    assets: dict[str, Asset] = {**ASSETS, "solana-devnet": DEVNET}
+    assert evm_asset(assets, "base-sepolia") is BASE_SEPOLIA
+    for name in ("solana-devnet", "solana-mainnet"):
+        with pytest.raises(ApiError) as caught:
+            evm_asset(assets, name)
+        assert caught.value.code is Code.INVALID_NETWORK
+        assert caught.value.details == {"field": "network", "supported": ["base", "base-sepolia"]}
