@@ -11,14 +11,17 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from tests.edge.callers import Listening, render
+from tollkeeper.api import clock_ms
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import caller_lines, response_lines
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.call import InboundCall
 from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.inbound import strict_protocol
 from tollkeeper.edge.patience import Patience
+from tollkeeper.edge.ready import ReadyAnswer
 from tollkeeper.edge.relay import RelayRequest, ResponseHead
 from tollkeeper.edge.spool import SpooledBody
 
@@ -69,11 +72,20 @@ class Calls:
     ends: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
     gone: int = 0
+    asked: list[str] = field(default_factory=list)
+    ready: ReadyAnswer = field(default_factory=lambda: ReadyAnswer(200, PLAIN, lambda now_ms: b"ready at %d" % now_ms))
     go: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: set[asyncio.Task[None]] = field(default_factory=set)
 
     def takes(self, target: bytes) -> bool:
         return target.startswith(b"/call")
+
+    def at_once(self, head: RequestHead, peer: str) -> tuple[str, bytes] | None:
+        self.asked.append(peer)
+        answer: ReadyAnswer | None = head.notes
+        if head.target.endswith(b"broken"):
+            raise ZeroDivisionError
+        return None if answer is None else answer.at(clock_ms())
 
     def begin(self, call: InboundCall) -> None:
         self.begun.append(call)
@@ -81,6 +93,9 @@ class Calls:
         what = call.head.target.rpartition(b"/")[2]
         if what == b"early":
             call.answer(200, PLAIN, b"early")
+        elif what.startswith(b"ready"):
+            call.head.notes = self.ready
+            call.answer(200, PLAIN, b"begun")
         elif what == b"fault":
             raise ZeroDivisionError
         elif what == b"refused":

@@ -28,6 +28,7 @@ AHEAD_SIZE_BYTES: Final = 64 * 1024
 # Up to here copying a body behind its head is cheaper than sending both apart.
 JOINED_SIZE_BYTES: Final = 64 * 1024
 JSON_LINE: Final = b"content-type: application/json\r\n"
+END_OF_HEAD: Final = b"\r\n\r\n"
 _NOBODY_WAITS: Final = asyncio.Event()  # uvicorn sets the event of whatever it takes for its own request
 
 log = structlog.get_logger("tollkeeper.edge")
@@ -61,6 +62,13 @@ class CallHandler(Protocol):
 
     def takes(self, target: bytes) -> bool:
         """Whether requests for this raw path and query are his."""
+
+    def at_once(self, head: RequestHead, peer: str) -> tuple[str, bytes] | None:
+        """Request id and whole answer of a request without a body, where this very head says it all; else None.
+
+        For heads other than HEAD's whose requests leave their connection open. A request that is answered so is none
+        of those that begin and end.
+        """
 
     def begin(self, call: InboundCall) -> None:
         """Answer `call`, now or later; its turn on the connection has come."""
@@ -323,17 +331,9 @@ class InboundCall:
         self.status = status
         if self.waiting_for_100_continue and not self._is_body_complete:
             self.keep_alive = False  # the body was not asked for; what comes next may be one or not
-        return b"".join(
-            (
-                STATUS_LINE[status],
-                lines,
-                b"" if length_bytes is None else b"content-length: %d\r\n" % length_bytes,
-                b"" if has_date else http_date(int(time.time())),
-                b"x402-version: 1\r\nx-request-id: ",
-                self.request_id.encode(),
-                b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n",
-            )
-        )
+        start = head_lines(status, lines, length_bytes, None if has_date else int(time.time()))
+        end = END_OF_HEAD if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
+        return b"%b%b%b" % (start, self.request_id.encode(), end)
 
     def _complete(self) -> None:
         self.response_complete = True
@@ -349,6 +349,19 @@ class InboundCall:
             self._handler.ended(self)
         except Exception:  # a log line that fails is no reason to fail the call
             log.exception("call_end_failed", request_id=self.request_id)
+
+
+def head_lines(status: int, lines: bytes, length_bytes: int | None, now_seconds: int | None) -> bytes:
+    """An answer's head up to the request id, which comes last. `now_seconds` None: the lines have a `Date`."""
+    return b"".join(
+        (
+            STATUS_LINE[status],
+            lines,
+            b"" if length_bytes is None else b"content-length: %d\r\n" % length_bytes,
+            b"" if now_seconds is None else http_date(now_seconds),
+            b"x402-version: 1\r\nx-request-id: ",
+        )
+    )
 
 
 @lru_cache(maxsize=1)

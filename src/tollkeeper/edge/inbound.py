@@ -11,8 +11,6 @@ no payment and no way to render a refusal (`Render` is passed in).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import structlog
@@ -22,19 +20,16 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import check_request_head, declared_bytes
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.edge.heads import RememberedHeads, RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
+from tollkeeper.edge.listener import Listener, Render
 from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.patience import BODY_BYTES_PER_SECOND, Patience, Sweep
 from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance, Presence, ReadAhead
-
-# Status, headers and body of a refusal; the edge adds `Content-Length` and `Connection: close`.
-Render = Callable[[ApiError], tuple[int, list[Header], bytes]]
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers.
 CHATTER_BYTES: Final = 64 * 1024
@@ -44,18 +39,6 @@ READ_AHEAD_MAX: Final = 4
 UNREAD_BODY_BYTES: Final = 1024 * 1024
 
 log = structlog.get_logger("tollkeeper.edge")
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """What all connections of one listener share."""
-
-    render: Render
-    patience: Patience
-    sweep: Sweep
-    calls: CallHandler | None
-    heads: RememberedHeads
-    ahead: ReadAhead
 
 
 class StrictProtocol(HttpToolsProtocol):
@@ -146,8 +129,9 @@ class StrictProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what came in; refuse it at the first byte that breaks a rule."""
-        self._unset_keepalive_if_required()
-        if self._refusal is not None:
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        if self._refusal is not None or self._answer_at_once(data):
             return
         unread: bytes | None = data
         while unread:
@@ -164,6 +148,19 @@ class StrictProtocol(HttpToolsProtocol):
             self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
         elif calls is not None:
             self._accept_call(calls, head, keep_alive=True).feed_end()
+
+    def _answer_at_once(self, data: bytes) -> bool:
+        """Answer a request that the handler has an answer ready for; only between two, with nothing else to be sent."""
+        if self._unanswered or self._in_head or self._in_body or self._is_draining or self.flow.write_paused:
+            return False
+        if self.transport.is_closing() or (answer := self.listener.ready_for(data, self.client)) is None:
+            return False
+        self._head_seconds = 0.0
+        self._chatter_bytes = self._unread_bytes = 0
+        self._is_accepted = self._is_http_11 = True
+        self.server_state.total_requests += 1
+        self.transport.write(answer)
+        return True
 
     def _read(self, data: bytes) -> bytes | None:
         """Read the first piece of `data`; returns what is to be read next, if anything."""

@@ -15,6 +15,7 @@ commit and for the target. Whatever waits for more is a task, and `steps.Stage` 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -39,6 +40,7 @@ from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import ExhaustedError, Stage
 from tollkeeper.gateway.streaming import StreamedParts
+from tollkeeper.gateway.unpaid import UNPAID_LINES
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
@@ -47,14 +49,15 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.call import BodySource, InboundCall
+    from tollkeeper.edge.heads import RequestHead
     from tollkeeper.edge.relay import Relay, ResponseHead
     from tollkeeper.edge.spool import SpooledBody
     from tollkeeper.gateway.buying import Presented
+    from tollkeeper.gateway.calls import Asked
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 
 _NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
-_402_LINES: Final = JSON_LINE + CORS
 _LOG = structlog.get_logger("tollkeeper.gateway.access")
 
 
@@ -65,6 +68,23 @@ class Access(Parts):
         """The first path segment, as it was sent, is a slug or it is not (security A-18)."""
         slug = target[1:].partition(b"?")[0].partition(b"/")[0].decode("latin-1")
         return is_slug(slug) and slug.lower() not in RESERVED_SLUGS
+
+    def at_once(self, head: RequestHead, peer: str) -> tuple[str, bytes] | None:
+        """The 402 to a head whose request got one before, while its gate is the very same; counted as any other.
+
+        None, too, for a client over its limit: its refusal is made as any other.
+        """
+        asked: Asked | None = head.notes
+        unpaid = None if asked is None else asked.unpaid
+        if unpaid is None or self.gates.kept(unpaid.slug) is not unpaid.opened:
+            return None
+        if not self.unpaid.admits(peer, head.headers):
+            return None
+        started_ns = time.perf_counter_ns()
+        now_ms = clock_ms()
+        answered = unpaid.answer.at(now_ms)
+        self.traffic.challenged_at_once(unpaid.gate_id, answered[0], head.method, now_ms, started_ns)
+        return answered
 
     def begin(self, call: InboundCall) -> None:
         """Answers one request at a slug."""
@@ -386,11 +406,17 @@ class PaidCall(Crediting):
         if not opened.gate.is_enabled:
             raise not_found()
         shown = calls.challenge_on(opened, self.call)
+        profile = self._profile()
+        head = self.call.head
+        is_bare = head.method != "HEAD" and head.content_length == 0 and b"authorization" not in head.header
+        if self.stage is Stage.ARRIVED and is_bare:
+            # Nobody was asked, and nothing shown: this head, at this gate, is always answered so.
+            self.asked.unpaid = self.access.unpaid_answers.of(opened, shown, profile)
         self.enter(Stage.OVER)
         self.access.traffic.challenged(opened.gate.id, self.call)
         self.access.unpaid.challenged(self.call)
-        body = shown.body(self._profile(), iso(clock_ms()))
-        self.call.answer(402, _402_LINES, body)
+        body = shown.body(profile, iso(clock_ms()))
+        self.call.answer(402, UNPAID_LINES, body)
 
     def _profile(self) -> Profile:
         accept = self.call.head.header.get(b"accept", b"")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.edge.call import BodySink, InboundCall
     from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.gateway.unpaid import Unpaid
     from tollkeeper.storage.purchase_rows import Purchase
 
 _EXPOSED: Final = (
@@ -149,6 +150,7 @@ class Asked:
     """What the gateway makes of a request's head; kept with the head (`RequestHead.notes`).
 
     `lines` are the caller's header lines for the target without those `withheld`, None until they were judged.
+    `unpaid` is how its requests are answered at once, None while that is not known.
     """
 
     slug: str
@@ -157,6 +159,7 @@ class Asked:
     has_proof: bool
     lines: bytes | None = None
     withheld: frozenset[bytes] = _NOTHING
+    unpaid: Unpaid | None = None
 
 
 def asked_by(call: InboundCall) -> Asked:

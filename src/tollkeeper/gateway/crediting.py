@@ -20,6 +20,7 @@ from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.steps import ExhaustedError, Steps
+from tollkeeper.gateway.unpaid import UnpaidAnswers
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Parts:
     profile: Profile
     body_limit_bytes: int
     random_bytes: Callable[[int], bytes]
+    unpaid_answers: UnpaidAnswers = field(default_factory=UnpaidAnswers)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     charging: set[asyncio.Future[Any]] = field(default_factory=set)  # what may take a credit, never cancelled
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
     from tollkeeper.auth import Auth
+    from tollkeeper.core.forwarding import Header
     from tollkeeper.core.rate_limits import RequestLimits
     from tollkeeper.edge.call import InboundCall
 
@@ -51,6 +52,15 @@ class UnpaidLimit:
         key, now_ns = self._key(call), time.monotonic_ns()
         if self._owed.is_over(key, now_ns) and not self._was_good(call):
             raise rate_limited(self._owed.rate, self._owed.standing(key, now_ns))
+
+    def admits(self, peer: str, headers: list[Header]) -> bool:
+        """Counts a request that shows nothing and is answered with a 402; False, and not counted, over the limit."""
+        if key := rate_key(self.clients.of(peer, headers)):
+            now_ns = time.monotonic_ns()
+            if self._owed.is_over(key, now_ns):
+                return False
+            self._owed.count(key, now_ns)
+        return True
 
     def refused(self, call: InboundCall, error: ApiError) -> None:
         """The call was answered with this refusal; what is no fault of the caller's is not counted."""

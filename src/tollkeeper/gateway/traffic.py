@@ -58,12 +58,27 @@ class Traffic:
         self._next_forgetting = 0.0
 
     def _of(self, gate_id: int) -> list[int]:
-        return self._counts.setdefault(gate_id, [0, 0, 0])
+        counts = self._counts.get(gate_id)
+        if counts is None:
+            counts = self._counts[gate_id] = [0, 0, 0]
+        return counts
 
     def challenged(self, gate_id: int, call: InboundCall) -> None:
         """A 402 was answered to a request without payment, or with one that is used up."""
         self._of(gate_id)[0] += 1
         self._note(gate_id, call, 402, Outcome.CHALLENGED, None, None)
+
+    def challenged_at_once(self, gate_id: int, request_id: str, method: str, now_ms: int, started_ns: int) -> None:
+        """As `challenged`, for a request that never became a call. `started_ns` by `time.perf_counter_ns`."""
+        self._of(gate_id)[0] += 1
+        self._outcomes[gate_id, now_ms // HOUR_MS * HOUR_MS, Outcome.CHALLENGED] += 1
+        if len(self._requests) < LOGGED_MAX:
+            duration_us = (time.perf_counter_ns() - started_ns) // 1000
+            self._requests.append(
+                LoggedRequest(request_id, gate_id, now_ms, method, 402, Outcome.CHALLENGED, None, duration_us, None)
+            )
+        else:
+            self._not_logged += 1
 
     def refused(self, gate_id: int, call: InboundCall, error: ApiError) -> None:
         """Something else was answered, and nothing was served."""

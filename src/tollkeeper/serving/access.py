@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 
 from tollkeeper.edge.call import CallHandler, InboundCall
+from tollkeeper.edge.heads import RequestHead
 from tollkeeper.logs import Lines
 from tollkeeper.serving.request_counts import RequestCounts
 
@@ -34,6 +35,7 @@ _NAME: Final = "tollkeeper.access"
 _LOG = structlog.get_logger(_NAME)
 _LEVELS: Final = logging.getLogger(_NAME)
 _PATH_LENGTH: Final = 200
+_STATUS: Final = slice(9, 12)  # behind "HTTP/1.1 "
 _QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/hub/healthz", "/hub/readyz"})
 
 
@@ -87,7 +89,21 @@ class _LoggedCalls:
         self._count = counts.count
         self.takes = inner.takes
         self.begin = inner.begin
+        self._at_once = inner.at_once
         self._ended = inner.ended
+
+    def at_once(self, head: RequestHead, peer: str) -> tuple[str, bytes] | None:
+        """See `CallHandler`."""
+        started_ns = time.perf_counter_ns()
+        answered = self._at_once(head, peer)
+        if answered is not None:
+            request_id, answer = answered
+            status = int(answer[_STATUS])
+            self._count("gate", status, time.perf_counter_ns() - started_ns)
+            if _is_written(logging.INFO):
+                path = head.target.partition(b"?")[0].decode("ascii")
+                _write_line(logging.INFO, head.method, path, status, started_ns, request_id)
+        return answered
 
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
@@ -95,13 +111,19 @@ class _LoggedCalls:
         self._count("gate", call.status, time.perf_counter_ns() - call.started_ns)
         if self._spans is not None:
             self._spans.add_call(call)
+        if not _is_written(logging.INFO):
+            return
         path = call.head.target.partition(b"?")[0].decode("ascii")
         _write_line(logging.INFO, call.method, path, call.status, call.started_ns, call.request_id)
 
 
+def _is_written(level: int) -> bool:
+    """Asked before anything is made for a line: at this rate even one that nobody writes costs."""
+    return _LEVELS.isEnabledFor(level) or not structlog.is_configured()
+
+
 def _write_line(level: int, method: str, path: str, status: int, started_ns: int, request_id: str) -> None:
-    # Asked first: at this rate even a line that nobody writes costs.
-    if not _LEVELS.isEnabledFor(level) and structlog.is_configured():
+    if not _is_written(level):
         return
     duration_ms = (time.perf_counter_ns() - started_ns) // 1_000_000
     path = path[:_PATH_LENGTH]

@@ -1,0 +1,45 @@
+"""What all connections of one listener share: how refusals are written, how long is waited, whose the calls are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import structlog
+
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.forwarding import Header
+from tollkeeper.edge.call import CallHandler
+from tollkeeper.edge.heads import RememberedHeads
+from tollkeeper.edge.patience import Patience, Sweep
+from tollkeeper.edge.presence import ReadAhead
+
+log = structlog.get_logger("tollkeeper.edge")
+
+# Status, headers and body of a refusal; the edge adds `Content-Length` and `Connection: close`.
+Render: TypeAlias = Callable[[ApiError], tuple[int, list[Header], bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One listener's. `calls` None: everything goes to the ASGI application."""
+
+    render: Render
+    patience: Patience
+    sweep: Sweep
+    calls: CallHandler | None
+    heads: RememberedHeads
+    ahead: ReadAhead
+
+    def ready_for(self, data: bytes, client: tuple[str, int] | None) -> bytes | None:
+        """The answer to the request in these bytes, where it came before and its handler has one ready."""
+        head = self.heads.get(data)
+        if head is None or head.notes is None or self.calls is None:
+            return None
+        try:
+            answered = self.calls.at_once(head, client[0] if client else "")
+        except Exception:  # as a call it gets an answer, whatever happens
+            log.exception("answer_at_once_failed")
+            return None
+        return None if answered is None else answered[1]

@@ -1,0 +1,108 @@
+"""Unpaid requests that come again in the same bytes: answered at once, as right as the first time (contract 4.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.gateway.market import Market
+
+
+def request(gate: dict[str, Any], method: str = "GET", more: str = "") -> bytes:
+    parts = urlsplit(gate["accessUrl"])
+    return f"{method} {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{more}\r\n".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One kept connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, data: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
+        self.writer.write(data)
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)).decode()
+        first, *lines = head.strip().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines)
+        body = b"" if data.startswith(b"HEAD") else await self.reader.readexactly(int(headers["content-length"]))
+        return int(first.split(" ")[1]), headers, json.loads(body or b"{}")
+
+
+@contextlib.asynccontextmanager
+async def kept(gate: dict[str, Any]) -> AsyncIterator[Caller]:
+    parts = urlsplit(gate["accessUrl"])
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    yield Caller(reader, writer)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_the_same_unpaid_request_gets_the_same_402_but_for_id_date_and_timestamp(market: Market) -> None:
+    gate = await market.gate()
+    async with kept(gate) as caller:
+        answers = []
+        for _ in range(4):
+            answers.append(await caller.ask(request(gate)))
+            await asyncio.sleep(0.002)
+        ids = {headers.pop("x-request-id") for _, headers, _ in answers}
+        stamps = [body.pop("timestamp") for _, _, body in answers]
+        assert len(ids) == len(set(stamps)) == 4
+        assert stamps == sorted(stamps)
+        assert len({headers.pop("date") for _, headers, _ in answers}) <= 2
+        assert all(answer == answers[0] for answer in answers)
+        assert answers[0][0] == 402
+
+
+async def test_an_update_shows_in_the_next_402(market: Market) -> None:
+    gate = await market.gate(price="0.01")
+    async with kept(gate) as caller:
+        for price in ("0.02", "0.03"):
+            for _ in range(3):
+                await caller.ask(request(gate))
+            changed = await market.ask("PUT", f"/api/v1/paygates/{gate['id']}", body={"price": price})
+            assert changed.status == 200, changed.body
+            assert (await caller.ask(request(gate)))[2]["paymentRequired"]["amount"] == price
+
+
+async def test_a_deleted_gate_is_not_asked_payment_for(market: Market) -> None:
+    gate = await market.gate()
+    async with kept(gate) as caller:
+        for _ in range(3):
+            assert (await caller.ask(request(gate)))[0] == 402
+        assert (await market.ask("DELETE", f"/api/v1/paygates/{gate['id']}")).status < 300
+        assert (await caller.ask(request(gate)))[0] == 404
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 402), ("HEAD", 402), ("DELETE", 405)])
+async def test_each_method_keeps_its_own_answer(market: Market, method: str, status: int) -> None:
+    gate = await market.gate()
+    async with kept(gate) as caller:
+        for _ in range(3):
+            assert (await caller.ask(request(gate)))[0] == 402
+            assert (await caller.ask(request(gate, method)))[0] == status
+
+
+async def test_each_profile_keeps_its_own_shape(market: Market) -> None:
+    gate = await market.gate()
+    async with kept(gate) as caller:
+        for _ in range(3):
+            assert "accepts" in (await caller.ask(request(gate)))[2]
+            letter = await caller.ask(request(gate, more='Accept: application/json;profile="x402-a"\r\n'))
+            assert list(letter[2]) == ["x402"]
+
+
+async def test_every_one_of_them_is_counted(market: Market) -> None:
+    gate = await market.gate()
+    async with kept(gate) as caller:
+        for _ in range(20):
+            await caller.ask(request(gate))
+        counters = await market.counters(gate, lambda found: found["challenges"] == 20)
+        assert counters["challenges"] == 20
