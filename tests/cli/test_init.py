@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tollkeeper.core.evm import address_of_key, checksum_address
 from tollkeeper.core.keyring import parse_private_key
 from tollkeeper.settings import Role, load_settings
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guide-operator.md"
 RPC = "https://node.example.org/v2/c0ffee5ec2e7"
 
 
@@ -80,6 +82,17 @@ def test_without_a_node_config_check_says_what_is_missing(tmp_path: Path) -> Non
     check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml")
     assert check.returncode == 3
     assert "TOLLKEEPER_RPC_URL_BASE_SEPOLIA" in check.stdout
+
+
+def test_config_check_shows_each_setting_of_the_guide(tmp_path: Path) -> None:
+    finished("init", "--dir", tmp_path, "--rpc-url", RPC)
+    check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml")
+    shown = {line.split()[0] for line in check.stdout.splitlines() if line.strip()}
+    rows = [line.split("|")[1] for line in GUIDE.read_text().splitlines() if line.startswith("| `")]
+    table = rows[rows.index(" `host`, `port` ") : rows.index(" `encryption_keys_file` ")]
+    named = {name for row in table for name in re.findall("`([a-z_]+)`", row)}
+    # data_dir is in the paths of database and files; hub_url is shown where it counts, of a gateway alone
+    assert named - shown - {"hub"} == {"data_dir", "hub_url"}
 
 
 def test_config_check_shows_what_is_effective_and_no_secret(tmp_path: Path) -> None:

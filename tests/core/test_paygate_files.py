@@ -57,6 +57,14 @@ def test_a_file_needs_its_resource_type_and_the_type_its_file() -> None:
     assert refused(body, None) == (Code.INVALID_PARAMETER, "resourceType")
 
 
+@pytest.mark.parametrize("body", [{"resourceType": "file"}, {"file": "cmVwb3J0"}, {"price": "1", "file": None}])
+def test_who_sends_a_file_as_json_is_told_how_to_send_it(body: dict[str, Any]) -> None:
+    with pytest.raises(ApiError, match="multipart/form-data"):
+        parse_create(body, DEFAULTS)
+    with pytest.raises(ApiError, match="multipart/form-data"):
+        update(GATE, body)
+
+
 def update(gate: PayGate, body: dict[str, Any], file: StoredFile | None = None) -> PayGate:
     return updated(gate, body, NOW_MS, FORBIDDEN, file)
 

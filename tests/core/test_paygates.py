@@ -159,6 +159,14 @@ def change(gate: PayGate = GATE, now_ms: int = NOW_MS, **fields: Any) -> PayGate
     return updated(gate, fields, now_ms, FORBIDDEN)
 
 
+def test_a_refusal_names_the_header_that_is_not_the_owners_to_send() -> None:
+    with pytest.raises(ApiError, match="'Authorization' is no header name, or the gateway's"):
+        create(targetHeaders={"X-Key": "1", "Authorization": "Bearer x"})
+    with pytest.raises(ApiError, match="the value of X-Key must be") as refusal:
+        create(targetHeaders={"X-Key": 4711})
+    assert "4711" not in refusal.value.message
+
+
 # Create
 
 

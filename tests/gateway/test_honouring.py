@@ -103,7 +103,9 @@ async def test_only_a_payment_of_the_price_to_the_gate_that_the_chain_shows_is_h
     assert "no payment" in (await shop.honour(gate, "0x" + "ab" * 32))["error"]
     assert "no payment" in (await shop.honour(gate, transaction, "0x" + "cd" * 32))["error"]
     assert "no PayGate" in (await shop.honour({"slug": "nothing"}, transaction))["error"]
-    assert "done" in await shop.honour(gate, transaction)
+    for hash_text, nonce in (("0x12", None), (transaction[:-1] + "g", None), (transaction, "7")):
+        assert "64 hex digits" in (await shop.honour(gate, hash_text, nonce))["error"]
+    assert "done" in await shop.honour(gate, "0x" + transaction[2:].upper())
 
 
 async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> None:

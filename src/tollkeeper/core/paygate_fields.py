@@ -201,10 +201,10 @@ def _target_headers(value: object) -> tuple[tuple[str, str], ...]:
     names: set[bytes] = set()
     for name, text in value.items():
         if not name.isascii() or not is_target_header_allowed(name.encode()):
-            message = "targetHeaders has a name that is none, or that is the gateway's to send or to keep back"
+            message = f"targetHeaders: {name[:64]!a} is no header name, or the gateway's to send or to keep back"
             raise invalid("targetHeaders", message)
         if not isinstance(text, str) or _HEADER_VALUE.fullmatch(text) is None:
-            raise invalid("targetHeaders", "the values of targetHeaders must be printable ASCII")
+            raise invalid("targetHeaders", f"targetHeaders: the value of {name[:64]} must be printable ASCII text")
         names.add(name_rules(name.encode()).normal)
     if len(names) != len(value):
         raise invalid("targetHeaders", "targetHeaders has a name in two spellings")
@@ -262,12 +262,19 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
+def refuse_file_in_json(body: dict[str, Any]) -> None:
+    """Says how a file is sent, before anything is called missing. Raises: INVALID_PARAMETER."""
+    if "file" in body:
+        raise invalid("file", "a file is sent as multipart/form-data, not as JSON")
+    if body.get("resourceType", "url") != "url":
+        raise invalid("resourceType", "resourceType must be url; a file is sent as multipart/form-data, with file")
+
+
 def parse_fields(body: dict[str, Any], also_known: Iterable[str] = ()) -> dict[str, Any]:
     """The fields that are there, by their names in a PayGate. Raises: INVALID_PARAMETER and what each field raises."""
     known = {*_PARSERS, "resourceType", *also_known}
+    refuse_file_in_json(body)
     for name in body:
         if name not in known:
             raise invalid(name, f"{name} is not a field that can be set")
-    if body.get("resourceType", "url") != "url":
-        raise invalid("resourceType", "resourceType must be url; a file is sent as multipart/form-data, with file")
     return {attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body}

@@ -22,6 +22,7 @@ from tollkeeper.core.paygate_fields import (
     Recipient,
     parse_fields,
     parse_slug,
+    refuse_file_in_json,
     within,
 )
 from tollkeeper.core.solana_programs import SYSTEM_PROGRAM
@@ -163,6 +164,8 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT, INVALID_ADDRESS, INVALID_NETWORK.
     """
+    if file is None:
+        refuse_file_in_json(body)
     for required in ("price", "targetUrl") if file is None else ("price", "resourceType"):
         if body.get(required) in (None, ""):  # a set would want a hashable value, which JSON need not be
             raise missing(required)

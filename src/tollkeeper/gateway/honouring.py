@@ -7,8 +7,9 @@ by then, so what is granted is spent by its credit token, which the operator han
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.payments import payments_of
 from tollkeeper.core.errors import ApiError, Code
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tollkeeper.storage.paygates import PayGates
     from tollkeeper.storage.purchases import Purchases
 
+_WORD: Final = re.compile("0x[0-9a-f]{64}")
+
 
 @dataclass(frozen=True, slots=True)
 class Honouring:
@@ -42,8 +45,13 @@ class Honouring:
     async def honour(self, slug: str, transaction_hash: str, nonce: str | None) -> dict[str, Any]:
         """Grants what the payment in that transaction bought; `nonce` says which, where there are several.
 
-        Raises: NOT_FOUND, PAYMENT_INVALID, CONFLICT where it was granted before; RpcUnavailable.
+        Raises: INVALID_PARAMETER for what is no hash, NOT_FOUND, PAYMENT_INVALID, CONFLICT where it was granted before;
+            RpcUnavailable.
         """
+        transaction_hash, nonce = transaction_hash.lower(), None if nonce is None else nonce.lower()
+        for text in (transaction_hash, nonce):
+            if text is not None and _WORD.fullmatch(text) is None:
+                raise ApiError(Code.INVALID_PARAMETER, f"{text[:80]!a} is not 0x and 64 hex digits")
         gate = await self.paygates.by_slug(slug, self.clock_ms())
         if gate is None:
             raise ApiError(Code.NOT_FOUND, f"there is no PayGate {slug}")
@@ -52,7 +60,7 @@ class Honouring:
             raise ApiError(Code.INVALID_NETWORK, f"no node of {gate.network} is configured: set its rpc_url")
         try:
             await chain.open()
-            found = await payments_of(chain, transaction_hash.lower())
+            found = await payments_of(chain, transaction_hash)
         finally:
             await chain.close()
         fitting = [one for one in found if nonce in {None, one.key.nonce} and await self._fits(one, gate)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tollkeeper.core.base58 import encode
-from tollkeeper.core.configuration import AnonymousPaygates
+from tollkeeper.core.configuration import AnonymousPaygates, Bucket
 from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.evm import address_of_key, checksum_address
 from tollkeeper.core.keyring import fee_payer_seeds
@@ -68,6 +68,10 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("anonymous_paygates", settings.anonymous_paygates.value),
             ("allow_private_targets", str(settings.allow_private_targets).lower()),
             ("challenge_profile", settings.challenge_profile.value),
+            ("files", _place(settings.files.place)),
+            ("files_min_free_mb", str(settings.files.min_free_bytes >> 20)),
+            ("download_lifetime_seconds", str(settings.files.link_lifetime_seconds)),
+            ("request_log_days", str(settings.request_log_days)),
             (
                 "transfer_fee",
                 "none" if settings.transfer_fee_micro is None else format_usdc(settings.transfer_fee_micro),
@@ -108,6 +112,10 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
 
 def _endpoint(address: tuple[str, int] | None) -> str:
     return "none" if address is None else f"{address[0]}:{address[1]}"
+
+
+def _place(place: Path | Bucket) -> str:
+    return f"s3://{place.name}/{place.prefix}" if isinstance(place, Bucket) else str(place)
 
 
 def _steps(depths: Depths) -> str:
