@@ -9,16 +9,19 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
+from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, TestPayment, fresh_nonce, run_hub, settle_body
 from tests.hub.test_store import NEW
+from tollkeeper.chains.rpc import Rpc
 from tollkeeper.core.evm import Transaction, sign_transaction, transfer_calldata
 from tollkeeper.core.transactions import Kind
 from tollkeeper.core.wire import PaymentKey
@@ -93,10 +96,16 @@ def send(rpc: RpcClient, raws: Sequence[bytes]) -> None:
         assert not [answer for answer in rpc.post(calls) if "error" in answer]
 
 
-async def finish(directory: Path, chain: ChainUnderTest, count: int) -> float:
+async def finish(directory: Path, chain: ChainUnderTest, count: int, rpc_url: str = "") -> float:
     """Seconds from the start of a hub until every settlement is confirmed."""
     began = time.monotonic()
-    async with run_hub(directory, chain, completer_interval_seconds=0.2, config={"timeout_seconds": 30.0}) as hub:
+    async with run_hub(
+        directory,
+        chain,
+        rpc_url=rpc_url or chain.url,
+        completer_interval_seconds=0.2,
+        config={"timeout_seconds": 30.0},
+    ) as hub:
         confirmed = Statement("SELECT COUNT(*) AS n FROM settlements WHERE state = 'CONFIRMED'")
         while (await hub.database.read(confirmed))[0]["n"] < count:
             assert time.monotonic() - began < 300
@@ -116,11 +125,93 @@ async def test_what_a_former_run_left_is_finished(
     assert embedded_chain.balance(embedded_chain.wallets.owner.address) == before + 7_000_000
 
 
+def mine_together(chain: ChainUnderTest, raws: Sequence[bytes]) -> None:
+    """All of them in as few blocks as they fit into."""
+    chain.rpc.call("evm_setAutomine", False)
+    send(chain.rpc, raws)
+    while int(chain.rpc.call("eth_getTransactionCount", chain.wallets.relayer.address, "latest"), 16) < len(raws):
+        chain.rpc.call("evm_mine")
+    chain.rpc.call("evm_setAutomine", True)
+
+
+async def test_what_lies_in_a_few_blocks_is_not_asked_for_one_by_one(
+    tmp_path: Path, embedded_chain: ChainUnderTest, chaos: ChaosNode
+) -> None:
+    mine_together(embedded_chain, await leave(tmp_path, embedded_chain, 700))
+    await finish(tmp_path, embedded_chain, 700, chaos.url)
+    assert chaos.calls["eth_getTransactionReceipt"] < 200
+
+
+UNUSABLE: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
+    "none": lambda _: [],
+    "no list": lambda _: "0x",
+    "no logs": lambda logs: [1 for _ in logs],
+    "of another block": lambda logs: [log | {"blockHash": "0x" + "ab" * 32} for log in logs],
+    "of another contract": lambda logs: [log | {"address": "0x" + "ab" * 20} for log in logs],
+    "of another transaction": lambda logs: [log | {"transactionHash": "0x" + "ab" * 32} for log in logs],
+    "taken back": lambda logs: [log | {"removed": True} for log in logs],
+    "of another value": lambda logs: [log | {"data": hex(1)} for log in logs],
+    "of no value": lambda logs: [log | {"data": "?"} for log in logs],
+}
+
+
+@pytest.mark.parametrize("lie", UNUSABLE)
+async def test_what_a_block_s_logs_do_not_show_is_asked_for_by_its_receipt(
+    tmp_path: Path, embedded_chain: ChainUnderTest, chaos: ChaosNode, lie: str
+) -> None:
+    mine_together(embedded_chain, await leave(tmp_path, embedded_chain, 120))
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "eth_getLogs":
+            return answer
+        return answer | {"result": UNUSABLE[lie](answer["result"])}
+
+    chaos.falsify = falsify
+    await finish(tmp_path, embedded_chain, 120, chaos.url)
+    assert chaos.calls["eth_getLogs"] > 0
+    assert chaos.calls["eth_getTransactionReceipt"] >= 120
+
+
+async def test_logs_of_a_block_that_is_not_the_canonical_one_prove_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest, chaos: ChaosNode
+) -> None:
+    mine_together(embedded_chain, await leave(tmp_path, embedded_chain, 120))
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "eth_getBlockByNumber" or call["params"][0] == "latest":
+            return answer
+        return answer | {"result": answer["result"] | {"hash": "0x" + "ab" * 32}}
+
+    chaos.falsify = falsify
+    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, completer_interval_seconds=0.1) as hub:
+        while chaos.calls["eth_getTransactionReceipt"] < 250:  # noqa: ASYNC110 - in the second pass, of the node
+            await asyncio.sleep(0.05)
+        rows = await hub.database.read(Statement("SELECT DISTINCT state FROM settlements"))
+        assert not {row["state"] for row in rows} & {"MINED", "CONFIRMED", "FAILED"}
+
+
+@pytest.fixture
+def node_seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each exchange with a node took."""
+    taken: list[float] = []
+    exchange = Rpc._post  # noqa: SLF001 - measured, not changed
+
+    async def measured(self: Rpc, *args: Any) -> bytes:
+        began = time.monotonic()
+        try:
+            return await exchange(self, *args)
+        finally:
+            taken.append(time.monotonic() - began)
+
+    monkeypatch.setattr(Rpc, "_post", measured)
+    return taken
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("were_sent", [True, False])
 async def test_ten_thousand_left_settlements_are_finished(
-    tmp_path: Path, anvil_fiat_token: ChainUnderTest, *, were_sent: bool
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, node_seconds: list[float], *, were_sent: bool
 ) -> None:
     chain, count = anvil_fiat_token, 10_000
     chain.mint(chain.wallets.buyer.address, count * 10_000)
@@ -134,5 +225,10 @@ async def test_ten_thousand_left_settlements_are_finished(
         nonce = chain.nonce(chain.wallets.relayer)
         while int(chain.rpc.call("eth_getTransactionCount", chain.wallets.relayer.address, "latest"), 16) < nonce:  # noqa: ASYNC110 - of the node
             await asyncio.sleep(0.1)
+    processor_began = time.process_time()
     seconds = await finish(tmp_path, chain, count)
-    sys.stderr.write(f"\n{count} settlements, sent before the start: {were_sent}: finished in {seconds:.1f} s\n")
+    processor, node = time.process_time() - processor_began, sum(node_seconds)
+    sys.stderr.write(
+        f"\n{count} settlements, sent before the start: {were_sent}: finished in {seconds:.1f} s; {node:.1f} s "
+        f"waiting for {len(node_seconds)} answers of the node; {processor:.1f} s of processor time\n"
+    )

@@ -3,25 +3,32 @@
 A sighting counts only where the block that the receipt names is the canonical one at its number, and it is `deep` once
 that block has the configured number of confirmations (contract 5.2; security A-14, A-15). One watcher task per network
 asks for all awaited transactions in one batch, soon after they were sent and then ever more rarely. What a settlement
-becomes is not decided here.
+becomes is not decided here. Of very many at once only some are asked for by their receipts; the logs of the blocks that
+those name show the others (decision 0031).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from tollkeeper.chains.block_logs import BlockLogs, read_log
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
-from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
+from tollkeeper.core.receipt_logs import Transfer, shows_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 _FIRST_POLL_SECONDS: Final = 0.002
 _LAST_POLL_SECONDS: Final = 0.5
+# More than so many are looked for by blocks: the receipts of the first name blocks, which show many of the others.
+_FEW: Final = 100
+_PROBED: Final = 16
+_PROBED_GROWTH: Final = 4
 
 
 class Verdict(Enum):
@@ -60,6 +67,8 @@ class Sighting:
 
 
 NOTHING_SEEN: Final = Sighting(Verdict.ABSENT)
+# A verdict and the block that it was seen in, by number and hash: not yet known to be canonical.
+_Shown: TypeAlias = "tuple[Verdict, int, str]"
 
 
 def quantity(value: object) -> int:
@@ -81,12 +90,7 @@ def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
             raise RpcUnavailable(msg)
         if quantity(receipt["status"]) != 1:
             return Verdict.REVERTED
-        logs = [
-            Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"])
-            for log in receipt["logs"]
-        ]
-        wanted = Transfer(expected.asset, expected.payer, expected.pay_to, expected.value, expected.nonce)
-        is_shown = shows_transfer(logs, wanted)
+        is_shown = shows_transfer([read_log(log) for log in receipt["logs"]], _transfer(expected))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         msg = "the node's receipt cannot be read"
         raise RpcUnavailable(msg) from error
@@ -94,23 +98,19 @@ def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
 
 
 class ReceiptReader:
-    """Reads sightings of many transactions in two round trips."""
+    """Reads sightings of many transactions: a few in two round trips, more of them by the blocks that they are in."""
 
     def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]]) -> None:
         self._ask = ask
+        self._blocks = BlockLogs(ask)
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
         """What the chain shows now, in the order asked. Raises: RpcUnavailable."""
-        receipts = await self._ask([("eth_getTransactionReceipt", [one.transaction_hash]) for one in wanted])
-        found: dict[int, tuple[Verdict, int, str]] = {}
-        for index, (one, receipt) in enumerate(zip(wanted, receipts, strict=True)):
-            if isinstance(receipt, dict):
-                # One unreadable receipt tells nothing about the others.
-                with suppress(RpcUnavailable):
-                    found[index] = judge_receipt(one, receipt), *_block_of(receipt)
-        if not found:
+        self._blocks.forget_old()
+        shown = await self._shown_by_receipts(wanted) if len(wanted) <= _FEW else await self._shown_by_blocks(wanted)
+        if not shown:
             return [NOTHING_SEEN] * len(wanted)
-        numbers = sorted({number for _, number, _ in found.values()})
+        numbers = sorted({number for _, number, _ in shown.values()})
         *blocks, head = await self._ask(
             [("eth_getBlockByNumber", [hex(number), False]) for number in numbers] + [("eth_blockNumber", [])]
         )
@@ -120,11 +120,60 @@ class ReceiptReader:
         latest = quantity(head)
         canonical = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
         sightings = [NOTHING_SEEN] * len(wanted)
-        for index, (verdict, number, block_hash) in found.items():
+        for index, (verdict, number, block_hash) in shown.items():
             if canonical[number] == block_hash:
                 is_deep = latest - number + 1 >= wanted[index].depth_blocks
                 sightings[index] = Sighting(verdict, is_deep, number, block_hash)
         return sightings
+
+    async def _shown_by_receipts(self, wanted: Sequence[Expected]) -> dict[int, _Shown]:
+        """By the index in `wanted`. Raises: RpcUnavailable."""
+        receipts = await self._ask([("eth_getTransactionReceipt", [one.transaction_hash]) for one in wanted])
+        shown: dict[int, _Shown] = {}
+        for index, (one, receipt) in enumerate(zip(wanted, receipts, strict=True)):
+            if isinstance(receipt, dict):
+                # One unreadable receipt tells nothing about the others.
+                with suppress(RpcUnavailable):
+                    shown[index] = judge_receipt(one, receipt), *_block_of(receipt)
+        return shown
+
+    async def _shown_by_blocks(self, wanted: Sequence[Expected]) -> dict[int, _Shown]:
+        """The receipts of a few name blocks; the logs of those blocks show the others. Raises: RpcUnavailable."""
+        shown: dict[int, _Shown] = {}
+        rest, size = self._take_written(wanted, range(len(wanted)), shown), _PROBED
+        while rest:
+            probed, rest = rest[:size], rest[size:]
+            by_receipt = await self._shown_by_receipts([wanted[index] for index in probed])
+            shown.update((probed[place], one) for place, one in by_receipt.items())
+            shared = Counter(
+                (number, block_hash, wanted[probed[i]].asset) for i, (_, number, block_hash) in by_receipt.items()
+            )
+            if rest:
+                for block, count in shared.items():
+                    if count > 1:
+                        await self._blocks.read(*block)
+                rest = self._take_written(wanted, rest, shown)
+            size *= _PROBED_GROWTH
+        return shown
+
+    def _take_written(self, wanted: Sequence[Expected], indices: Sequence[int], shown: dict[int, _Shown]) -> list[int]:
+        """Moves to `shown` what the logs that were read show; those that they do not show."""
+        rest: list[int] = []
+        for index in indices:
+            one = wanted[index]
+            written = self._blocks.find(one.transaction_hash, one.asset)
+            is_shown = False
+            with suppress(ValueError):
+                is_shown = written is not None and shows_transfer(written.logs, _transfer(one))
+            if written is not None and is_shown:
+                shown[index] = Verdict.TRANSFERRED, written.block_number, written.block_hash
+            else:
+                rest.append(index)
+        return rest
+
+
+def _transfer(expected: Expected) -> Transfer:
+    return Transfer(expected.asset, expected.payer, expected.pay_to, expected.value, expected.nonce)
 
 
 def _block_of(receipt: dict[str, Any]) -> tuple[int, str]:

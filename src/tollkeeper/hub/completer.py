@@ -177,8 +177,11 @@ class Completer:
         if signed:
             sightings = await chain.look([expected_transfer(row, chain.config.depths) for row in signed])
             limit = asyncio.Semaphore(_ASKED_AT_ONCE)
-            judged = await asyncio.gather(
-                *(self._judge(account, row, one, view, limit) for row, one in zip(signed, sightings, strict=True))
+            pairs = list(zip(signed, sightings, strict=True))
+            # What was seen is judged without a question, so that it needs no task of its own.
+            judged = [await self._judge(account, *pair, view, limit) for pair in pairs if _is_seen(pair[1])]
+            judged += await asyncio.gather(
+                *(self._judge(account, *pair, view, limit) for pair in pairs if not _is_seen(pair[1]))
             )
             findings += [finding for finding in judged if finding is not None]
         await self._apply(findings)
@@ -239,6 +242,10 @@ class Completer:
         self.set_aside = await count_set_aside(self._database, FAILURES_ALERT)
         for name in self.accounts:
             self._metrics.set_aside.labels(name).set(self.set_aside.get(name, 0))
+
+
+def _is_seen(sighting: Sighting) -> bool:
+    return sighting.verdict is Verdict.TRANSFERRED
 
 
 async def _on_network(account: Account, work: Awaitable[None]) -> None:
