@@ -404,3 +404,18 @@ async def test_private_target_is_refused_where_it_is_not_allowed(
             body = {"price": "1", "targetUrl": f"http://{host}/"}
             answer = await person.ask("POST", url + "/api/v1/paygates", body=body)
             assert (host, *code_of(answer)) == (host, 400, "INVALID_PARAMETER")
+
+
+@pytest.mark.parametrize("place", [AnonymousPaygates.MANAGE], indirect=True)
+async def test_every_json_body_under_api_has_one_size_limit(place: Place) -> None:
+    gate = (await place.create()).json()
+    large = {"managementToken": "x" * 70_000}
+    for method, path in (
+        ("POST", "/api/v1/paygates"),
+        ("PUT", f"/api/v1/paygates/{gate['id']}"),
+        ("POST", f"/api/v1/paygates/{gate['id']}/claim"),
+        ("POST", "/api/v1/auth/login"),
+        ("POST", "/api/v1/auth/introspect"),
+        ("POST", "/api/v1/transfer"),
+    ):
+        assert code_of(await place.ask(method, path, large)) == (413, "PAYLOAD_TOO_LARGE"), path

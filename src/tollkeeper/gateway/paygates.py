@@ -17,6 +17,7 @@ from tollkeeper.api import (
     page_parameters,
     pagination,
     parse_json_object,
+    read_body,
     unless_known,
 )
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
@@ -312,7 +313,7 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
     async def claim(request: HttpRequest) -> Response[bytes]:
         """Contract 3.2."""
         gate_id = gate_id_of(request)
-        data = await request.body()
+        data = await read_body(request.stream())
         token = parse_json_object(data).get("managementToken") if data else None
         if token is not None and not isinstance(token, str):
             raise invalid("managementToken", "managementToken must be a string")
