@@ -57,6 +57,12 @@ PAYING_CLIENTS: Final = {
     "@x402/fetch-2.27.0": Driver("npm", "pay_fetch_v2.mjs"),
 }
 
+# Each needs `network` and `rpcUrl` besides.
+PAYING_CLIENTS_ON_SOLANA: Final = {
+    "x402-2.25.0-httpx": Driver("x402-2.25.0-svm", "pay_py_v2.py"),
+    "x402-fetch-1.2.0": Driver("npm", "pay_fetch.mjs"),
+}
+
 FACILITATOR_CLIENTS: Final = {
     "x402-1.0.0": Driver("x402-1.0.0", "facilitate_py_v1.py"),
     "x402-2.25.0": Driver("x402-2.25.0", "facilitate_py_v2.py"),
@@ -67,15 +73,25 @@ FACILITATOR_CLIENTS: Final = {
 WITHOUT_SUPPORTED: Final = "x402-1.0.0"  # its FacilitatorClient has no call for /supported
 
 
-def ask_facilitator(client: str, hub_url: str, calls: list[Json]) -> list[Json]:
+# Those that know a v1 payment on Solana; the last one has nothing here that signs it.
+FACILITATOR_CLIENTS_ON_SOLANA: Final = {
+    "x402-2.25.0": Driver("x402-2.25.0-svm", "facilitate_py_v2.py"),
+    "npm-x402-1.2.0": Driver("npm", "facilitate_v1.mjs"),
+    "@x402/core-2.27.0": Driver("npm", "facilitate_v2.mjs"),
+}
+SIGNS_NOTHING_ON_SOLANA: Final = "@x402/core-2.27.0"
+
+
+def ask_facilitator(client: str | Driver, hub_url: str, calls: list[Json]) -> list[Json]:
     """Each call's result in order: {"answer": what the client parsed} or {"error": {type, message}}."""
-    results: list[Json] = FACILITATOR_CLIENTS[client].run({"url": hub_url, "calls": calls})["results"]
+    driver = FACILITATOR_CLIENTS[client] if isinstance(client, str) else client
+    results: list[Json] = driver.run({"url": hub_url, "calls": calls})["results"]
     return results
 
 
-def sign(client: str, requirements: Json, private_keys: list[str]) -> list[Json]:
-    """One v1 payment payload a key, made by the client's own signing code. No server is asked."""
-    calls = [{"operation": "sign", "privateKey": key, "requirements": requirements} for key in private_keys]
+def sign(client: str | Driver, requirements: Json, private_keys: list[str], **more: str) -> list[Json]:
+    """One v1 payment payload a key, made by the client's own signing code. No facilitator is asked."""
+    calls = [{"operation": "sign", "privateKey": key, "requirements": requirements, **more} for key in private_keys]
     return [result["answer"] for result in ask_facilitator(client, "http://127.0.0.1:9", calls)]
 
 

@@ -13,6 +13,8 @@ import urllib.request
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from tollkeeper.core.solana_programs import associated_token_account
+
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
@@ -20,6 +22,27 @@ if TYPE_CHECKING:
 START_TIMEOUT_SECONDS: Final = 60
 STOP_TIMEOUT_SECONDS: Final = 20
 BALANCE_OF: Final = "0x70a08231"
+
+
+@dataclasses.dataclass(frozen=True)
+class OnSolana:
+    """The sandbox's Solana chain, and who pays and is paid there."""
+
+    rpc_url: str
+    pay_to: str
+    buyer_key: str
+    buyer_address: str
+    token: str
+
+    def node(self, method: str, *params: object) -> Any:
+        """What the chain's node answers."""
+        _, answer = ask(self.rpc_url, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        return answer["result"]
+
+    def balance_micro(self, owner: str) -> int:
+        """USDC of a wallet, in micro-units."""
+        account = associated_token_account(owner, self.token)
+        return int(self.node("getTokenAccountBalance", account)["value"]["amount"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +57,7 @@ class Stack:
     buyer_key: str
     buyer_address: str
     token: str
+    solana: OnSolana
 
     def create_gate(self, **fields: object) -> dict[str, Any]:
         """The PayGate made of these fields. Raises AssertionError unless it is answered with 201."""
@@ -118,4 +142,11 @@ def parse(line: bytes) -> Stack:
         buyer_key=told["buyerKey"],
         buyer_address=told["buyerAddress"],
         token=told["token"],
+        solana=OnSolana(
+            rpc_url=told["solana"]["rpcUrl"],
+            pay_to=told["solana"]["payTo"],
+            buyer_key=told["solana"]["buyerKey"],
+            buyer_address=told["solana"]["buyerAddress"],
+            token=told["solana"]["token"],
+        ),
     )

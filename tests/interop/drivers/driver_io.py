@@ -1,7 +1,7 @@
 """One JSON object from standard input, one JSON object to standard output: how tests speak to these drivers.
 
 Each driver is run as a script by the interpreter of one official package's environment, so it imports nothing of
-this project but this file.
+this project but this file and `families`.
 """
 
 from __future__ import annotations

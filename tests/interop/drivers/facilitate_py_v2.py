@@ -1,8 +1,8 @@
 """Asks a facilitator with PyPI x402 2.25.0's HTTPFacilitatorClient, with v1 payloads.
 
-Request: {url, calls: [{operation: "supported"} | {operation: "sign", privateKey, requirements} | {operation: "verify" |
-"settle", payload, requirements}]}. Answer: {results: [{answer: what the client parsed, or the signed payload} |
-{error: {type, message}}]}.
+Request: {url, calls: [{operation: "supported"} | {operation: "sign", privateKey, requirements, rpcUrl (on Solana)} |
+{operation: "verify" | "settle", payload, requirements}]}. Answer: {results: [{answer: what the client parsed, or the
+signed payload} | {error: {type, message}}]}.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ import asyncio
 from typing import Any
 
 from driver_io import described, read_request, write_answer
-from eth_account import Account
-from x402 import x402Client
+from families import client_of
 from x402.http import FacilitatorConfig, HTTPFacilitatorClient
-from x402.mechanisms.evm import EthAccountSigner
-from x402.mechanisms.evm.exact import register_exact_evm_client
 from x402.schemas.helpers import parse_payment_payload, parse_payment_requirements
 from x402.schemas.v1 import PaymentRequiredV1
 
@@ -26,10 +23,8 @@ async def call(facilitator: HTTPFacilitatorClient, asked: dict[str, Any]) -> dic
         supported: dict[str, Any] = facilitator.get_supported().model_dump(by_alias=True)
         return supported
     if asked["operation"] == "sign":
-        client = x402Client()
-        register_exact_evm_client(client, EthAccountSigner(Account.from_key(asked["privateKey"])))
         required = PaymentRequiredV1.model_validate({"x402Version": 1, "accepts": [asked["requirements"]]})
-        signed: dict[str, Any] = (await client.create_payment_payload(required)).model_dump(by_alias=True)
+        signed: dict[str, Any] = (await client_of(asked).create_payment_payload(required)).model_dump(by_alias=True)
         return signed
     payload = parse_payment_payload(asked["payload"])
     requirements = parse_payment_requirements(payload.x402_version, asked["requirements"])

@@ -7,11 +7,12 @@ const { createSigner, PaymentPayloadSchema, PaymentRequirementsSchema } = offici
 
 await facilitate((url) => {
   const facilitator = useFacilitator({ url });
-  return async ({ operation, payload, requirements, privateKey }) => {
+  return async ({ operation, payload, requirements, privateKey, rpcUrl }) => {
     if (operation === "supported") return facilitator.supported();
     const required = PaymentRequirementsSchema.parse(requirements);
     if (operation === "sign") {
-      const header = await createPaymentHeader(await createSigner(required.network, privateKey), 1, required);
+      const signer = await createSigner(required.network, privateKey);
+      const header = await createPaymentHeader(signer, 1, required, rpcUrl ? { svmConfig: { rpcUrl } } : undefined);
       return JSON.parse(Buffer.from(header, "base64").toString());
     }
     return facilitator[operation](PaymentPayloadSchema.parse(payload), required);

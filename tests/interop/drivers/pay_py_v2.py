@@ -1,6 +1,7 @@
 """Buys one call with PyPI x402 2.25.0, which pays v1 and v2 servers, through httpx.
 
-Request: {url, privateKey, method (default "GET"), headers, body}.
+Request: {url, privateKey, method (default "GET"), headers, body, rpcUrl}; with `rpcUrl` on Solana, in the environment
+that has its part of the package, by that node.
 Answer: {status, body, headers, receipt: the decoded receipt header or null, error: {type, message} or null}.
 """
 
@@ -10,20 +11,16 @@ import asyncio
 from typing import Any
 
 from driver_io import paid, read_request, unpaid, write_answer
-from eth_account import Account
-from x402 import x402Client
+from families import client_of
 from x402.http import x402HTTPClient
 from x402.http.clients import x402HttpxClient
-from x402.mechanisms.evm import EthAccountSigner
-from x402.mechanisms.evm.exact import register_exact_evm_client
 
 TIMEOUT_SECONDS = 60
 
 
 async def buy(request: dict[str, Any]) -> dict[str, Any]:
-    """As the package's documentation does: every EVM network in v1 and v2, spend controls as they come."""
-    client = x402Client()
-    register_exact_evm_client(client, EthAccountSigner(Account.from_key(request["privateKey"])))
+    """As the package's documentation does: every network of a family in v1 and v2, spend controls as they come."""
+    client = client_of(request)
     async with x402HttpxClient(client, timeout=TIMEOUT_SECONDS) as http:
         response = await http.request(
             request.get("method", "GET"),
