@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
+from solders.token.state import Mint
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of, compute_limit, compute_price, transfer
@@ -18,6 +20,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
+from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.verification import Reason
 from tollkeeper.hub.fee_payers import FeePayer
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
@@ -210,6 +213,41 @@ def valued(value: Any) -> Any:
 
 
 MINT = {"data": ["AQ==", "base64"], "owner": "11111111111111111111111111111111"}
+
+
+def mint_of(program: str, *, decimals: int = 6, extension: int | None = None) -> dict[str, Any]:
+    """A mint as a node shows it."""
+    data = bytes(Mint(None, 10**15, decimals, is_initialized=True, freeze_authority=None))
+    if extension is not None:
+        data += bytes(83) + b"\x01" + extension.to_bytes(2, "little") + b"\x04\x00" + bytes(4)
+    return {"data": [base64.b64encode(data).decode(), "base64"], "owner": program}
+
+
+@pytest.mark.parametrize(
+    ("mint", "is_token_2022", "problem"),
+    [
+        (mint_of(TOKEN_PROGRAM), False, ""),
+        (mint_of(TOKEN_PROGRAM), True, "no mint of Token-2022"),
+        (mint_of(TOKEN_2022_PROGRAM), False, "no mint of SPL Token"),
+        (mint_of(TOKEN_2022_PROGRAM), True, ""),
+        (mint_of(TOKEN_2022_PROGRAM, extension=18), True, ""),
+        (mint_of(TOKEN_2022_PROGRAM, extension=1), True, "extensions"),
+        (mint_of(TOKEN_2022_PROGRAM, extension=14), True, "extensions"),
+        (mint_of(TOKEN_2022_PROGRAM, extension=99), True, "extensions"),
+        (mint_of(TOKEN_2022_PROGRAM, decimals=9), True, "no mint of Token-2022"),
+    ],
+)
+async def test_a_mint_of_token_2022_is_taken_where_it_is_configured_and_does_nothing_else(
+    mint: dict[str, Any], problem: str, *, is_token_2022: bool
+) -> None:
+    answers = {"getGenesisHash": {"result": DEVNET.genesis_hash}, "getSlot": {"result": 7}}
+    runner, url = await serve({**answers, "getAccountInfo": valued(mint)})
+    chain = SolanaChain(SolanaConfig(DEVNET, (url,), is_token_2022=is_token_2022))
+    await chain.open()
+    assert (chain.asset is None) == bool(problem)
+    assert problem in chain.problem
+    await chain.close()
+    await runner.cleanup()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
 from tollkeeper.core.settling import Depths
+from tollkeeper.serving.nodes import solana_config
 from tollkeeper.settings import Role, Settings, SettingsError, load_settings
 
 KEY = "5ec2e7" + "ab" * 29
@@ -335,3 +336,28 @@ def test_metrics_have_an_address_of_their_own_and_an_empty_one_is_none(
     given: dict[str, str], expected: tuple[str, int] | None
 ) -> None:
     assert load_settings(Role.SERVE, environ={**ENOUGH, **given}).metrics_address == expected
+
+
+def test_the_fees_that_a_buyer_can_cause_on_solana_are_capped_far_below_what_facilitators_may_allow() -> None:
+    caps = load().fee_payer
+    assert (caps.compute_limit_max, caps.compute_price_max_micro_lamports) == (400_000, 100_000)
+    given = {
+        "TOLLKEEPER_RPC_URL_SOLANA_DEVNET": RPC,
+        "TOLLKEEPER_COMPUTE_LIMIT_MAX": "60000",
+        "TOLLKEEPER_COMPUTE_PRICE_MAX_MICRO_LAMPORTS": "5000000",
+        "TOLLKEEPER_FEE_BUDGET_PER_HOUR_LAMPORTS": "777000",
+    }
+    settings = load(given)
+    config = solana_config(settings.networks["solana-devnet"], settings)
+    assert (config.compute_limit_max, config.compute_price_max_micro_lamports) == (60_000, 5_000_000)
+    assert (config.fee_budget_per_hour_lamports, config.is_token_2022) == (777_000, False)
+    name = "TOLLKEEPER_COMPUTE_PRICE_MAX_MICRO_LAMPORTS"
+    assert name in problems({**ENOUGH, **given, name: "5000001"})
+
+
+def test_token_2022_is_a_setting_of_a_solana_network(config: Callable[[str], Path]) -> None:
+    file = config(f'[networks.solana-devnet]\nrpc_url = "{RPC}"\ntoken_2022 = true\n')
+    settings = load(file=file)
+    assert solana_config(settings.networks["solana-devnet"], settings).is_token_2022
+    other = config(f'[networks.base-sepolia]\nrpc_url = "{RPC}"\ntoken_2022 = true\n')
+    assert problems(ENOUGH, file=other)

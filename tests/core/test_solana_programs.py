@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
 from solders.pubkey import Pubkey
 from solders.token.associated import get_associated_token_address
+from solders.token.state import Mint, TokenAccountState
 from solders.token.state import TokenAccount as TheirTokenAccount
-from solders.token.state import TokenAccountState
 
 from tests.core.solana_payments import DEVNET, PAYER, transfer
 from tollkeeper.core.solana_message import Instruction
@@ -17,11 +17,13 @@ from tollkeeper.core.solana_programs import (
     ASSOCIATED_TOKEN_PROGRAM,
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,
+    TokenMint,
     TransferChecked,
     associated_token_account,
     find_program_address,
     read_compute_unit_limit,
     read_compute_unit_price,
+    read_mint,
     read_token_account,
     read_transfer_checked,
 )
@@ -107,3 +109,40 @@ def test_a_token_account_is_read_as_solders_writes_it(amount: int, extensions: b
 @pytest.mark.parametrize("size", [0, 82, 164])
 def test_other_bytes_are_no_token_account(size: int) -> None:
     assert read_token_account(bytes(size)) is None
+
+
+HEAD = bytes(44) + bytes([6, 1]) + bytes(36)
+
+
+def extended(*extensions: tuple[int, int], rest: bytes = b"") -> bytes:
+    """A mint of Token-2022 with extensions of that kind and size."""
+    written = b"".join(
+        kind.to_bytes(2, "little") + size.to_bytes(2, "little") + b"\x07" * size for kind, size in extensions
+    )
+    return HEAD + bytes(83) + b"\x01" + written + rest
+
+
+@pytest.mark.parametrize("decimals", [0, 6, 9])
+def test_a_mint_is_read_as_solders_writes_it(decimals: int) -> None:
+    mint = Mint(None, 10**15, decimals, is_initialized=True, freeze_authority=None)
+    assert read_mint(bytes(mint)) == TokenMint(decimals, is_initialized=True, extensions=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("data", "extensions"),
+    [
+        (extended(), set()),
+        (extended((18, 64)), {18}),
+        (extended((3, 32), (1, 108), (14, 64)), {1, 3, 14}),
+        (extended((18, 64), rest=bytes(40)), {18}),
+        (extended((18, 64), rest=b"\x01"), {18}),
+        (extended((1, 108))[:-50], {1}),
+    ],
+)
+def test_what_a_mint_does_besides_is_named_by_its_extensions(data: bytes, extensions: set[int]) -> None:
+    assert read_mint(data) == TokenMint(6, is_initialized=True, extensions=frozenset(extensions))
+
+
+@pytest.mark.parametrize("data", [b"", bytes(81), bytes(83), bytes(165), HEAD + bytes(83) + b"\x02"])
+def test_other_bytes_are_no_mint(data: bytes) -> None:
+    assert read_mint(data) is None

@@ -20,6 +20,7 @@ from tollkeeper.auth import Auth
 from tollkeeper.chains.solana import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import read_transfer
+from tollkeeper.core.solana_programs import TOKEN_PROGRAM
 from tollkeeper.core.wire import SolanaPayload
 from tollkeeper.hub.app import Hub, SolanaHubNetwork, create_app
 from tollkeeper.hub.fee_payers import FeePayer
@@ -115,11 +116,11 @@ def new_solana_hub(database: Database, rpc_url: str, **changes: Any) -> Hub:
 
 @asynccontextmanager
 async def run_solana_hub(
-    directory: Path, *, slot_seconds: float | None = None, **config: Any
+    directory: Path, *, slot_seconds: float | None = None, token_program: str = TOKEN_PROGRAM, **config: Any
 ) -> AsyncIterator[SolanaHub]:
     """The chain and a hub of it. Slots pass by hand unless told otherwise."""
     async with (
-        SolanaNode(wallets=WALLETS, slot_seconds=slot_seconds) as node,
+        SolanaNode(wallets=WALLETS, slot_seconds=slot_seconds, token_program=token_program) as node,
         hub_of(directory, node, **config) as running,
     ):
         yield running

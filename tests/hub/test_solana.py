@@ -19,6 +19,7 @@ from tests.hub.drains import Scene, drains
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana_message import read_transaction
+from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 
@@ -444,3 +445,30 @@ async def test_fees_of_an_hour_are_bounded(tmp_path: Path) -> None:
         answers = [await world.settle(world.payment()) for _ in range(3)]
         assert [answer.status for answer in answers] == [200, 200, 503]
         assert answers[2].code == "UNAVAILABLE"
+
+
+async def test_the_caps_are_the_settings(tmp_path: Path) -> None:
+    caps: dict[str, Any] = {"compute_limit_max": 20_000, "compute_price_max_micro_lamports": 7}
+    async with run_solana_hub(tmp_path, **caps) as world:
+        moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER)
+        reasons = []
+        for limit, price in ((20_000, 7), (20_001, 7), (20_000, 8)):
+            body = world.asking(drafted(world.node, compute_limit(limit), compute_price(price), moved))
+            reasons.append((await world.settle(body)).reason)
+        assert reasons == [
+            None,
+            "invalid_exact_svm_payload_transaction_instructions_compute_limit_instruction_too_high",
+            "invalid_exact_svm_payload_transaction_instructions_compute_price_instruction_too_high",
+        ]
+
+
+async def test_token_2022_is_settled_where_it_is_configured(tmp_path: Path) -> None:
+    async with run_solana_hub(tmp_path, token_program=TOKEN_2022_PROGRAM, is_token_2022=True) as world:
+        (kind,) = (await world.hub.get("/supported")).body["kinds"]
+        assert kind["assets"][0]["tokenProgram"] == TOKEN_2022_PROGRAM
+        moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER, program=TOKEN_2022_PROGRAM)
+        body = world.asking(drafted(world.node, compute_limit(), compute_price(), moved))
+        assert (await world.settle(body)).body["success"]
+        assert world.earned == 10_000
+        older = await world.settle(world.payment())
+        assert older.reason == "invalid_exact_svm_payload_transaction_instruction_not_token_2022_transfer_checked"

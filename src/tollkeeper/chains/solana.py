@@ -21,7 +21,14 @@ from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana import FeePolicy, SolanaAsset, SolanaFacts
-from tollkeeper.core.solana_programs import TOKEN_PROGRAM, TokenAccount, read_token_account
+from tollkeeper.core.solana_programs import (
+    HARMLESS_EXTENSIONS,
+    TOKEN_2022_PROGRAM,
+    TOKEN_PROGRAM,
+    TokenAccount,
+    read_mint,
+    read_token_account,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +43,6 @@ LAMPORTS_PER_SIGNATURE: Final = 5_000
 _SIGNATURES: Final = 2
 _MICRO_LAMPORTS: Final = 10**6
 _STATUSES_MAX: Final = 256  # that one question may be about
-_MINT_SIZE_BYTES: Final = 82
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": "finalized"}
 _BASE64: Final = {"encoding": "base64", **_CONFIRMED}
@@ -48,6 +54,7 @@ _SENDING: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommit
 class SolanaConfig:
     """How to reach and use one Solana network. An empty `asset` means the network's USDC.
 
+    `is_token_2022`: the asset belongs to that program, and not to SPL Token.
     `is_final_needed`: an outcome stands once it is finalized (about 13 s), not once it is confirmed (about 1 s).
     The budget is what fees may cost in an hour, in lamports.
     """
@@ -55,12 +62,18 @@ class SolanaConfig:
     network: Network
     rpc_urls: tuple[str, ...]
     asset: str = ""
+    is_token_2022: bool = False
     is_final_needed: bool = False
     depths: Depths = field(default_factory=Depths)  # of a settlement's amount it asks nothing more
     compute_limit_max: int = 400_000
     compute_price_max_micro_lamports: int = 100_000
     fee_budget_per_hour_lamports: int = 2_000_000_000
     timeout_seconds: float = 10.0
+
+    @property
+    def token_program(self) -> str:
+        """The program that the asset belongs to."""
+        return TOKEN_2022_PROGRAM if self.is_token_2022 else TOKEN_PROGRAM
 
     @property
     def fee_max_lamports(self) -> int:
@@ -108,7 +121,7 @@ class SolanaChain:
             node.height = None if isinstance(answers, RpcUnavailable) else _number_or_none(answers[2])
         self.rpc.nodes.compare_heights()
         if "" in problems:
-            self.asset = self.asset or SolanaAsset(self.network, self._mint)
+            self.asset = self.asset or SolanaAsset(self.network, self._mint, self.config.token_program)
             self.problem, self.is_refused = "", False
         elif silent is not None:
             raise silent
@@ -139,8 +152,12 @@ class SolanaChain:
         if data is None:
             return f"there is no account at the mint's address {self._mint}"
         decimals = self.network.usdc.decimals
-        if mint["owner"] != TOKEN_PROGRAM or len(data) != _MINT_SIZE_BYTES or data[44:46] != bytes([decimals, 1]):
-            return f"the account at {self._mint} is no mint of SPL Token with {decimals} decimals"
+        name = "Token-2022" if self.config.is_token_2022 else "SPL Token"
+        found = read_mint(data) if mint["owner"] == self.config.token_program else None
+        if found is None or not found.is_initialized or found.decimals != decimals:
+            return f"the account at {self._mint} is no mint of {name} with {decimals} decimals"
+        if not found.extensions <= HARMLESS_EXTENSIONS:
+            return f"the mint {self._mint} has extensions by which a payment may arrive smaller, or not at all"
         return ""
 
     async def state(self, transfer: SolanaTransfer) -> SolanaFacts:
@@ -161,7 +178,7 @@ class SolanaChain:
         if not isinstance(is_recent, bool):
             msg = "the node does not judge the blockhash"
             raise RpcUnavailable(msg)
-        return SolanaFacts(_token_account(found[0]), _token_account(found[1]), is_recent, _error(simulation))
+        return SolanaFacts(self._held(found[0]), self._held(found[1]), is_recent, _error(simulation))
 
     async def simulate(self, transfer: SolanaTransfer) -> tuple[str | None, int]:
         """The error that settling would meet now (None: it would pass), and the last block that could hold it.
@@ -174,7 +191,7 @@ class SolanaChain:
     async def has_token_account(self, account: str) -> bool:
         """Is there a usable account of the asset's at this address? Raises: RpcUnavailable."""
         (info,) = await self.rpc.ask([("getAccountInfo", [account, _BASE64])])
-        found = _token_account(_value(info))
+        found = self._held(_value(info))
         return found is not None and found.is_usable and found.mint == self._mint
 
     async def balances(self, addresses: Sequence[str]) -> list[int]:
@@ -235,6 +252,13 @@ class SolanaChain:
         """Ends the watcher and the connections."""
         await self._watcher.close()
         await self.rpc.close()
+
+    def _held(self, account: Any) -> TokenAccount | None:  # noqa: ANN401 - JSON
+        """The token account; None where there is none of the asset's program. Raises: RpcUnavailable."""
+        data = _account_data(account)
+        if data is None or account["owner"] != self.config.token_program:
+            return None
+        return read_token_account(data)
 
     def _sighting(self, status: Any) -> Sighting:  # noqa: ANN401 - JSON
         """The error first: what has failed is confirmed like everything else."""
@@ -305,13 +329,6 @@ def _account_data(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
         pass
     msg = "the node's account cannot be read"
     raise RpcUnavailable(msg)
-
-
-def _token_account(account: Any) -> TokenAccount | None:  # noqa: ANN401 - JSON
-    data = _account_data(account)
-    if data is None or account["owner"] != TOKEN_PROGRAM:
-        return None
-    return read_token_account(data)
 
 
 def _error(simulation: Answer) -> str | None:

@@ -25,11 +25,20 @@ MEMO_PROGRAM: Final = "MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"
 LIGHTHOUSE_PROGRAM: Final = "L2TExMFKdjpN9kozasaurPirfHy9P8sbXoAN1qA3S95"
 SYSTEM_PROGRAM: Final = "11111111111111111111111111111111"
 
+COMPUTE_LIMIT_MAX: Final = 1_400_000  # that a transaction can have at all
+COMPUTE_PRICE_MAX_MICRO_LAMPORTS: Final = 5_000_000  # that any facilitator is known to take
+
 _DERIVED: Final = b"ProgramDerivedAddress"
 _SET_COMPUTE_UNIT_LIMIT: Final = 2
 _SET_COMPUTE_UNIT_PRICE: Final = 3
 _TRANSFER_CHECKED: Final = 12
 _TOKEN_ACCOUNT_SIZE_BYTES: Final = 165
+_MINT_SIZE_BYTES: Final = 82
+# Of Token-2022: behind the fields of a mint, filled up to a token account's size, come this mark and the extensions.
+_IS_MINT: Final = 1
+_EXTENSION_HEAD_BYTES: Final = 4
+# Who may close an empty mint, and where a name, a group and their pointers are kept: nothing that touches a transfer.
+HARMLESS_EXTENSIONS: Final = frozenset({3, 18, 19, 20, 21, 22, 23})
 _ACCOUNT_INITIALIZED: Final = 1
 
 
@@ -108,3 +117,28 @@ def read_token_account(data: bytes) -> TokenAccount | None:
         amount=int.from_bytes(data[64:72], "little"),
         is_usable=data[108] == _ACCOUNT_INITIALIZED,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMint:
+    """What a mint says of its token. `extensions`: the numbers that Token-2022 has for what this one does besides."""
+
+    decimals: int
+    is_initialized: bool
+    extensions: frozenset[int]
+
+
+def read_mint(data: bytes) -> TokenMint | None:
+    """The mint in these bytes, of either token program; None where they are none."""
+    extensions: set[int] = set()
+    if len(data) != _MINT_SIZE_BYTES:
+        if len(data) <= _TOKEN_ACCOUNT_SIZE_BYTES or data[_TOKEN_ACCOUNT_SIZE_BYTES] != _IS_MINT:
+            return None
+        at = _TOKEN_ACCOUNT_SIZE_BYTES + 1
+        while at + _EXTENSION_HEAD_BYTES <= len(data):
+            kind, size = (int.from_bytes(data[place : place + 2], "little") for place in (at, at + 2))
+            if kind == 0:  # the rest is not used yet
+                break
+            extensions.add(kind)
+            at += _EXTENSION_HEAD_BYTES + size
+    return TokenMint(decimals=data[44], is_initialized=data[45] == 1, extensions=frozenset(extensions))

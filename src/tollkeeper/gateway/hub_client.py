@@ -15,6 +15,7 @@ from tollkeeper.core.base58 import parse_key
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES, NETWORKS, Family
 from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.strict_json import parse_json
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wire import (
@@ -303,17 +304,19 @@ def _asset_of(kind: object) -> Asset | None:
     first = assets[0] if isinstance(assets, list) and assets and isinstance(assets[0], dict) else {}
     address = first.get("address", network.usdc.address)
     if network.family is Family.SOLANA:
-        return _solana_asset(network, address, extra.get("feePayer"))
+        return _solana_asset(network, address, extra.get("feePayer"), first.get("tokenProgram", TOKEN_PROGRAM))
     eip712_name, version = extra.get("name", network.usdc.eip712_name), extra.get("version", "2")
     if not all(isinstance(text, str) for text in (address, eip712_name, version)):
         return None
     return EvmAsset(network, address.lower(), eip712_name, version)
 
 
-def _solana_asset(network: Network, mint: object, fee_payer: object) -> SolanaAsset | None:
+def _solana_asset(network: Network, mint: object, fee_payer: object, program: object) -> SolanaAsset | None:
     """Nobody can pay without knowing who pays the fee."""
+    if program not in {TOKEN_PROGRAM, TOKEN_2022_PROGRAM}:
+        return None
     try:
-        return SolanaAsset(network, parse_key(mint), fee_payer=parse_key(fee_payer))
+        return SolanaAsset(network, parse_key(mint), parse_key(program), parse_key(fee_payer))
     except ApiError:
         return None
 

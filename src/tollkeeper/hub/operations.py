@@ -51,6 +51,7 @@ _ASKED: Final = {
     "paymentPayload": ref("PaymentPayload"),
     "paymentRequirements": ref("PaymentRequirements"),
 }
+_ASSET: Final = {"address": TEXT, "name": TEXT, "symbol": TEXT, "decimals": COUNT, "tokenProgram": TEXT}
 
 SCHEMAS: Final[dict[str, Schema]] = {
     # What a scheme or network that is not ours sends may look like anything: it is refused by a reason, with a 200.
@@ -91,7 +92,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
                         "x402Version": {"const": 1},
                         "scheme": {"const": "exact"},
                         "network": NETWORK_ASKED,
-                        "assets": listed(record({"address": TEXT, "name": TEXT, "symbol": TEXT, "decimals": COUNT})),
+                        "assets": listed(record(_ASSET, ("tokenProgram",))),
                         "extra": ANY_OBJECT,
                     }
                 )

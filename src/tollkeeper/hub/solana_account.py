@@ -83,6 +83,8 @@ class SolanaAccount:
         """What `/supported` says of this network beside its name. To be asked of an open network only."""
         usdc = self.asset.network.usdc
         shown = {"address": self.asset.address, "name": NAME, "symbol": usdc.symbol, "decimals": usdc.decimals}
+        if self.chain.config.is_token_2022:  # a payer's account is derived from it
+            shown["tokenProgram"] = self.asset.token_program
         return {"assets": [shown], "extra": {"feePayer": self.fee_payers.advertised(now_seconds)}}
 
     def static_checks(self, asked: Asked, now_seconds: int | None) -> Iterator[Check]:  # noqa: ARG002 - no clock here

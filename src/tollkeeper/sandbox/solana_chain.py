@@ -65,9 +65,10 @@ class Simulated:
 class EmbeddedSolanaChain:
     """One chain. With `holds` set, what is sent waits until it is cleared; it may expire there."""
 
-    def __init__(self, network: Network = NETWORK) -> None:
+    def __init__(self, network: Network = NETWORK, token_program: str = TOKEN_PROGRAM) -> None:
         """A chain that says it is this network, with the token's mint and nobody on it."""
         self.network = network
+        self.token_program = token_program
         self.mint = network.usdc.address
         self.slot = 1
         self.holds = False
@@ -130,7 +131,7 @@ class EmbeddedSolanaChain:
 
     def open_account(self, owner: str, amount: int = 0) -> str:
         """The owner's token account, made where it is missing, with so much more in it. Returns its address."""
-        address = associated_token_account(owner, self.mint)
+        address = associated_token_account(owner, self.mint, self.token_program)
         state = TokenAccount(
             mint=Pubkey.from_string(self.mint),
             owner=Pubkey.from_string(owner),
@@ -222,7 +223,7 @@ class EmbeddedSolanaChain:
         return json.loads(response.to_json())["result"]["value"]["err"]
 
     def _put(self, address: str, data: bytes) -> None:
-        owner = Pubkey.from_string(TOKEN_PROGRAM)
+        owner = Pubkey.from_string(self.token_program)
         self._svm.set_account(Pubkey.from_string(address), Account(self.rent(len(data)), data, owner, executable=False))
 
     def _remember_blockhash(self) -> None:

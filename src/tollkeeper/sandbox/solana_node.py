@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 from aiohttp import WSMsgType, web
 
+from tollkeeper.core.solana_programs import TOKEN_PROGRAM
 from tollkeeper.sandbox.node_thread import run_in_thread
 from tollkeeper.sandbox.rpc_server import MAX_BODY_BYTES
 from tollkeeper.sandbox.solana_chain import LAMPORTS_PER_SOL, NETWORK, EmbeddedSolanaChain
@@ -42,10 +43,11 @@ class SolanaNode:
         port: int = 0,
         slot_seconds: float | None = SLOT_SECONDS,
         network: Network = NETWORK,
+        token_program: str = TOKEN_PROGRAM,
     ) -> None:
         """Build the chain, with everyone in the play on it; `slot_seconds` None lets slots pass by hand only."""
         self.wallets = wallets or derive_solana_wallets()
-        self.chain = EmbeddedSolanaChain(network)
+        self.chain = EmbeddedSolanaChain(network, token_program)
         self.rpc = solana_rpc_app(self.chain)
         self.url = ""
         self._port = port

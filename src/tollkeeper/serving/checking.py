@@ -94,7 +94,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("batch_queue_depth", str(settings.batching.queue_depth)),
             ("batch_items_max", str(settings.batching.items_max)),
             ("signer_key", ", ".join(signers) or _NOT_SET),
-            *_fee_payers(settings),
+            *_on_solana(settings),
         ]
     return [
         *values,
@@ -122,12 +122,18 @@ def _steps(depths: Depths) -> str:
     return ", ".join(f"{format_usdc(amount)}:{blocks}" for amount, blocks in depths.steps)
 
 
-def _fee_payers(settings: Settings) -> list[tuple[str, str]]:
-    """Who pays on Solana, so that the operator can fund them; nothing where no such network is enabled."""
-    if not settings.signer_keys or not networks_of(settings, Family.SOLANA):
-        return []
+def _on_solana(settings: Settings) -> list[tuple[str, str]]:
+    """What bounds the fees there and, where it is on, who pays them, so that the operator can fund them."""
+    caps = settings.fee_payer
+    values = [
+        ("compute_limit_max", str(caps.compute_limit_max)),
+        ("compute_price_max_micro_lamports", str(caps.compute_price_max_micro_lamports)),
+        ("fee_budget_per_hour_lamports", str(caps.budget_per_hour_lamports)),
+    ]
+    if not networks_of(settings, Family.SOLANA):
+        return values
     seeds = [seed for key in settings.signer_keys for seed in fee_payer_seeds(key.reveal())]
-    return [("solana fee payers", ", ".join(encode(public_key(seed)) for seed in seeds))]
+    return [*values, ("solana fee payers", ", ".join(encode(public_key(seed)) for seed in seeds) or _NOT_SET)]
 
 
 def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:
@@ -137,7 +143,12 @@ def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:
         (f"{section}.asset", shown_address(network.network.usdc.address)),
     ]
     batcher = None if network.batcher is None else checksum_address(network.batcher)
-    named = (("asset_name", network.asset_name), ("asset_version", network.asset_version), ("batcher", batcher))
+    named = (
+        ("asset_name", network.asset_name),
+        ("asset_version", network.asset_version),
+        ("batcher", batcher),
+        ("token_2022", "true" if network.is_token_2022 else None),
+    )
     return values + [(f"{section}.{name}", value) for name, value in named if value is not None]
 
 

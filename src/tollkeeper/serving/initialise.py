@@ -79,6 +79,11 @@ default_network = "{network}"
 # gas_limit = 150000
 # gas_budget_per_hour = 6000000000
 
+# The same on Solana: compute units of one settlement, micro-lamports per unit, lamports that may be signed in an hour.
+# compute_limit_max = 400000
+# compute_price_max_micro_lamports = 100000
+# fee_budget_per_hour_lamports = 2000000000
+
 # From how many settlements under way on a network they share transactions (0: never), and how many share one.
 # batch_queue_depth = 16
 # batch_items_max = 20

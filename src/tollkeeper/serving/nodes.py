@@ -45,7 +45,11 @@ def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
         network=network.network,
         rpc_urls=network.rpc_urls,
         asset=network.network.usdc.address,
+        is_token_2022=network.is_token_2022,
         is_final_needed=settings.depths.blocks > 1,
+        compute_limit_max=settings.fee_payer.compute_limit_max,
+        compute_price_max_micro_lamports=settings.fee_payer.compute_price_max_micro_lamports,
+        fee_budget_per_hour_lamports=settings.fee_payer.budget_per_hour_lamports,
     )
 
 

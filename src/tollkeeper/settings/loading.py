@@ -18,9 +18,11 @@ from tollkeeper.core.limits import REQUEST_LOG_DAYS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.settling import Depths
+from tollkeeper.core.solana_programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
 from tollkeeper.settings.model import (
     Batching,
     ExposureCaps,
+    FeePayerCaps,
     FileSettings,
     Finding,
     GasCaps,
@@ -115,6 +117,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
             sources.several("confirm_depth_steps", text_of.parse_depth_step),
         ),
         gas=_gas(sources),
+        fee_payer=_fee_payer(sources),
         batching=_batching(sources),
         encryption_keys=encryption_keys,
         auth_keys=auth_keys,
@@ -177,6 +180,18 @@ def _gas(sources: Sources) -> GasCaps:
     )
 
 
+def _fee_payer(sources: Sources) -> FeePayerCaps:
+    """The caps of Solana; a price as high as other facilitators allow would let a buyer empty the fee payer."""
+    default = FeePayerCaps()
+    price = text_of.whole_number(0, COMPUTE_PRICE_MAX_MICRO_LAMPORTS)
+    budget = text_of.whole_number(10_000, 10**15)
+    return FeePayerCaps(
+        sources.take("compute_limit_max", text_of.whole_number(1_000, COMPUTE_LIMIT_MAX), default.compute_limit_max),
+        sources.take("compute_price_max_micro_lamports", price, default.compute_price_max_micro_lamports),
+        sources.take("fee_budget_per_hour_lamports", budget, default.budget_per_hour_lamports),
+    )
+
+
 def _batching(sources: Sources) -> Batching:
     default = Batching()
     return Batching(
@@ -236,8 +251,10 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
         is_evm = network.family is Family.EVM
         asset = sources.take(network_setting("asset", name), _address if is_evm else _mint, network.usdc.address)
         known = network if asset == network.usdc.address else replace(network, usdc=Asset(asset))
-        settings = NetworkSettings(known, urls)
-        if is_evm:
+        if not is_evm:
+            token_2022 = sources.take(network_setting("token_2022", name), text_of.parse_boolean, default=False)
+            settings = NetworkSettings(known, urls, is_token_2022=token_2022)
+        else:
             settings = NetworkSettings(
                 known,
                 urls,

@@ -61,6 +61,7 @@ class NetworkSettings:
     asset_name: str | None = None
     asset_version: str | None = None
     batcher: str | None = None  # where our batcher is, if not at its usual place
+    is_token_2022: bool = False  # on Solana: the asset belongs to the program Token-2022
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,15 @@ class GasCaps:
     max_fee_per_gas_wei: int = 50_000_000_000
     gas_limit: int = 150_000
     budget_per_hour: int = 6_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FeePayerCaps:
+    """The same on Solana networks: what a buyer's transaction may make the hub's fee payer pay."""
+
+    compute_limit_max: int = 400_000
+    compute_price_max_micro_lamports: int = 100_000
+    budget_per_hour_lamports: int = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +144,4 @@ class Settings:
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)
+    fee_payer: FeePayerCaps = field(default_factory=FeePayerCaps)
