@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,11 +111,16 @@ class Running:
 
 
 @contextmanager
-def running(*arguments: str | Path, environ: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """A command that serves until it is told to stop; killed at the end where it has not ended."""
+def running(
+    *arguments: str | Path, environ: Mapping[str, str] | None = None, under: Sequence[str] = ()
+) -> Iterator[Running]:
+    """A command that serves until it is told to stop; killed at the end where it has not ended.
+
+    `under` is a command that runs it.
+    """
     with tempfile.NamedTemporaryFile("wb") as log:
         process = subprocess.Popen(
-            command(*arguments), stdout=subprocess.PIPE, stderr=log, env=clean_environment(environ)
+            [*under, *command(*arguments)], stdout=subprocess.PIPE, stderr=log, env=clean_environment(environ)
         )
         with process:
             try:

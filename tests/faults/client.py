@@ -10,10 +10,8 @@ from typing import Any, Final
 import aiohttp
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.composed import settings_for
+from tests.faults.aftermath import assert_nothing_lost
 from tests.hub.hub_under_test import TestPayment
-from tollkeeper.serving.reconciling import compare_with_chain
-from tollkeeper.settings import Role
 
 PATIENCE_SECONDS: Final = 60
 PRICE: Final = 10_000
@@ -68,10 +66,4 @@ async def assert_settled_once(
         assert (again["success"], again["errorReason"]) == (False, "duplicate_settlement")
         assert chain.is_used(payment.authorization.payer, payment.authorization.nonce)
     assert chain.balance(chain.wallets.owner.address) == before + PRICE * len(payments)
-    await assert_chain_agrees(directory, chain)
-
-
-async def assert_chain_agrees(directory: Path, chain: ChainUnderTest) -> None:
-    """What the books say was settled, the chain has; what it has, they say."""
-    settings = settings_for(chain.url, directory / "hub.db", role=Role.HUB)
-    assert await compare_with_chain(settings, None) == []
+    await assert_nothing_lost(directory, chain, paid=[payment.authorization for payment in payments])

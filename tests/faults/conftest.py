@@ -1,17 +1,37 @@
-"""What holds after every fault."""
+"""What holds after every fault, and how many came."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.books import assert_books_agree
+from tests.faults.aftermath import CHECKED
+from tests.faults.counts import PROPERTY, taken
 
 
 @pytest.fixture(autouse=True)
-def books_agree(tmp_path: Path) -> Iterator[None]:
-    """Every invariant holds in the databases that the fault left."""
+def aftermath(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test of a fault has looked at what it left; every invariant holds once its programs have ended, too."""
+    taken()
     yield
+    request.node.user_properties.append((PROPERTY, taken()))
     assert_books_agree(tmp_path)
+    assert tmp_path in CHECKED, "this test does not end with assert_nothing_lost"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The counts that were reached."""
+    counts: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "teardown":
+                for name, value in report.user_properties:
+                    counts.update(value if name == PROPERTY else {})
+    if counts:
+        terminalreporter.section("faults that came")
+        for fault, times in sorted(counts.items()):
+            terminalreporter.write_line(f"{times:8} {fault}")

@@ -16,7 +16,9 @@ import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.faults.client import assert_chain_agrees, assert_settled_once, pay, present
+from tests.faults.aftermath import assert_nothing_lost
+from tests.faults.client import assert_settled_once, pay, present
+from tests.faults.counts import came
 from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, Fault, TcpChaos, run_tcp_chaos
 from tests.hub.faulty_database import Kind, Moment, order
 from tests.hub.hub_process import HubProcess
@@ -137,6 +139,7 @@ async def carry_out(hub: FaultyHub, payment: TestPayment, key: str, case: Case) 
     async with asyncio.timeout(60), aiohttp.ClientSession() as http:
         while (answer := await present(http, await hub.url(), payment, key=key)) is None or not hub.has_come(case):  # noqa: ASYNC110 - over HTTP
             await asyncio.sleep(0.05)
+    came(f"{case.kind.value} at a boundary")
     assert (await pay(await hub.url(), payment, key=key))["success"] is answer["success"], case
     success: bool = answer["success"]
     return success
@@ -159,14 +162,16 @@ async def settle_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
 async def refuse_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> FaultyHub:
     """For each case a payment that a stranger carried out; each is refused, and moves nothing more."""
     nonce = chain.nonce(chain.wallets.relayer)
+    payments = []
     async with faulty_hub(directory, chain) as hub:
         for number, case in enumerate(chosen):
-            payment = new_payment(chain)
+            payments.append(payment := new_payment(chain))
             relay(chain, payment)
             balance = chain.balance(chain.wallets.owner.address)
             assert not await carry_out(hub, payment, f"key.{number}", case), case
             assert chain.balance(chain.wallets.owner.address) == balance
-        await assert_chain_agrees(directory, chain)
+        refused = [payment.authorization for payment in payments]
+        await assert_nothing_lost(directory, chain, paid=[], refused=refused)
     assert chain.nonce(chain.wallets.relayer) == nonce
     return hub
 

@@ -13,19 +13,19 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import Running, finished, running
+from tests.faults.aftermath import assert_nothing_lost, authorization_in
+from tests.faults.counts import came
+from tests.faults.shop import PAYEE, Shop, present, url_of
 from tests.gateway.recording_target import recording_target
 from tests.hub.chaos import Act, ChaosNode, run_chaos
-from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
-PAYEE = "0x" + "77" * 20
 CREDITS = 3
 
 Arm = Callable[[ChaosNode, Callable[[], None]], None]
@@ -69,44 +69,6 @@ POINTS: list[tuple[str, Arm]] = [
 ]
 
 
-class Shop:
-    """The configured program and what surrounds it."""
-
-    def __init__(self, home: Path, chain: ChainUnderTest, chaos: ChaosNode) -> None:
-        self.chain = chain
-        self.chaos = chaos
-        self.config = home / "tollkeeper.toml"
-        wallets = derive_wallets()
-        made = finished("init", "--dir", home, "--rpc-url", chaos.url, "--payment-address", PAYEE)
-        assert made.returncode == 0, made.stderr
-        self.environ = {
-            "TOLLKEEPER_SIGNER_KEY": wallets.relayer.private_key_hex,
-            "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",
-            "TOLLKEEPER_ANONYMOUS_PAYGATES": "manage",
-            "TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": chain.token_name,
-        }
-
-    def serving(self) -> Any:
-        return running("serve", "--config", self.config, "--port", "0", environ=self.environ)
-
-
-def url_of(program: Running) -> str:
-    event = program.wait_for_event("serving")
-    url: str = event["url"]
-    return url
-
-
-async def present(buyer: Buyer, url: str, payment: str) -> Answer:
-    """The payment, again and again while the program says that it does not know yet."""
-    for _ in range(30):
-        answer = await buyer.call(url, payment)
-        if answer.status != 503:
-            return answer
-        assert "accepts" not in answer.json()
-        await asyncio.sleep(0.3)
-    raise AssertionError(answer.body)
-
-
 @pytest.mark.parametrize(("name", "arm"), POINTS, ids=[point[0] for point in POINTS])
 async def test_killed_purchase_is_settled_once_and_served_what_it_bought(
     tmp_path: Path, embedded_chain: ChainUnderTest, name: str, arm: Arm
@@ -117,7 +79,7 @@ async def test_killed_purchase_is_settled_once_and_served_what_it_bought(
         recording_target() as target,
         Buyer(derive_wallets().buyer) as buyer,
     ):
-        shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, chaos)
+        shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, chaos.url)
         before_micro = embedded_chain.balance(PAYEE)
         with shop.serving() as program:
             url = await asyncio.to_thread(url_of, program)
@@ -135,6 +97,7 @@ async def test_killed_purchase_is_settled_once_and_served_what_it_bought(
             with contextlib.suppress(aiohttp.ClientError):
                 await buyer.call(f"{url}/{slug}", payment)
             assert await asyncio.to_thread(program.process.wait, 10) == -signal.SIGKILL
+        came("kill at a step of a purchase")
         chaos.calm()
         chaos.after_pass = lambda _methods: None
         with shop.serving() as program:
@@ -145,3 +108,5 @@ async def test_killed_purchase_is_settled_once_and_served_what_it_bought(
         assert len(served) >= CREDITS - 1
         assert answers[-1].error_code == "CREDITS_EXHAUSTED"
         assert len(target.requests) == CREDITS
+        paid = [authorization_in(payment)]
+        await assert_nothing_lost(tmp_path, embedded_chain, paid=paid, sites=[shop.site])

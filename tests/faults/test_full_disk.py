@@ -13,9 +13,11 @@ import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import ask, finished, running
+from tests.cli.processes import ask
+from tests.faults.aftermath import assert_nothing_lost
 from tests.faults.client import assert_settled_once, pay, public_status
-from tests.faults.test_crash import url_of
+from tests.faults.counts import came
+from tests.faults.shop import Shop, url_of
 from tests.hub.hub_process import HubProcess
 from tests.hub.hub_under_test import new_payment
 
@@ -23,6 +25,7 @@ from tests.hub.hub_under_test import new_payment
 def fill_disk(pid: int, directory: Path, *, room_bytes: int) -> None:
     """No file of that process grows beyond the largest one of the directory and so many bytes."""
     size_bytes = max(path.stat().st_size for path in directory.rglob("*") if path.is_file()) + room_bytes
+    came("full disk")
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
 
@@ -56,25 +59,23 @@ async def test_a_hub_whose_disk_is_full_refuses_clearly_and_settles_once_there_i
         await assert_settled_once(hub.url, tmp_path, embedded_chain, payments, before)
 
 
-def test_a_gateway_whose_disk_is_full_refuses_clearly_and_works_once_there_is_room(
+async def test_a_gateway_whose_disk_is_full_refuses_clearly_and_works_once_there_is_room(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
     home = tmp_path / "home"
-    made = finished("init", "--dir", home, "--rpc-url", embedded_chain.url, "--payment-address", "0x" + "77" * 20)
-    assert made.returncode == 0, made.stderr
-    environ = {
-        "TOLLKEEPER_SIGNER_KEY": embedded_chain.wallets.relayer.private_key_hex,
-        "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",
-        "TOLLKEEPER_ANONYMOUS_PAYGATES": "manage",
-        "TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": embedded_chain.token_name,
-    }
+    shop = await asyncio.to_thread(Shop, home, embedded_chain, embedded_chain.url)
+    await asyncio.to_thread(fill_and_free, shop, home)
+    await assert_nothing_lost(tmp_path, embedded_chain, paid=[], sites=[shop.site])
+
+
+def fill_and_free(shop: Shop, home: Path) -> None:
     gate = {"price": "0.01", "targetUrl": "http://127.0.0.1:9/", "credits": 1}
 
     def made_at(url: str) -> tuple[int, str]:
         answer = ask(url + "/api/v1/paygates", body=gate)
         return answer.status, answer.json().get("slug", "") or answer.json()["error"]["code"]
 
-    with running("serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ) as program:
+    with shop.serving() as program:
         url = url_of(program)
         status, slug = made_at(url)
         assert status == 201, slug
@@ -84,7 +85,7 @@ def test_a_gateway_whose_disk_is_full_refuses_clearly_and_works_once_there_is_ro
         assert set(refused) == {(503, "UNAVAILABLE")}
         slugs = [slug] + [answer[1] for answer in answers if answer[0] == 201]
         assert [ask(f"{url}/{one}").status for one in slugs] == [402] * len(slugs)  # reading goes on
-    with running("serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ) as program:
+    with shop.serving() as program:
         url = url_of(program)
         assert [ask(f"{url}/{one}").status for one in slugs] == [402] * len(slugs)
         assert made_at(url)[0] == 201

@@ -11,6 +11,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.client import assert_settled_once, pay
+from tests.faults.counts import came
 from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, Fault, TcpChaos, run_tcp_chaos
 from tests.hub.hub_process import HubProcess
 from tests.hub.hub_under_test import new_payment
@@ -64,6 +65,7 @@ async def pay_through(
                         await asyncio.sleep(0.05)
                 chaos.calm()
                 struck += chaos.struck
+                came(f"connection to the node: {fault.name.lower()}", chaos.struck)
         await assert_settled_once(hub.url, directory, chain, payments, before)
     assert chain.nonce(chain.wallets.relayer) == nonce + len(payments)  # and no other transaction was signed
     return struck

@@ -17,7 +17,9 @@ import pytest
 
 from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.faults.client import PRICE, assert_chain_agrees, assert_settled_once, pay
+from tests.faults.aftermath import assert_nothing_lost
+from tests.faults.client import PRICE, assert_settled_once, pay
+from tests.faults.counts import came
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.core.batches import Via
 from tollkeeper.core.evm import transfer_calldata
@@ -94,13 +96,26 @@ async def test_what_reorganisations_of_any_depth_take_away_is_settled_again(
             await paid(hub, new, carried)
             payments += new
             known = await reopened(hub)
-            chain.rpc.call("anvil_reorg", depth, [])
+            reorganise(chain, depth)
             async with asyncio.timeout(SETTLING_SECONDS):
                 while await reopened(hub) == known:  # noqa: ASYNC110 - the database is asked
                     await asyncio.sleep(0.05)
             await wait_for_balance(chain, before + PRICE * len(payments))
         await assert_settled_once(hub.url, tmp_path, chain, payments, before)
         assert await reopened(hub) >= (sum(DEPTHS) if carried is Carried.ALONE else len(DEPTHS))
+
+
+def reorganise(chain: ChainUnderTest, depth: int, *raws: str) -> None:
+    """So many blocks are replaced; the first new one holds these transactions."""
+    chain.rpc.call("anvil_reorg", depth, [[raw, 0] for raw in raws])
+    came(f"reorganisation of depth {depth}")
+
+
+def drop(chain: ChainUnderTest, hashes: Sequence[str]) -> None:
+    """The node forgets these."""
+    for one in hashes:
+        chain.rpc.call("anvil_dropTransaction", one)
+    came("dropped transaction", len(hashes))
 
 
 def relayed(chain: ChainUnderTest, payment: TestPayment, nonce: int) -> str:
@@ -119,12 +134,12 @@ async def test_a_payment_that_a_stranger_carries_out_on_the_other_branch_moves_o
     payment = new_payment(chain)
     async with hub_of(tmp_path, chain, Carried.ALONE) as hub:
         await paid(hub, [payment], Carried.ALONE)
-        chain.rpc.call("anvil_reorg", 1, [[relayed(chain, payment, chain.nonce(chain.wallets.faucet)), 0]])
+        reorganise(chain, 1, relayed(chain, payment, chain.nonce(chain.wallets.faucet)))
         await hub.wait_for_status(payment, "failed", seconds=SETTLING_SECONDS)
         answer = await hub.settle(payment)
         assert (answer.status, answer.body["success"]) == (200, False)
         assert chain.balance(chain.wallets.owner.address) == before + PRICE
-        await assert_chain_agrees(tmp_path, chain)
+        await assert_nothing_lost(tmp_path, chain, paid=[], refused=[payment.authorization])
 
 
 async def test_a_payer_whose_money_is_gone_on_the_other_branch_has_paid_nothing_and_is_told_so(
@@ -137,10 +152,10 @@ async def test_a_payer_whose_money_is_gone_on_the_other_branch_has_paid_nothing_
     spent = new_payment(chain, signer=payer, value=chain.balance(payer.address), pay_to="0x" + "99" * 20)
     async with hub_of(tmp_path, chain, Carried.ALONE) as hub:
         await paid(hub, [payment], Carried.ALONE)
-        chain.rpc.call("anvil_reorg", 1, [[relayed(chain, spent, chain.nonce(chain.wallets.faucet)), 0]])
+        reorganise(chain, 1, relayed(chain, spent, chain.nonce(chain.wallets.faucet)))
         await hub.wait_for_status(payment, "failed", seconds=SETTLING_SECONDS)
         assert chain.balance(chain.wallets.owner.address) == before
-        await assert_chain_agrees(tmp_path, chain)
+        await assert_nothing_lost(tmp_path, chain, paid=[], refused=[payment.authorization])
 
 
 def waiting_hashes(chain: ChainUnderTest) -> list[str]:
@@ -183,8 +198,7 @@ async def test_dropped_transactions_are_sent_again(
         asked = await stand_still(hub, chain, payments, 5 if carried is Carried.ALONE else 3)
         waiting = waiting_hashes(chain)
         chosen = {"first": waiting[:1], "middle": waiting[1:2], "last": waiting[-1:], "all": waiting}[dropped]
-        for one in chosen:
-            chain.rpc.call("anvil_dropTransaction", one)
+        drop(chain, chosen)
         chain.rpc.call("evm_mine")
         chain.rpc.call("evm_setAutomine", True)
         answers = await asyncio.gather(*asked)
@@ -217,6 +231,7 @@ async def test_transactions_that_nobody_mines_are_replaced_and_the_chain_carries
         chain.rpc.call("evm_setAutomine", True)
         assert [answer["success"] for answer in await asyncio.gather(*asked)] == [True] * count
         await assert_settled_once(hub.url, tmp_path, chain, payments, before)
+    came("stuck transaction", transactions)
     assert not [one for one in stuck if chain.rpc.call("eth_getTransactionReceipt", one)]
     assert chain.nonce(chain.wallets.relayer) == nonce + transactions
 
@@ -239,9 +254,8 @@ async def test_reorganisations_and_drops_under_load_leave_each_payment_on_the_ch
             asked = [asyncio.create_task(pay(hub.url, payment)) for payment in new]
             for _ in range(3):
                 await asyncio.sleep(chosen.random())
-                chain.rpc.call("anvil_reorg", chosen.choice(DEPTHS), [])
-                for one in waiting_hashes(chain)[:: chosen.randrange(1, 4)]:
-                    chain.rpc.call("anvil_dropTransaction", one)
+                reorganise(chain, chosen.choice(DEPTHS))
+                drop(chain, waiting_hashes(chain)[:: chosen.randrange(1, 4)])
             assert [answer["success"] for answer in await asyncio.gather(*asked)] == [True] * len(new)
         await wait_for_balance(chain, before + PRICE * len(payments))
         await assert_settled_once(hub.url, tmp_path, chain, payments, before)

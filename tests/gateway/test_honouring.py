@@ -13,7 +13,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
-from tests.faults.test_crash import Shop, url_of
+from tests.faults.shop import Shop, url_of
 from tests.gateway import foreign_facilitator as foreign_ways
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_facilitator import run_foreign
@@ -163,7 +163,7 @@ async def test_the_command_prints_the_credit_token_beside_a_running_server(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
     async with run_chaos(embedded_chain.url) as chaos, Buyer(derive_wallets().buyer) as buyer:
-        program = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, chaos)
+        program = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, chaos.url)
         with program.serving() as running:
             url = await asyncio.to_thread(url_of, running)
             shop = Honour(url, None, embedded_chain, target, buyer)

@@ -1,0 +1,104 @@
+"""What every fault test ends with: books in order, books and chain agree in both directions, nobody paid twice.
+
+`paid` is what clients signed, a signature for each thing that they wanted, and were told was settled: our signers
+carried each of them out once, and nothing else. `refused` is what they signed and were told was not: no transaction of
+our signers carried it out. So whoever signed twice for one thing, or was told wrongly, is seen on the chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.books import assert_books_agree, databases_in
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.processes import finished
+from tests.gateway.composed import settings_for
+from tollkeeper.core.evm import Authorization
+from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.settings import Role
+
+# AuthorizationUsed(address,bytes32) and Transfer(address,address,uint256), not taken from the program.
+_USED: Final = "0x98de503528ee59b575ef0c0a2576a82497bfc029a5685b209e9ec333479b10a5"
+_TRANSFER: Final = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+# The directories that were looked into: each test of faults asks for that once at least.
+CHECKED: Final[set[Path]] = set()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A configured program, with the environment that it runs in."""
+
+    config: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+async def assert_nothing_lost(
+    directory: Path,
+    chain: ChainUnderTest,
+    *,
+    paid: Iterable[Authorization],
+    refused: Iterable[Authorization] = (),
+    sites: Iterable[Site] = (),
+) -> None:
+    """Holds of every database below the directory, whether its program runs or not.
+
+    A database belongs to one of the sites, or is that of a hub alone, `hub.db`.
+    """
+    assert_books_agree(directory)
+    left = {path for path in databases_in(directory) if path.parent.name != "backup"}
+    for site in sites:
+        home = site.config.parent
+        command = ("db", "check", "--chain", "--config", site.config)
+        checked = await asyncio.to_thread(finished, *command, environ=site.environ)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        left = {path for path in left if home not in path.parents}
+    for path in left:
+        assert path.name in {"hub.db", "books.db"}, path
+        assert await compare_with_chain(settings_for(chain.url, path, role=Role.HUB)) == []
+    await asyncio.to_thread(_assert_carried_out, chain, list(paid), list(refused))
+    CHECKED.add(directory)
+
+
+def authorization_in(header: str) -> Authorization:
+    """What the payer of an `X-Payment` signed."""
+    payload = decode_payment_header(header.encode()).payload
+    assert isinstance(payload, EvmPayload)
+    return payload.authorization
+
+
+def _assert_carried_out(chain: ChainUnderTest, paid: list[Authorization], refused: list[Authorization]) -> None:
+    ours = _transfers_of_signers(chain)
+    wanted = Counter((one.payer.lower(), one.nonce.lower(), one.pay_to.lower(), one.value) for one in paid)
+    assert set(wanted.values()) <= {1}
+    assert ours == wanted
+    assert not {one.nonce.lower() for one in refused} & {nonce for _, nonce, _, _ in ours}
+
+
+def _transfers_of_signers(chain: ChainUnderTest) -> Counter[tuple[str, str, str, int]]:
+    """Payer, nonce, payee and value of everything that the relayer carried out, as the token's events say.
+
+    The token emits AuthorizationUsed and then, of the same payment, Transfer.
+    """
+    found: Counter[tuple[str, str, str, int]] = Counter()
+    asked = {"address": USDC_ADDRESS, "fromBlock": "0x0", "toBlock": "latest", "topics": [[_USED, _TRANSFER]]}
+    used: dict[str, Any] = {}
+    senders: dict[str, str] = {}
+    for log in chain.rpc.call("eth_getLogs", asked):
+        name = log["transactionHash"]
+        if log["topics"][0] == _USED:
+            used = log
+        elif used and used["transactionHash"] == name and int(used["logIndex"], 16) == int(log["logIndex"], 16) - 1:
+            if name not in senders:
+                senders[name] = chain.rpc.call("eth_getTransactionByHash", name)["from"].lower()
+            if senders[name] == chain.wallets.relayer.address.lower():
+                _, payer, payee = log["topics"]
+                assert used["topics"][1] == payer
+                found["0x" + payer[-40:], used["topics"][2], "0x" + payee[-40:], int(log["data"], 16)] += 1
+    return found
