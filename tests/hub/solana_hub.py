@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from tollkeeper.core.wire import SolanaPayload
 from tollkeeper.hub.app import Hub, SolanaHubNetwork, create_app
 from tollkeeper.hub.fee_payers import FeePayer
 from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.wallets import SolanaWallet
 from tollkeeper.storage import Database, open_database
 
 NETWORK: Final = "solana-devnet"
@@ -105,11 +106,13 @@ def message_hash(body: dict[str, Any]) -> str:
     return read_transfer(SolanaPayload(body["paymentPayload"]["payload"]["transaction"])).transaction.message.hash
 
 
-def new_solana_hub(database: Database, rpc_url: str, **changes: Any) -> Hub:
+def new_solana_hub(
+    database: Database, rpc_url: str, *, keys: Sequence[SolanaWallet] = WALLETS.fee_payers, **changes: Any
+) -> Hub:
     """A hub of the embedded chain's network, its completer at rest."""
     config = replace(SolanaConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=2.0), **changes)
     auth = Auth(database, [("k1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
-    payers = [FeePayer(one.seed) for one in WALLETS.fee_payers]
+    payers = [FeePayer(one.seed) for one in keys]
     networks = [SolanaHubNetwork(config, payers)]
     return Hub(database, auth, networks, public_url=PUBLIC_URL, completer_interval_seconds=3600)
 

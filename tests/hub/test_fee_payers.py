@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Collection
 
 import pytest
 from solders.keypair import Keypair
@@ -62,13 +63,24 @@ def test_a_key_follows_from_32_bytes(size: int) -> None:
         FeePayer(bytes(size))
 
 
+def advertised(second: int, with_money: Collection[str] = POOL.addresses) -> str:
+    return POOL.advertised(second, with_money)
+
+
 def test_the_advertised_fee_payer_stays_for_an_hour_and_changes_then() -> None:
     start = 40 * ADVERTISED_SECONDS
-    assert {POOL.advertised(start + second) for second in range(0, ADVERTISED_SECONDS, 7)} == {POOL.advertised(start)}
-    in_turn = [POOL.advertised(start + hour * ADVERTISED_SECONDS) for hour in range(len(SEEDS))]
+    assert {advertised(start + second) for second in range(0, ADVERTISED_SECONDS, 7)} == {advertised(start)}
+    in_turn = [advertised(start + hour * ADVERTISED_SECONDS) for hour in range(len(SEEDS))]
     assert set(in_turn) == set(POOL.addresses) == {str(pair.pubkey()) for pair in KEYS}
     with pytest.raises(KeyError):
         POOL.of(str(PAYER.pubkey()))
+
+
+def test_a_fee_payer_without_money_is_not_advertised_while_another_one_has_some() -> None:
+    start = 40 * ADVERTISED_SECONDS
+    for rich in POOL.addresses:
+        assert {advertised(start + hour * ADVERTISED_SECONDS, {rich}) for hour in range(4)} == {rich}
+    assert advertised(start, ()) == advertised(start)
 
 
 def test_a_pool_has_each_key_once() -> None:

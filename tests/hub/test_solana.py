@@ -17,6 +17,7 @@ from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS
 from tests.core.solana_payments import compute_limit, compute_price, encoded, transfer
 from tests.hub.drains import Scene, drains
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
+from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana_message import read_transaction
 from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM
@@ -210,6 +211,7 @@ async def test_a_payment_that_fails_on_the_chain_is_no_success_and_never_tried_a
     while len(world.node.chain._waiting) < 2:  # noqa: SLF001, ASYNC110 - the node's own list
         await asyncio.sleep(0.01)
     world.node.chain.release()
+    world.node.chain.next_slot(FINAL_SLOTS)  # until then another branch may still carry out the other one
     answers = await asyncio.gather(*waiting)
     assert sorted(answer.body["success"] for answer in answers) == [False, True]
     failed = next(answer for answer in answers if not answer.body["success"])
@@ -257,7 +259,7 @@ async def test_a_payment_expires_by_proof_and_not_before(world: SolanaHub) -> No
     body = world.payment()
     assert (await world.settle(body, Prefer="wait=0")).status == 503
     world.node.chain.drop()
-    world.node.chain.next_slot(RECENT_SLOTS + 1)
+    world.node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + 1)
     await world.complete()
     assert await world.status(body) == "pending"  # a fork could still show it
     world.node.chain.next_slot(FINAL_SLOTS)

@@ -31,7 +31,7 @@ from tollkeeper.core.solana_programs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
@@ -39,12 +39,15 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 BLOCKHASH_LIFETIME_BLOCKS: Final = 150
+# By so much a node that names the height may lag behind the one that simulated: providers spread calls over several.
+LAG_BLOCKS: Final = 32
 LAMPORTS_PER_SIGNATURE: Final = 5_000
 _SIGNATURES: Final = 2
 _MICRO_LAMPORTS: Final = 10**6
-_STATUSES_MAX: Final = 256  # that one question may be about
+STATUSES_MAX: Final = 256  # that one question may be about
+_FINAL: Final = "finalized"
 _CONFIRMED: Final = {"commitment": "confirmed"}
-_FINALIZED: Final = {"commitment": "finalized"}
+_FINALIZED: Final = {"commitment": _FINAL}
 _BASE64: Final = {"encoding": "base64", **_CONFIRMED}
 _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BASE64}
 _SENDING: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
@@ -84,6 +87,23 @@ class SolanaConfig:
     def policy(self, fee_payers: Sequence[str]) -> FeePolicy:
         """What a transaction may make these fee payers pay."""
         return FeePolicy(frozenset(fee_payers), self.compute_limit_max, self.compute_price_max_micro_lamports)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """Where the chain can hold a transaction that is sent from now on: not before a slot, not behind a height."""
+
+    first_slot: int
+    last_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What settling would meet now. `error` None: it would pass. `fee_money` is what the fee payer has, in lamports."""
+
+    error: str | None
+    lifetime: Lifetime
+    fee_money: int
 
 
 class SolanaChain:
@@ -180,13 +200,20 @@ class SolanaChain:
             raise RpcUnavailable(msg)
         return SolanaFacts(self._held(found[0]), self._held(found[1]), is_recent, _error(simulation))
 
-    async def simulate(self, transfer: SolanaTransfer) -> tuple[str | None, int]:
-        """The error that settling would meet now (None: it would pass), and the last block that could hold it.
+    async def simulate(self, transfer: SolanaTransfer) -> Simulation:
+        """What settling would meet now, in one batch.
 
         The blockhash of a transaction that passes is recent now, and for 150 blocks at most. Raises: RpcUnavailable.
         """
-        simulation, height = await self.rpc.ask([_simulation(transfer), ("getBlockHeight", [_CONFIRMED])])
-        return _error(simulation), _number(height) + BLOCKHASH_LIFETIME_BLOCKS
+        simulation, height, money = await self.rpc.ask(
+            [
+                _simulation(transfer),
+                ("getBlockHeight", [_CONFIRMED]),
+                ("getBalance", [transfer.fee_payer, _CONFIRMED]),
+            ]
+        )
+        last_height = _number(height) + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
+        return Simulation(_error(simulation), Lifetime(_slot(simulation), last_height), _number(_value(money)))
 
     async def has_token_account(self, account: str) -> bool:
         """Is there a usable account of the asset's at this address? Raises: RpcUnavailable."""
@@ -233,20 +260,37 @@ class SolanaChain:
 
     async def see(self, wanted: Sequence[str]) -> list[Sighting]:
         """What the chain shows now of many transactions, by their signatures. Raises: RpcUnavailable."""
-        pages = [wanted[start : start + _STATUSES_MAX] for start in range(0, len(wanted), _STATUSES_MAX)]
+        pages = [wanted[start : start + STATUSES_MAX] for start in range(0, len(wanted), STATUSES_MAX)]
         answers = await self.rpc.ask([_statuses(page) for page in pages])
         statuses = [_list(answer, page) for answer, page in zip(answers, pages, strict=True)]
-        return [self._sighting(status) for page in statuses for status in page]
+        deep_enough = {_FINAL} if self.config.is_final_needed else {"confirmed", _FINAL}
+        return [_sighting(status, deep_enough) for page in statuses for status in page]
 
-    async def has_expired(self, signature: str, last_valid_height: int) -> bool:
+    async def has_expired(self, signature: str, lifetime: Lifetime) -> bool:
         """Is it proven that the transaction was not executed and never will be?
 
-        Every block that could hold it is finalized, and the node's whole history does not show it. Raises:
-        RpcUnavailable.
+        Every block that could hold it is finalized, the node still has all of them, and none shows it. Raises:
+        RpcUnavailable, also where the node keeps no history.
         """
-        height, statuses = await self.rpc.ask([("getBlockHeight", [_FINALIZED]), _statuses([signature])])
+        height, first_slot, statuses = await self.rpc.ask(
+            [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", []), _statuses([signature])]
+        )
         (status,) = _list(statuses, [signature])
-        return status is None and _number(height) > last_valid_height
+        has_all = _number(first_slot) <= lifetime.first_slot
+        return status is None and has_all and _number(height) > lifetime.last_height
+
+    async def final_slot(self) -> int:
+        """The newest finalized slot. Raises: RpcUnavailable."""
+        (slot,) = await self.rpc.ask([("getSlot", [_FINALIZED])])
+        return _number(slot)
+
+    async def see_final(self, wanted: Sequence[str]) -> tuple[int, list[Sighting]]:
+        """The newest finalized slot, and what becomes of these transactions there: `deep` is finalized.
+
+        At most 256. Raises: RpcUnavailable.
+        """
+        slot, statuses = await self.rpc.ask([("getSlot", [_FINALIZED]), _statuses(wanted)])
+        return _number(slot), [_sighting(status, {_FINAL}) for status in _list(statuses, wanted)]
 
     async def close(self) -> None:
         """Ends the watcher and the connections."""
@@ -260,18 +304,22 @@ class SolanaChain:
             return None
         return read_token_account(data)
 
-    def _sighting(self, status: Any) -> Sighting:  # noqa: ANN401 - JSON
-        """The error first: what has failed is confirmed like everything else."""
-        if status is None:
-            return NOTHING_SEEN
-        try:
-            confirmed, slot, error = status["confirmationStatus"], status["slot"], status["err"]
-        except (KeyError, TypeError) as failure:
-            msg = "the node's status of a transaction cannot be read"
-            raise RpcUnavailable(msg) from failure
-        needed = {"finalized"} if self.config.is_final_needed else {"confirmed", "finalized"}
-        verdict = Verdict.TRANSFERRED if error is None else Verdict.REVERTED
-        return Sighting(verdict, confirmed in needed, _number(slot))
+
+def _sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: ANN401 - JSON
+    """The error first: what has failed is confirmed like everything else.
+
+    That it failed is proven where it is finalized: on another branch the same transaction may pass.
+    """
+    if status is None:
+        return NOTHING_SEEN
+    try:
+        confirmed, slot, error = status["confirmationStatus"], status["slot"], status["err"]
+    except (KeyError, TypeError) as failure:
+        msg = "the node's status of a transaction cannot be read"
+        raise RpcUnavailable(msg) from failure
+    if error is not None:
+        return Sighting(Verdict.REVERTED, confirmed == _FINAL, _number(slot))
+    return Sighting(Verdict.TRANSFERRED, confirmed in deep_enough, _number(slot))
 
 
 def _blockhash(transfer: SolanaTransfer) -> str:
@@ -295,6 +343,15 @@ def _value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
         msg = "the node's answer has no value"
         raise RpcUnavailable(msg)
     return answer["value"]
+
+
+def _slot(answer: Answer) -> int:
+    """The slot that an answer is of. Raises: RpcUnavailable."""
+    try:
+        return _number(answer["context"]["slot"])  # type: ignore[index]  # an error is no such answer either
+    except (KeyError, TypeError) as error:
+        msg = "the node's answer names no slot"
+        raise RpcUnavailable(msg) from error
 
 
 def _list(answer: Answer, asked: Sequence[str]) -> list[Any]:

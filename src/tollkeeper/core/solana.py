@@ -218,14 +218,19 @@ def _named(message: Message, position: int) -> str:
     return encode_key(message.accounts[position])
 
 
-def requirement_checks(transfer: SolanaTransfer, requirements: Requirements, asset: SolanaAsset) -> Iterator[Check]:
-    """Does the transaction pay what these requirements ask, to whom they say?"""
+def requirement_checks(
+    transfer: SolanaTransfer, requirements: Requirements, asset: SolanaAsset, fee_payers: Collection[str] = ()
+) -> Iterator[Check]:
+    """Does the transaction pay what these requirements ask, to whom they say?
+
+    They may name another of `fee_payers`: a server that asks anew who pays the fees may be told another one than the
+    buyer was.
+    """
     asked = requirements.asset
     yield Check("requirements.asset", asked == asset.address, Reason.REQUIREMENTS, asset.address, asked)
     named = requirements.extra.get("feePayer", transfer.fee_payer)
-    yield Check(
-        "requirements.feePayer", named == transfer.fee_payer, Reason.SVM_FEE_PAYER_MISMATCH, transfer.fee_payer, named
-    )
+    is_named = named == transfer.fee_payer or named in fee_payers
+    yield Check("requirements.feePayer", is_named, Reason.SVM_FEE_PAYER_MISMATCH, transfer.fee_payer, named)
     yield from recipient_checks(transfer, requirements.pay_to, asset)
     yield amount_check(transfer, requirements.amount)
     memo = requirements.extra.get("memo")

@@ -1,8 +1,8 @@
 """The hub's own accounts on Solana, which pay the fees, and what they sign (contract 5.1, 5.2; security A-26 to A-32).
 
 A key lives in one object that shows only its address and adds its signature only to a transaction that keeps every
-rule of `core.solana`, whoever asks. Which fee payer is advertised changes so seldom that it holds while its 402s are
-outstanding; a transaction may name any of them.
+rule of `core.solana`, whoever asks. Which fee payer is advertised changes seldom, and what was advertised holds while
+its 402s are outstanding: a transaction may name any of them, whichever is advertised when it is settled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tollkeeper.core.verification import refusal
 from tollkeeper.hub.signer import PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
     from tollkeeper.core.wire import SolanaPayload
@@ -78,9 +78,11 @@ class FeePayers:
         """All of them, in the order of the configuration."""
         return tuple(self._by_address)
 
-    def advertised(self, now_seconds: int) -> str:
-        """Whom `/supported` names: the same one for an hour, each in turn."""
-        return self.addresses[now_seconds // ADVERTISED_SECONDS % len(self.addresses)]
+    def advertised(self, now_seconds: int, with_money: Collection[str]) -> str:
+        """Whom `/supported` names: the same one for an hour, each in turn; one without money is passed over."""
+        turn = now_seconds // ADVERTISED_SECONDS % len(self.addresses)
+        in_turn = self.addresses[turn:] + self.addresses[:turn]
+        return next((address for address in in_turn if address in with_money), in_turn[0])
 
     def of(self, address: str) -> FeePayer:
         """The fee payer with this address. Raises: KeyError for a stranger's."""

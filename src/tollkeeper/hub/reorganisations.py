@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.storage.settlements import list_blocks, list_in_block, reopen
+from tollkeeper.storage.settlements import list_blocks, list_in_block, reopen_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tollkeeper.hub.accounts import Account
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.storage.database import Database, Unit
-    from tollkeeper.storage.settlements import Settlement
+    from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE: Final = 500
@@ -64,15 +63,8 @@ class ReorganisationWatch:
         """Everything that rests on a block that is gone is pending again."""
         detail = f"block {number} is no longer on the chain"
         while rows := await list_in_block(self._database, network, number, block_hash, _PAGE):
-            count = await self._database.run(_reopen_all(rows, self._membership.id, self._clock_ms(), detail))
+            count = await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
             _LOG.error("settlements_reorganised", network=network, block=number, settlements=count)
             self._metrics.reorganised.labels(network).inc(count)
             if not count:
                 return
-
-
-def _reopen_all(rows: Sequence[Settlement], holder: str, now_ms: int, detail: str) -> Unit[int]:
-    count = 0
-    for row in rows:
-        count += (yield from reopen(row, holder, now_ms, detail)) is not None
-    return count

@@ -82,10 +82,11 @@ class SolanaAccount:
     def kind(self, now_seconds: int) -> dict[str, Any]:
         """What `/supported` says of this network beside its name. To be asked of an open network only."""
         usdc = self.asset.network.usdc
+        with_money = [relayer.signer.address for relayer in self.signers.relayers if relayer.can_pay()]
         shown = {"address": self.asset.address, "name": NAME, "symbol": usdc.symbol, "decimals": usdc.decimals}
         if self.chain.config.is_token_2022:  # a payer's account is derived from it
             shown["tokenProgram"] = self.asset.token_program
-        return {"assets": [shown], "extra": {"feePayer": self.fee_payers.advertised(now_seconds)}}
+        return {"assets": [shown], "extra": {"feePayer": self.fee_payers.advertised(now_seconds, with_money)}}
 
     def static_checks(self, asked: Asked, now_seconds: int | None) -> Iterator[Check]:  # noqa: ARG002 - no clock here
         """Every rule that needs no node, in order, the signature last of those about the transaction."""
@@ -96,7 +97,9 @@ class SolanaAccount:
         payload = _of(asked.payment)
         yield from transaction_checks(payload, self.asset, self.policy)
         if payer_of(payload) is not None:
-            yield from requirement_checks(read_transfer(payload), asked.requirements, self.asset)
+            yield from requirement_checks(
+                read_transfer(payload), asked.requirements, self.asset, self.fee_payers.addresses
+            )
 
     async def signed(self, payment: Payment) -> Check:
         """The payer's signature was judged with the transaction."""

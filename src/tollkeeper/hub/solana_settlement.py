@@ -8,19 +8,21 @@ expired by proof afterwards. One that was executed and failed is spent: the same
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import Lifetime
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
 from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.completer import Completer
+from tollkeeper.hub.finality import FinalityWatch
 from tollkeeper.hub.lanes import LaneView
 from tollkeeper.hub.orders import Outcome
 from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
@@ -41,19 +43,21 @@ if TYPE_CHECKING:
     from tollkeeper.storage.transactions import RawTransaction
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-# Kept beside the payment, as the other family's end is kept in it: the last block that can hold the transaction.
-_LAST_HEIGHT = "lastValidBlockHeight"
+# Kept beside the payment, as the other family's end is kept in it: where the chain can hold the transaction.
+_FIRST_SLOT: Final = "firstSlot"
+_LAST_HEIGHT: Final = "lastValidBlockHeight"
 
 
-def last_valid_height(row: Settlement) -> int:
-    """The last block that can hold the row's transaction. Raises: ValueError, KeyError, TypeError for no such row."""
-    return int(json.loads(row.payment)[_LAST_HEIGHT])
+def lifetime_of(row: Settlement) -> Lifetime:
+    """Where the chain can hold the row's transaction. Raises: ValueError, KeyError, TypeError for no such row."""
+    payment = json.loads(row.payment)
+    return Lifetime(int(payment[_FIRST_SLOT]), int(payment[_LAST_HEIGHT]))
 
 
 class SolanaSigning(Signing):
     """Claims, co-signs and sends. What a transaction pays with stands in it: nothing is chosen here."""
 
-    async def sign(self, order: Order, known: Settlement | None, row_id: str, ready: Any) -> Signed:  # noqa: ANN401 - the height
+    async def sign(self, order: Order, known: Settlement | None, row_id: str, ready: Any) -> Signed:  # noqa: ANN401 - the lifetime
         """Claims and co-signs for an order, and begins to send. Raises: UNAVAILABLE, StorageError."""
         account: SolanaAccount = order.account
         transfer: SolanaTransfer = order.payload
@@ -76,15 +80,16 @@ class SolanaSigning(Signing):
         return Signed(claim, relayer, self._send_soon(order.account, claim.raw))
 
     def _solana_wish(
-        self, order: Order, known: Settlement | None, row_id: str, transfer: SolanaTransfer, last_height: int
+        self, order: Order, known: Settlement | None, row_id: str, transfer: SolanaTransfer, lifetime: Lifetime
     ) -> Wish:
+        kept = {_FIRST_SLOT: lifetime.first_slot, _LAST_HEIGHT: lifetime.last_height}
         new = NewSettlement(
             id=row_id,
             key=order.key,
             kind=order.kind,
             pay_to=order.requirements.pay_to,
             value=transfer.value,
-            payment=json.dumps({**payment_body(order.payment), _LAST_HEIGHT: last_height}, separators=(",", ":")),
+            payment=json.dumps({**payment_body(order.payment), **kept}, separators=(",", ":")),
             requirements=canonical_json(requirements_body(order.requirements)),
             requirements_hash=order.requirements_hash,
             confirm=order.options.confirm,
@@ -118,7 +123,7 @@ class SolanaRecovery(Recovery):
         if sighting.verdict is Verdict.REVERTED:
             failed = self._failed(Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
             return Finding(row, failed if sighting.deep else None)
-        if await chain.has_expired(raw.hash, last_valid_height(row)):
+        if await chain.has_expired(raw.hash, lifetime_of(row)):
             return Finding(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
         return await self._sent_again(account, row, raw)
 
@@ -160,21 +165,19 @@ class SolanaSettlements(Settlements):
         """Would the chain take the payment now, and until which block? Raises: RpcUnavailable."""
         account: SolanaAccount = order.account
         transfer: SolanaTransfer = order.payload
-        error, last_height = await account.chain.simulate(transfer)
-        if error in FEE_PAYER_WITHOUT_MONEY:
+        simulated = await account.chain.simulate(transfer)
+        relayer = account.relayer_of(transfer.fee_payer)
+        relayer.purse.see(simulated.fee_money, 1)
+        if simulated.error in FEE_PAYER_WITHOUT_MONEY or not relayer.can_pay():
             raise account.without_money(transfer)
-        if error is not None:
+        if simulated.error is not None:
             if account.chain.asset is None:  # disabled this moment
                 raise RpcUnavailable(account.chain.problem)
             facts = await account.chain.state(transfer)
             for check in chain_checks(transfer, account.asset, facts):
                 if not check.ok:
                     return check.reason, None
-        relayer = account.relayer_of(transfer.fee_payer)
-        relayer.purse.see((await account.chain.balances([transfer.fee_payer]))[0], 1)
-        if not relayer.can_pay():
-            raise account.without_money(transfer)
-        return None, last_height
+        return None, simulated.lifetime
 
     async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:  # noqa: ARG002
         """The answer to a payment that the chain would not take; no row is written for it."""
@@ -186,9 +189,16 @@ class SolanaSettlements(Settlements):
 
 
 class SolanaCompleter(Completer):
-    """Finishes what no request carries forward, on Solana: no lanes, and finality instead of reorganisations."""
+    """Finishes what no request carries forward, on Solana: no lanes, and finality in place of blocks' hashes."""
+
+    def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - those of `Completer`
+        """Takes the parts of `Completer`."""
+        super().__init__(*parts)
+        database, _, _, clock_ms, membership, metrics, _ = parts
+        self._finality = FinalityWatch(database, clock_ms, membership, metrics)
 
     async def _see_network(self, account: Any, views: dict[str, LaneView], *, thoroughly: bool) -> None:  # noqa: ANN401, ARG002
+        await self._finality.look(account)
         views[account.chain.network.name] = LaneView()
 
     async def _see_balances(self, account: Any) -> None:  # noqa: ANN401 - a SolanaAccount

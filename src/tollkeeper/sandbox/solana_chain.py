@@ -72,12 +72,15 @@ class EmbeddedSolanaChain:
         self.mint = network.usdc.address
         self.slot = 1
         self.holds = False
+        self.first_slot = 0  # what was before it, a node no longer has
         self.executed: dict[str, Executed] = {}
         # Signatures and blockhashes are judged here: LiteSVM's own checks would also refuse simulations.
-        self._svm = LiteSVM().with_sigverify(False).with_blockhash_check(False)  # noqa: FBT003 - its only form
+        # What was executed is remembered here too, so that it can be taken back.
+        self._svm = LiteSVM().with_sigverify(False).with_blockhash_check(False).with_transaction_history(0)  # noqa: FBT003
         self._recent: OrderedDict[str, int] = OrderedDict()  # blockhash -> the last slot in which it is recent
         self._waiting: dict[str, VersionedTransaction] = {}
         self._messages: set[bytes] = set()  # that were executed
+        self._before: dict[str, dict[Pubkey, Account]] = {}  # by signature: what the transaction found
         self._remember_blockhash()
         token = bytes(Mint(None, _MINT_SUPPLY, _DECIMALS, is_initialized=True, freeze_authority=None))
         self._put(self.mint, token)
@@ -120,6 +123,16 @@ class EmbeddedSolanaChain:
     def drop(self) -> None:
         """Lose what was held, as a node that restarts does."""
         self._waiting = {}
+
+    def roll_back(self, slots: int) -> int:
+        """Leave the fork: what was executed in the last so many slots never was. Returns how many transactions."""
+        gone = [name for name, executed in self.executed.items() if executed.slot > self.slot - slots]
+        for signature in reversed(gone):
+            executed = self.executed.pop(signature)
+            self._messages.discard(bytes(VersionedTransaction.from_bytes(executed.raw).message))
+            for address, account in self._before.pop(signature).items():
+                self._svm.set_account(address, account)
+        return len(gone)
 
     def airdrop(self, owner: str, lamports: int) -> None:
         """Give an account lamports."""
@@ -198,6 +211,11 @@ class EmbeddedSolanaChain:
         return signature
 
     def _execute(self, transaction: VersionedTransaction) -> None:
+        keys = transaction.message.account_keys
+        found = {address: self._svm.get_account(address) for address in keys}
+        self._before[str(transaction.signatures[0])] = {
+            address: account for address, account in found.items() if account is not None and not account.executable
+        }
         result = self._svm.send_transaction(transaction)
         if isinstance(result, FailedTransactionMetadata):
             meta, error = result.meta(), self._error(result.err())

@@ -67,6 +67,7 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
         "getGenesisHash": lambda: chain.network.genesis_hash,
         "getSlot": lambda config=None: _height(chain, config),
         "getBlockHeight": lambda config=None: _height(chain, config),
+        "getFirstAvailableBlock": lambda: chain.first_slot,
         "getEpochInfo": get_epoch_info,
         "getLatestBlockhash": get_latest_blockhash,
         "isBlockhashValid": lambda blockhash, _config=None: _at(chain, chain.is_recent(blockhash)),
@@ -188,6 +189,7 @@ def _of_tests(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
         "sandbox_hold": hold,
         "sandbox_release": release,
         "sandbox_drop": drop,
+        "sandbox_rollBack": chain.roll_back,
         "sandbox_openAccount": lambda owner, amount=0: chain.open_account(owner, amount),
     }
 

@@ -152,6 +152,14 @@ def reopen(known: Settlement, holder: str, now_ms: int, detail: str) -> Unit[Set
     return row
 
 
+def reopen_all(rows: Sequence[Settlement], holder: str, now_ms: int, detail: str) -> Unit[int]:
+    """The same for several; how many were not somebody else's meanwhile."""
+    count = 0
+    for row in rows:
+        count += (yield from reopen(row, holder, now_ms, detail)) is not None
+    return count
+
+
 def name_transaction(known: Settlement, transaction_hash: str, now_ms: int) -> Unit[Settlement | None]:
     """Let the row name another of its transactions, the one on the chain; None where somebody else moved the row."""
     rows = yield _QUERIES.name_transaction(
@@ -267,6 +275,12 @@ async def list_in_block(
 ) -> list[Settlement]:
     """Settlements whose outcome rests on that block."""
     statement = _QUERIES.list_in_block(network=network, block_number=block_number, block_hash=block_hash, limit=limit)
+    return [read_row(row) for row in await database.read(statement)]
+
+
+async def list_confirmed(database: Database, network: str, after: tuple[int, str], limit: int) -> list[Settlement]:
+    """Settlements that were confirmed in a block that is known by its number alone, by time and id, behind `after`."""
+    statement = _QUERIES.list_confirmed(network=network, after_ms=after[0], after_id=after[1], limit=limit)
     return [read_row(row) for row in await database.read(statement)]
 
 

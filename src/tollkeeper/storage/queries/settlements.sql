@@ -129,6 +129,12 @@ WHERE network = :network AND block_number = :block_number AND block_hash = :bloc
     AND state IN ('MINED', 'CONFIRMED', 'FAILED')
 ORDER BY id LIMIT :limit;
 
+-- name: list_confirmed
+SELECT * FROM settlements
+WHERE network = :network AND state = 'CONFIRMED' AND block_hash IS NULL
+    AND (updated_ms > :after_ms OR (updated_ms = :after_ms AND id > :after_id))
+ORDER BY updated_ms, id LIMIT :limit;
+
 -- name: list_history
 SELECT * FROM settlements
 WHERE ((:as_signer = 1 AND payer = :wallet) OR (:as_recipient = 1 AND pay_to = :wallet))

@@ -1,0 +1,111 @@
+"""Watches what was confirmed on Solana until it is finalized (security F8, 5; contract 5.2).
+
+An outcome is told once a supermajority has confirmed its slot. Until that slot is finalized its fork may still be left,
+and the transaction with it: then the row is pending again, is sent again while it can be carried out, and fails only by
+proof. Each row is asked about when its slot should be final, as a rule once. Where outcomes are told only when they are
+final there is nothing to watch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.solana import STATUSES_MAX
+from tollkeeper.storage.settlements import list_confirmed, reopen_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.chains.receipts import Sighting
+    from tollkeeper.hub.membership import Membership
+    from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.solana_account import SolanaAccount
+    from tollkeeper.storage.database import Database
+    from tollkeeper.storage.settlements import Settlement
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+_PAGE: Final = 500
+# A process that comes back looks at what was told in the last hour: a cluster finalizes within seconds.
+_LOOKED_BACK_MS: Final = 3_600_000
+# Another process may have been so slow to commit what it had timed.
+_LATE_MS: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Watched:
+    """Of one network: rows that are not final yet, versions that are, and the time up to which rows were taken in."""
+
+    since_ms: int
+    waiting: dict[str, Settlement] = field(default_factory=dict)
+    final: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+class FinalityWatch:
+    """Of all networks of one hub process; one process at a time watches a network."""
+
+    def __init__(
+        self, database: Database, clock_ms: Callable[[], int], membership: Membership, metrics: HubMetrics
+    ) -> None:
+        self._database = database
+        self._clock_ms = clock_ms
+        self._membership = membership
+        self._metrics = metrics
+        self._watched: dict[str, _Watched] = {}
+
+    async def look(self, account: SolanaAccount) -> None:
+        """One look at one network. Raises: RpcUnavailable, StorageError."""
+        network = account.chain.network.name
+        if account.chain.config.is_final_needed or await self._membership.lease(f"finality:{network}") is None:
+            return
+        watched = self._watched.setdefault(network, _Watched(self._clock_ms() - _LOOKED_BACK_MS))
+        after = (watched.since_ms - _LATE_MS, "")
+        while page := await list_confirmed(self._database, network, after, _PAGE):
+            after = (page[-1].updated_ms, page[-1].id)
+            for row in page:
+                if (row.id, row.version) not in watched.final:
+                    watched.waiting[row.id] = row
+            watched.since_ms = max(watched.since_ms, after[0])
+            await self._judge(account, watched)
+        await self._judge(account, watched)
+        kept_ms = watched.since_ms - _LATE_MS
+        watched.final = {version: at_ms for version, at_ms in watched.final.items() if at_ms >= kept_ms}
+
+    async def _judge(self, account: SolanaAccount, watched: _Watched) -> None:
+        """Asks about those whose slot should be final by now."""
+        if not watched.waiting:
+            return
+        newest = await account.chain.final_slot()
+        due = [row for row in watched.waiting.values() if (row.block_number or 0) <= newest]
+        for start in range(0, len(due), STATUSES_MAX):
+            rows = due[start : start + STATUSES_MAX]
+            newest, sightings = await account.chain.see_final([row.transaction_hash for row in rows])
+            gone = []
+            for row, sighting in zip(rows, sightings, strict=True):
+                if _is_gone(row, sighting, newest):
+                    gone.append(row)
+                elif sighting.deep:
+                    watched.final[row.id, row.version] = row.updated_ms
+                    del watched.waiting[row.id]
+            await self._reopen(account.chain.network.name, gone)
+            for row in gone:
+                del watched.waiting[row.id]
+
+    async def _reopen(self, network: str, rows: Sequence[Settlement]) -> None:
+        """What was confirmed on a fork that the cluster has left is pending again."""
+        if not rows:
+            return
+        detail = "no longer on the chain"
+        count = await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
+        _LOG.error("settlements_reorganised", network=network, settlements=count)
+        self._metrics.reorganised.labels(network).inc(count)
+
+
+def _is_gone(row: Settlement, sighting: Sighting, newest: int) -> bool:
+    """Is its slot final without it, or did it fail where it is now? A node that lags behind says nothing."""
+    if sighting.verdict is Verdict.TRANSFERRED:
+        return sighting.deep and sighting.block_number != row.block_number
+    return (row.block_number or 0) <= newest
