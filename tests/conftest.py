@@ -15,4 +15,4 @@ sys.setrecursionlimit(_recursion_limit)
 settings.register_profile("tollkeeper", deadline=None)
 settings.load_profile("tollkeeper")
 
-pytest_plugins = ("tests.fixtures_chain",)
+pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")

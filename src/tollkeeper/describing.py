@@ -72,16 +72,15 @@ def description_routes(
 ) -> list[HTTPRouteHandler]:
     """The routes of the description, to be registered before the handlers.
 
-    `others` are operations that are not Litestar's to serve; `in_front`, with what those under /api may be refused
-    before a handler is asked.
+    `others` are operations that are not Litestar's to serve; `in_front`, with what every one may be refused before a
+    handler is asked.
     """
     operations = [
-        replace(one, codes=(*one.codes, *in_front)) if one.path.startswith("/api/") else one
-        for one in (*operations_of(handlers), *others, OPENAPI, DOCS)
+        replace(one, codes=(*one.codes, *in_front)) for one in (*operations_of(handlers), *others, OPENAPI, DOCS)
     ]
     text = (
-        "Every answer that is no success has the body Error, and says by its code what was wrong. "
-        "Whole numbers are written without a fraction."
+        "Every answer that is no success has the body Error, and says by its code what was wrong. Where too many "
+        "requests wait on one connection, anything is RATE_LIMITED. Whole numbers are written without a fraction."
     )
     described = document(title, text, server_url, operations, {**SCHEMAS, **schemas})
     body, page = msgspec.json.encode(described), _page(described).encode()

@@ -14,8 +14,11 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
 from typing import IO, Any, Final
+
+from tests.described_answers import seen
 
 START_SECONDS: Final = 30
 STOP_SECONDS: Final = 30
@@ -43,10 +46,16 @@ def ask(
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
-            return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, response.read())
+            return _told(request, response.status, response.headers, response.read())
     except urllib.error.HTTPError as refused:
         with refused:
-            return Answer(refused.code, {k.lower(): v for k, v in refused.headers.items()}, refused.read())
+            return _told(request, refused.code, refused.headers, refused.read())
+
+
+def _told(request: urllib.request.Request, status: int, headers: Message, content: bytes) -> Answer:
+    answer = Answer(status, {name.lower(): value for name, value in headers.items()}, content)
+    seen(request.get_method(), request.full_url, status, answer.headers, content)
+    return answer
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -90,9 +90,9 @@ def test_an_error_is_an_exception_that_says_its_message_and_keeps_its_headers() 
 
 
 @pytest.mark.parametrize("code", list(Code))
-def test_a_503_says_when_to_try_again_and_nothing_else_does(code: Code) -> None:
+def test_429_and_503_say_when_to_try_again_and_nothing_else_does(code: Code) -> None:
     headers = ApiError(code, "why").headers
-    assert headers == ({"Retry-After": str(RETRY_AFTER_SECONDS)} if DOCUMENTED[code.value][1] == 503 else {})
+    assert headers == ({"Retry-After": str(RETRY_AFTER_SECONDS)} if DOCUMENTED[code.value][1] in {429, 503} else {})
     assert ApiError(code, "why", headers={"Retry-After": "9"}).headers == {"Retry-After": "9"}
 
 

@@ -58,8 +58,8 @@ def test_a_bearer_is_required_or_taken(bearer: Bearer, security: list[object]) -
 
 
 def test_every_refusal_is_told_by_its_status_with_its_codes() -> None:
-    anywhere = {400: ("INVALID_PARAMETER",), 431: ("HEADERS_TOO_LARGE",), 500: ("INTERNAL_ERROR",)}
-    assert SIMPLE.refusals() == anywhere
+    anywhere = {400: "INVALID_PARAMETER", 429: "RATE_LIMITED", 431: "HEADERS_TOO_LARGE", 500: "INTERNAL_ERROR"}
+    assert SIMPLE.refusals() == {status: (code,) for status, code in anywhere.items()}
     refusals = FULL.refusals()
     assert refusals[404] == ("NOT_FOUND", "CONFLICT")
     responses = FULL.body()["responses"]
@@ -77,7 +77,7 @@ def test_a_document_holds_the_schemas_that_are_named_and_no_others() -> None:
     assert made["openapi"] == "3.1.0"
     assert made["servers"] == [{"url": "https://hub.example"}]
     assert set(made["paths"]) == {"/things", "/things/{id}"}
-    assert list(made["components"]["schemas"]) == ["Error", "Part", "Thing"]
+    assert list(made["components"]["schemas"]) == ["Error", "Part", "Refusal", "Thing"]
 
 
 def test_what_is_described_twice_or_names_nothing_is_refused() -> None:

@@ -13,11 +13,13 @@ import urllib.request
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from tests.described_answers import seen
 from tollkeeper.core.solana_programs import associated_token_account
 
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
+    from email.message import Message
 
 START_TIMEOUT_SECONDS: Final = 60
 STOP_TIMEOUT_SECONDS: Final = 20
@@ -86,10 +88,15 @@ def ask(url: str, body: object = None) -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(url, content, {"Content-Type": "application/json"})  # noqa: S310  own addresses
     try:
         with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310  own addresses
-            return response.status, json.load(response)
+            return _told(request, response.status, response.headers, response.read())
     except urllib.error.HTTPError as refused:
         with refused:
-            return refused.code, json.load(refused)
+            return _told(request, refused.code, refused.headers, refused.read())
+
+
+def _told(request: urllib.request.Request, status: int, headers: Message, content: bytes) -> tuple[int, dict[str, Any]]:
+    seen(request.get_method(), request.full_url, status, dict(headers.items()), content)
+    return status, json.loads(content)
 
 
 @contextmanager

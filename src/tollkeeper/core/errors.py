@@ -116,7 +116,7 @@ class ApiError(Exception):
         self.details = details
         self.headers = headers or {}
         self.type, self.status = TABLE[code]
-        if self.status == 503:
+        if self.status in {429, 503}:
             self.headers = {"Retry-After": str(RETRY_AFTER_SECONDS), **self.headers}
 
     def body(self) -> dict[str, Any]:

@@ -19,8 +19,9 @@ Schema = dict[str, Any]
 
 JSON: Final = "application/json"
 _REF: Final = "#/components/schemas/"
-# What any request may be answered: it could not be read, its head is too large, something went wrong on our side.
-_ANYWHERE: Final = (Code.INVALID_PARAMETER, Code.HEADERS_TOO_LARGE, Code.INTERNAL_ERROR)
+# What any request may be answered: it could not be read, its head is too large, too many wait on its connection,
+# something went wrong on our side.
+_ANYWHERE: Final = (Code.INVALID_PARAMETER, Code.HEADERS_TOO_LARGE, Code.RATE_LIMITED, Code.INTERNAL_ERROR)
 
 
 class Bearer(StrEnum):
@@ -61,8 +62,9 @@ class Operation:
     """One method at one path.
 
     `answers` by status; the first one is that of success, "default" stands for any. `codes` are those of its refusals,
-    with the status of the table; `also` are codes with another status. `links`: of the operations that can be asked
-    next, by id, where in the answer their parameters are.
+    with the status of the table; `also` are codes with another status. `refusal_schemas` name the body of refusals, by
+    status, where it has more than Error. `links`: of the operations that can be asked next, by id, where in the answer
+    their parameters are.
     """
 
     id: str
@@ -78,6 +80,7 @@ class Operation:
     answers: Mapping[int | str, Answer]
     codes: tuple[Code, ...] = ()
     also: Mapping[int, tuple[Code, ...]] = field(default_factory=dict)
+    refusal_schemas: Mapping[int, str] = field(default_factory=dict)
     links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -114,7 +117,7 @@ class Operation:
             first = next(iter(shown.values()))
             first["links"] = {name: {"operationId": name, "parameters": dict(at)} for name, at in self.links.items()}
         for status, codes in self.refusals().items():
-            refusal = _refusal(status, codes)
+            refusal = _refusal(status, codes, self.refusal_schemas.get(status, "Error"))
             known = shown.setdefault(str(status), refusal)
             if known is not refusal:  # a 402 is an answer, and may be a refusal
                 known["description"] += f" Or {refusal['description']}"
@@ -154,14 +157,14 @@ def _answer(answer: Answer) -> dict[str, Any]:
     return shown
 
 
-def _refusal(status: int, codes: tuple[Code, ...]) -> dict[str, Any]:
+def _refusal(status: int, codes: tuple[Code, ...], schema_name: str) -> dict[str, Any]:
     headers: dict[str, Any] = dict(_EVERYBODYS)
     if status == 405:
         headers["Allow"] = {"required": True, "schema": {"type": "string"}}
     if status in {429, 503}:
         headers["Retry-After"] = {"required": True, "schema": {"type": "string", "pattern": "^[0-9]+$"}}
     named = {"properties": {"error": {"properties": {"code": {"enum": [code.value for code in codes]}}}}}
-    schema = {"allOf": [ref("Error"), named]}
+    schema = {"allOf": [ref(schema_name), named]}
     return {"description": ", ".join(codes), "headers": headers, "content": _content({JSON: schema})}
 
 

@@ -111,19 +111,16 @@ _USER: Final = {"id": COUNT, "walletAddress": SHOWN_ADDRESS, "createdAt": TIME, 
 _PAIR: Final = {"accessToken": TEXT, "refreshToken": TEXT}
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    "Error": answered(
+    "Error": answered({"error": ref("Refusal")}),
+    "Refusal": record(
         {
-            "error": record(
-                {
-                    "type": {"enum": [kind.value for kind in ErrorType]},
-                    "code": {"enum": [code.value for code in Code]},
-                    "message": TEXT,
-                    "details": ANY_OBJECT,
-                    "requestId": TEXT,
-                },
-                optional=["details"],
-            )
-        }
+            "type": {"enum": [kind.value for kind in ErrorType]},
+            "code": {"enum": [code.value for code in Code]},
+            "message": TEXT,
+            "details": ANY_OBJECT,
+            "requestId": TEXT,
+        },
+        optional=["details"],
     ),
     "Pagination": record({"totalCount": COUNT, "limit": COUNT, "offset": COUNT, "hasNext": FLAG, "hasPrev": FLAG}),
     "User": record(_USER),
@@ -133,7 +130,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "CurrentUser": answered({**_USER, "user": ref("User")}),
     "Done": answered({"success": {"const": True}, "message": TEXT}),
     "Introspection": answered({"active": FLAG, "sub": TEXT, "exp": COUNT}, optional=["sub", "exp"]),
-    "SigningKeys": answered({"keys": listed(record({"kty": TEXT, "crv": TEXT, "x": TEXT, "kid": TEXT}))}),
+    "SigningKeys": answered(
+        {"keys": listed(record({"kty": TEXT, "crv": TEXT, "x": TEXT, "kid": TEXT, "use": TEXT, "alg": TEXT}))}
+    ),
     "Status": answered({"status": TEXT}),
     "Authorization": _AUTHORIZATION,
     "EvmPayload": record(

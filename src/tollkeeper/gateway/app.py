@@ -371,9 +371,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
         *stats_routes(gateway.reports),
         *transfer_routes(gateway.transfers),
     ]
-    described = description_routes(
-        "Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, schemas.SCHEMAS, (Code.RATE_LIMITED,)
-    )
+    described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, schemas.SCHEMAS)
     management = Litestar(
         route_handlers=[download, *described, *handlers],
         exception_handlers={Exception: refused},

@@ -31,6 +31,7 @@ _CALL_CODES: Final = (
     Code.NOT_FOUND,
     Code.METHOD_NOT_ALLOWED,
     Code.RATE_LIMITED,
+    Code.INVALID_NETWORK,
     Code.PAYLOAD_TOO_LARGE,
     Code.AUTH_REQUIRED,
     Code.INVALID_TOKEN,
@@ -67,9 +68,17 @@ def _call(method: str) -> Operation:
         request={} if method in {"GET", "HEAD", "OPTIONS"} else {"*/*": {}},
         request_required=False,
         bearer=Bearer.OPTIONAL,
-        answers={"default": Answer("The target's own answer", {"*/*": {}}), 402: _CHALLENGE},
+        answers={
+            "default": Answer("The target's own answer", {"*/*": {}}),
+            200: Answer(
+                "The target's own answer, or a link to what a file PayGate sold",
+                {JSON: {"anyOf": [ref("Bought"), {}]}, "*/*": {}},
+            ),
+            402: _CHALLENGE,
+        },
         codes=_CALL_CODES,
         also={402: _REFUSED},
+        refusal_schemas={402: "RefusedPayment"},
     )
 
 

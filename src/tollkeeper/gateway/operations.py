@@ -106,7 +106,7 @@ UPDATE: Final = Operation(
     request={JSON: ref("UpdatePayGate"), _FORM: ref("UpdateFilePayGate")},
     bearer=Bearer.OPTIONAL,
     answers={200: Answer("The PayGate", _SHOWN)},
-    codes=(*_FIELDS, *_OF_ONE),
+    codes=(*_FIELDS, *_OF_ONE, Code.CONFLICT),
 )
 CLAIM: Final = Operation(
     id="claimPayGate",

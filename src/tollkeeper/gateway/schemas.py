@@ -237,13 +237,24 @@ SCHEMAS: Final[dict[str, Schema]] = {
         {
             "error": TEXT,
             **_ASKED_FOR,
-            "resource": record({"title": TEXT, "description": TEXT, "credits": COUNT, "onFailure": TEXT}),
+            "resource": record(
+                {
+                    "title": TEXT,
+                    "description": TEXT,
+                    "credits": COUNT,
+                    "onFailure": _OF_TARGETS["onFailure"],
+                    "creditBinding": {"enum": ["token", "wallet"]},
+                    "creditsExpireAfter": COUNT,
+                },
+                optional=["creditBinding", "creditsExpireAfter"],
+            ),
             "errorDetail": record(
                 {"type": {"const": "payment"}, "code": {"const": "CREDITS_EXHAUSTED"}, "message": TEXT}
             ),
         },
         optional=["errorDetail"],
     ),
+    "RefusedPayment": answered({"error": ref("Refusal"), **_ASKED_FOR}),
     "Bought": answered(
         {"downloadUrl": TEXT, "fileName": TEXT, "size": COUNT, "contentType": TEXT, "sha256": TEXT, "expiresAt": TIME}
     ),

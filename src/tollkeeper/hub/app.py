@@ -263,7 +263,9 @@ def _litestar(hub: Hub) -> Litestar:
         healthz,
         readyz,
     ]
-    described = description_routes("Tollkeeper hub", hub.public_url, handlers, operations.HOT, operations.SCHEMAS)
+    described = description_routes(
+        "Tollkeeper hub", hub.public_url, handlers, operations.HOT, operations.SCHEMAS, operations.IN_FRONT
+    )
     return Litestar(
         route_handlers=[*described, *handlers],
         exception_handlers={Exception: unhandled},

@@ -41,8 +41,9 @@ _REFUSED: Final = (
     Code.NONCE_ALREADY_USED,
     Code.PAYMENT_EXPIRED,
 )
-_GUARDED: Final = (Code.FORBIDDEN, Code.UNAVAILABLE)
-_HISTORY: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN, *_GUARDED)
+# A web page of an origin that the settings do not name, under /api; a worker that cannot reach the hub's process.
+IN_FRONT: Final = (Code.FORBIDDEN, Code.UNAVAILABLE)
+_HISTORY: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN)
 _OPTION: Final = {"confirm": nullable(FLAG), "useDbId": nullable(FLAG)}
 _WAIT: Final = header("Prefer", "wait=N: wait for at most N seconds (RFC 7240).", TEXT)
 _SETTLED: Final[dict[int | str, Answer]] = {200: Answer("What became of it", {JSON: ref("Settled")})}
