@@ -191,3 +191,17 @@ def test_links_between_documents_lead_somewhere() -> None:
         if not (ROOT / name).parent.joinpath(target).exists()
     ]
     assert broken == []
+
+
+def test_each_attack_fault_and_invariant_names_tests_that_exist() -> None:
+    tests = {
+        node.name
+        for source in python_sources("tests").values()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    rows = re.findall(r"^\| ((?:[AFI]-?\d+(?:, )?)+) \|(.*)$", project_files()["docs/security.md"], re.MULTILINE)
+    named = {name: set(re.findall(r"`(test_\w+)`", row)) for names, row in rows for name in names.split(", ")}
+    assert not [name for name, wanted in named.items() if not wanted or wanted - tests]
+    everything = [f"A-{n:02}" for n in range(1, 37)] + [f"F{n}" for n in range(1, 25)] + [f"I{n}" for n in range(1, 15)]
+    assert set(everything) <= set(named)

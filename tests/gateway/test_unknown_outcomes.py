@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,34 @@ async def test_unknown_outcome_is_a_503_and_the_same_payment_is_served_once_in_t
     assert apart.received_micro() == paid_micro
     assert len(set(apart.hub.settles)) == len(set(apart.hub.signatures)) == 1  # the same bytes each time
     assert (await apart.pay(gate, payment)).json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
+
+
+def unclear_answer(chosen: random.Random) -> tuple[int, str]:
+    """What a facilitator could say that is nearly a success, and is none."""
+    odd: list[Any] = ["true", "True", 1, 1.0, "1", "yes", None, [], [True], {}, {"success": True}, 0, "", False]
+    body: dict[str, Any] = {name: value for name, value in SUCCESS.items() if chosen.random() < 0.8}
+    status = chosen.choice([201, 202, 204, 206, 299, 302, 304, 400, 402, 409, 429, 500, 503])
+    spoiled = chosen.choice(["success", "transaction", "status code", "shape", "text"])
+    if spoiled != "status code":
+        status = 200
+    if spoiled == "success":
+        body["success"] = chosen.choice(odd)
+    if spoiled == "transaction":
+        body["transaction"] = chosen.choice([one for one in odd if not isinstance(one, str) or not one])
+    text = json.dumps(chosen.choice([[body], {"result": body}, json.dumps(body)]) if spoiled == "shape" else body)
+    return status, text[: chosen.randrange(len(text))] if spoiled == "text" else text
+
+
+async def test_no_unclear_answer_of_a_facilitator_serves_anything(apart: Apart) -> None:
+    chosen = random.Random(16)
+    gate = await apart.gate()
+    for _ in range(150):
+        status, text = unclear_answer(chosen)
+        apart.hub.settling = says(status, text)
+        answer = await apart.pay(gate, await apart.payment(gate))
+        assert answer.status in {402, 502, 503}, (status, text, answer.body)
+        assert apart.target.requests == [], (status, text)
+    assert apart.received_micro() == 0
 
 
 async def test_credits_are_granted_without_the_buyer_when_an_answer_was_lost(apart: Apart) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tests.hub.test_purchase_data import KEY, request_of, signed
 from tollkeeper.api import clock_ms
@@ -45,6 +47,31 @@ async def test_strangers_use_half_and_a_trusted_gateway_all_that_is_left(
     assert int(refused.headers["Retry-After"]) > 0
     sold = await asyncio.gather(*(by_gateway(small_hub, embedded_chain, f"claim-{index}.1") for index in range(8)))
     assert Counter(sold) == {(200, True): 5, (503, None): 3}
+
+
+async def test_a_token_that_is_not_configured_is_never_asked_and_costs_nothing(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    chain = embedded_chain
+    burner = "0x" + "6a5" * 13 + "6"
+    chain.rpc.call("anvil_setCode", burner, "0x5b600056")  # burns all gas that it is given
+    asked: list[str] = []
+
+    def keep(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        asked.append(json.dumps(call))
+        return answer
+
+    chaos.falsify = keep
+    nonce = chain.nonce(chain.wallets.relayer)
+    payment = new_payment(chain)
+    for path in ("/verify", "/settle"):
+        answer = await chaos_hub.post(path, payment.requiring(asset=burner))
+        assert answer.reason == "invalid_payment_requirements"
+    payload = payment.body["paymentPayload"]["payload"]
+    answer = await chaos_hub.post("/transfer", {"network": NETWORK, "asset": burner, "payload": payload})
+    assert answer.status == 400
+    assert chain.nonce(chain.wallets.relayer) == nonce
+    assert not [call for call in asked if burner[2:] in call.lower()]
 
 
 async def test_transfers_count_too(small_hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
