@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from pathlib import Path
 from types import GeneratorType
@@ -65,13 +65,20 @@ class FaultyDatabase:
 
     async def run(self, unit: Unit[T]) -> T:
         """As the real one, but for the fault."""
+        return await self._run(unit, self.real.run)
+
+    async def run_short(self, unit: Unit[T]) -> T:
+        """As the real one, but for the fault."""
+        return await self._run(unit, self.real.run_short)
+
+    async def _run(self, unit: Unit[T], real: Callable[[Unit[T]], Awaitable[T]]) -> T:
         name = _name_of(unit)
         try:
             await self._befall(name, Moment.BEFORE)
         except StorageError:
             unit.close()
             raise
-        result = await self.real.run(unit)
+        result = await real(unit)
         await self._befall(name, Moment.AFTER)
         return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -31,11 +31,18 @@ class FailingDatabase:
 
     async def run(self, unit: Unit[T]) -> T:
         """As the real one, but for the unit that fails."""
+        return await self._run(unit, self.real.run)
+
+    async def run_short(self, unit: Unit[T]) -> T:
+        """As the real one, but for the unit that fails."""
+        return await self._run(unit, self.real.run_short)
+
+    async def _run(self, unit: Unit[T], real: Callable[[Unit[T]], Awaitable[T]]) -> T:
         self.fail_at -= 1
         if self.fail_at == 0 and not self.after_commit:
             unit.close()
             raise StorageError("the disk is full")
-        result = await self.real.run(unit)
+        result = await real(unit)
         if self.fail_at == 0:
             raise StorageError("the answer of the disk was lost")
         return result

@@ -210,6 +210,54 @@ async def test_a_cancelled_caller_leaves_a_whole_unit(database: SqliteDatabase) 
     assert await ids(database) == list(range(21))
 
 
+async def test_short_units_of_one_turn_are_one_commit_and_each_is_apart(database: SqliteDatabase) -> None:
+    units = (note(1, "one"), note_then_refuse(10), note(1, "the same number"), note(3, "three"))
+    before = database.commits
+    results = await asyncio.gather(*(database.run_short(unit) for unit in units), return_exceptions=True)
+    assert results[0] == 1
+    assert isinstance(results[1], RefusedByRuleError)
+    assert isinstance(results[2], ConstraintError)
+    assert results[3] == 3
+    assert database.commits == before + 1
+    assert await ids(database) == [1, 3]
+
+
+async def test_short_units_join_the_threads_work_where_it_has_some(database: SqliteDatabase) -> None:
+    entered, gate = threading.Event(), threading.Event()
+    busy = asyncio.create_task(database.run(hold(entered, gate)))
+    await asyncio.to_thread(entered.wait, 10)
+    short = [asyncio.create_task(database.run_short(note(number, "short"))) for number in range(100)]
+    await asyncio.sleep(0.05)  # the loop is not held up
+    assert not any(task.done() for task in short)
+    gate.set()
+    await busy
+    assert await asyncio.gather(*short) == list(range(100))
+
+
+async def test_more_short_units_than_one_turn_takes_are_all_done(database: SqliteDatabase) -> None:
+    numbers = list(range(200))
+    assert await asyncio.gather(*(database.run_short(note(number, "short")) for number in numbers)) == numbers
+    assert await ids(database) == numbers
+
+
+async def test_a_cancelled_caller_leaves_a_whole_short_unit(database: SqliteDatabase) -> None:
+    left = asyncio.create_task(database.run_short(note(1, "left")))
+    stays = asyncio.create_task(database.run_short(note(2, "stays")))
+    await asyncio.sleep(0)  # both are handed over, neither is committed
+    left.cancel()
+    assert await stays == 2
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    assert await ids(database) == [1, 2]
+
+
+async def test_a_closed_database_refuses_short_units(tmp_path: Path) -> None:
+    database = open_sqlite(tmp_path / "db", SCHEMA, migrate=True)
+    await database.close()
+    with pytest.raises(StorageError):
+        await database.run_short(note(1, "late"))
+
+
 async def test_reading_goes_on_while_a_unit_runs_and_sees_committed_state_only(database: SqliteDatabase) -> None:
     await database.run(note(1, "x"))
     entered, gate = threading.Event(), threading.Event()

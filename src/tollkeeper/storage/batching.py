@@ -70,16 +70,7 @@ class BatchThread(Generic[J]):
     async def submit(self, job: J) -> Any:  # noqa: ANN401 - the caller knows what its job returns
         """Hand `job` over and wait for its outcome. Raises: StorageError; what the job's outcome holds."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def answer(outcome: Outcome) -> None:
-            if future.done():  # its caller was cancelled; the unit stands
-                return
-            if outcome.error is not None:
-                future.set_exception(outcome.error)
-            else:
-                future.set_result(outcome.result)
-
-        self.post(job, answer)
+        self.post(job, answer_to(future))
         return await future
 
     def post(self, job: J, answer: Callable[[Outcome], None]) -> None:
@@ -171,3 +162,17 @@ class BatchThread(Generic[J]):
         self.lending.answered(loop, len(answers))
         for answer, outcome in answers:
             answer(outcome)
+
+
+def answer_to(future: asyncio.Future[Any]) -> Callable[[Outcome], None]:
+    """What tells a future its outcome."""
+
+    def answer(outcome: Outcome) -> None:
+        if future.done():  # its caller was cancelled; the unit stands
+            return
+        if outcome.error is not None:
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome.result)
+
+    return answer

@@ -90,6 +90,12 @@ class Database(Protocol):
         Raises: StorageError; StatementError; whatever the unit raises.
         """
 
+    async def run_short(self, unit: Unit[T]) -> T:
+        """As `run`, for a unit of a few statements that a caller waits for.
+
+        Those of one turn of the event loop may be one commit, and the loop may be blocked for it, as by `post`.
+        """
+
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
         """Run the job's unit as `run` does, without a task: `answer` is called in this event loop with its outcome.
 

@@ -119,7 +119,8 @@ class Ledger:
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         self.spends += len(batch)
         self.batches[len(batch).bit_length()] += 1
-        ended = self._take_ended()
+        # Payments that were not seen before take nothing, and would now wait for a sync.
+        ended = self._take_ended() if any(bought is not None for _, bought, _, _ in batch) else []
         self._post(batch, ended, partial(self._done, batch, ended))
 
     def _post(self, batch: list[_Waiting], ended: list[tuple[str, int]], answer: Callable[[Outcome], None]) -> None:

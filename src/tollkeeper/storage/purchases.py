@@ -124,7 +124,7 @@ class Purchases:
         give_up = asyncio.get_running_loop().time() + _AGAIN_SECONDS
         while True:
             try:
-                return await self._database.run(unit)
+                return await self._database.run_short(unit)
             except LostError:
                 if asyncio.get_running_loop().time() > give_up:
                     raise
@@ -160,7 +160,7 @@ class Purchases:
         end = paid.valid_before
         columns["valid_before_seconds"] = None if end is None else min(end, _FAR_OFF_SECONDS)
         unit = self._claim(key, terms, purchase_id, trust, request_of, columns)
-        return await self._database.run(unit)
+        return await self._database.run_short(unit)
 
     async def honour(
         self, key: PaymentKey, terms: Terms, *, purchase_id: str, paid: Paid, transaction_hash: str, now_ms: int

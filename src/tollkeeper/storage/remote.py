@@ -144,6 +144,10 @@ class RemoteDatabase:
         task = self._task(self._drive(self._open_line(), unit))
         return await asyncio.shield(task)
 
+    async def run_short(self, unit: Unit[T]) -> T:
+        """See `Database.run_short`."""
+        return await self.run(unit)
+
     async def _drive(self, line: _Line, unit: Unit[T]) -> T:
         number = next(self._numbers)
         request: Request | None = None

@@ -2,22 +2,23 @@
 
 One thread owns the only connection that writes. Whatever units arrived while it was committing become its next
 transaction, each in a savepoint of its own: one sync, then all are answered, refusals too, because a refusal may rest
-on what an earlier unit of the batch wrote. While the thread has nothing to do, an event loop that posts a short unit
-takes its turn and commits by itself, which costs less than the way to the thread and back. A second thread reads the
-last committed state. Once a write or a sync has failed nothing is written any more until the database is opened again:
+on what an earlier unit of the batch wrote. While the thread has nothing to do, an event loop that has short units takes
+its turn and commits them by itself, those of one turn of the loop together, which costs less than the way to the thread
+and back. A second thread reads the last committed state. Once a write or a sync has failed nothing is written any more until the database is opened again:
 after a failed sync nobody knows what the disk holds. Opening and migrating are in `sqlite_file`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sqlite3
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from tollkeeper.storage.batching import BatchThread
+from tollkeeper.storage.batching import BatchThread, answer_to
 from tollkeeper.storage.database import (
     ConstraintError,
     Job,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.lending import Lending
 
 T = TypeVar("T")
+_Short: TypeAlias = "tuple[Unit[Any], Callable[[Outcome], None]]"
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ _CACHED_STATEMENTS: Final = 512
 _LOG_PAGES_MAX: Final = 8000
 _PAGES_OF_COMMIT: Final = 6
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
+_SHORT_AT_ONCE: Final = 32  # units; a few milliseconds of the event loop
 _LENT_TO_WRITER_SECONDS: Final = 0.002  # a batch of some hundred statements
 _LENT_TO_READER_SECONDS: Final = 0.0002  # a look-up; a long query is mostly outside the interpreter
 
@@ -112,6 +115,7 @@ class SqliteDatabase:
         writer.execute("PRAGMA busy_timeout = 0")  # an event loop may be the one that writes: it must not wait
         self._failure: str | None = None
         self._log_begun = (0, writer.total_changes)  # commits and rows when the log was last folded
+        self._short: dict[asyncio.AbstractEventLoop, list[_Short]] = {}  # of each loop's turn
         self.commits = 0
         self.units = 0
         self._writing: BatchThread[Unit[Any]] = BatchThread(
@@ -135,22 +139,54 @@ class SqliteDatabase:
         result: T = await self._writing.submit(unit)
         return result
 
+    async def run_short(self, unit: Unit[T]) -> T:
+        """See `Database.run_short`. Commits here unless the thread has work, which the units then join."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        if loop not in self._short:
+            self._short[loop] = []
+            loop.call_soon(self._commit_short, loop)
+        self._short[loop].append((unit, answer_to(future)))
+        return await future
+
+    def _commit_short(self, loop: asyncio.AbstractEventLoop) -> None:
+        gathered = self._short.pop(loop)
+        short, later = gathered[:_SHORT_AT_ONCE], gathered[_SHORT_AT_ONCE:]
+        if later:
+            self._short[loop] = later
+            loop.call_soon(self._commit_short, loop)
+        outcomes = self._try_here([unit for unit, _ in short])
+        for place, (unit, answer) in enumerate(short):
+            if outcomes is not None:
+                answer(outcomes[place])
+                continue
+            try:
+                self._writing.post(unit, answer)
+            except StorageError as error:
+                answer(Outcome(error=error))
+
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
         """See `Database.post`. Commits here unless the thread has work, which the unit then joins."""
         unit = job.unit()
-        if self._writing.take_turn():
-            try:
-                outcome = self._commit_here(unit)
-                is_log_long = self._is_log_long()
-            finally:
-                self._writing.end_turn()
-            if outcome is not None:
-                if is_log_long:
-                    with suppress(StorageError):
-                        self._writing.post(_nothing(), lambda _: None)  # wakes the thread, which then folds the log
-                answer(outcome)  # last: whatever it raises must not be taken for a failed commit
-                return
-        self._writing.post(unit, answer)
+        outcomes = self._try_here([unit])
+        if outcomes is None:
+            self._writing.post(unit, answer)
+        else:
+            answer(outcomes[0])  # last: whatever it raises must not be taken for a failed commit
+
+    def _try_here(self, units: list[Unit[Any]]) -> list[Outcome] | None:
+        """The units as one transaction, committed in this loop; None, the units untouched, where that cannot be."""
+        if not self._writing.take_turn():
+            return None
+        try:
+            outcomes = self._commit_here(units)
+            is_log_long = self._is_log_long()
+        finally:
+            self._writing.end_turn()
+        if outcomes is not None and is_log_long:
+            with suppress(StorageError):
+                self._writing.post(_nothing(), lambda _: None)  # wakes the thread, which then folds the log
+        return outcomes
 
     @contextmanager
     def resting(self) -> Iterator[None]:
@@ -173,14 +209,14 @@ class SqliteDatabase:
         finally:
             os.close(self._lock)
 
-    def _commit_here(self, unit: Unit[Any]) -> Outcome | None:
-        """One unit as a transaction of its own; None, the unit untouched, where another program holds the file."""
+    def _commit_here(self, units: list[Unit[Any]]) -> list[Outcome] | None:
+        """The units as one transaction; None, the units untouched, where another program holds the file."""
         try:
             if self._failure is None and not self._has_begun():
                 return None
-            return self._commit_alone(unit)
+            return self._commit(units) if len(units) > 1 else [self._commit_alone(units[0])]
         except StorageError as error:
-            return Outcome(error=error)
+            return [Outcome(error=error) for _ in units]
 
     def _commit_in_thread(self, units: list[Unit[Any]]) -> list[Outcome]:
         """Wait for another program, then as `_commit`, lending the interpreter while the disk is busy."""
