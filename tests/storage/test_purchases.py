@@ -69,7 +69,7 @@ class Shop:
             purchase_id=f"pur_{gate.id}_{number}",
             paid=Paid(gate.price_micro, NOW_MS // 1000 + 60, HEADER),
             trust=TRUST if assume_valid else None,
-            request_of=lambda purchase: f"{purchase.id}.{purchase.attempt}".encode(),
+            request_of=lambda purchase_id, attempt, _: f"{purchase_id}.{attempt}".encode(),
             now_ms=NOW_MS,
         )
 

@@ -22,13 +22,14 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import Reason, code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.chain_proofs import Owed
-from tollkeeper.gateway.hub_client import Settlement, unavailable
+from tollkeeper.gateway.hub_client import Settlement, asked_of, unavailable
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.paygates import PayGate
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, SettleRequest, Supported, Verdict
@@ -197,7 +198,8 @@ class Buying:
         terms = terms_for(opened.gate, opened.asset_on(network), tender, arrived_ms)
         require_valid_now(presented.payment, arrived_ms // 1000)
         requirements = settle_requirements(opened, tender, terms.price_micro)
-        verdict = await self._hub.verify(presented.payment, requirements)
+        asked = asked_of(presented.payment, requirements)
+        verdict = await self._hub.verify(asked)
         if not verdict.is_valid:
             raise await self._invalid(verdict, presented.key)
         if not opened.gate.assume_valid:
@@ -205,9 +207,14 @@ class Buying:
 
         made: dict[int, SettleRequest] = {}
 
-        def request_of(purchase: Purchase) -> bytes:
-            made[purchase.attempt] = self._request(opened, presented, requirements, terms, purchase)
-            return made[purchase.attempt].to_bytes()
+        def request_of(purchase_id: str, attempt: int, assume_valid: bool) -> bytes:  # noqa: FBT001 - as `claim` says
+            made[attempt] = self._hub.settle_request(
+                asked,
+                key=f"{purchase_id}.{attempt}",
+                confirm=not assume_valid,
+                purchase_data=self._purchase_data(opened.gate, terms, purchase_id),
+            )
+            return made[attempt].to_bytes()
 
         claim = await self._purchases.claim(
             presented.key,
@@ -226,31 +233,17 @@ class Buying:
         buyer.claimed = claim.purchase.id
         return await self._settle(claim.purchase, made[claim.purchase.attempt], presented, buyer)
 
-    def _request(
-        self,
-        opened: OpenGate,
-        presented: Presented,
-        requirements: Requirements,
-        terms: Terms,
-        purchase: Purchase,
-    ) -> SettleRequest:
-        gate = opened.gate
-        purchase_data = {
+    def _purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
+        """What the hub's history says of the purchase."""
+        return {
             "gateway": self._gateway_url,
             "paygateId": gate.id,
             "slug": gate.slug,
             "title": gate.title,
             "price": format_usdc(terms.price_micro),
             "credits": terms.credits,
-            "purchaseId": purchase.id,
+            "purchaseId": purchase_id,
         }
-        return self._hub.settle_request(
-            presented.payment,
-            requirements,
-            key=f"{purchase.id}.{purchase.attempt}",
-            confirm=not purchase.assume_valid,
-            purchase_data=purchase_data,
-        )
 
     async def _settle(
         self, purchase: Purchase, request: SettleRequest, presented: Presented, buyer: Buyer | None

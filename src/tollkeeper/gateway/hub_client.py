@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 from tollkeeper.core.base58 import parse_key
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES, NETWORKS, Family
@@ -111,7 +113,7 @@ class SettleRequest:
 
     def to_bytes(self) -> bytes:
         """For storage."""
-        return json.dumps({"path": self.path, "headers": self.headers, "body": self.body.decode()}).encode()
+        return _ENCODE({"path": self.path, "headers": self.headers, "body": self.body.decode()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SettleRequest:
@@ -120,10 +122,16 @@ class SettleRequest:
         return cls(stored["path"], stored["headers"], stored["body"].encode())
 
 
-def _compact(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
+def asked_of(payment: Payment, requirements: Requirements) -> bytes:
+    """What verify and settle are both asked, encoded once: members of a JSON object, without its braces."""
+    return b'"x402Version":%d,"paymentPayload":%b,"paymentRequirements":%b' % (
+        X402_VERSION,
+        _ENCODE(payment_body(payment)),
+        _ENCODE(requirements_body(requirements)),
+    )
 
 
+_ENCODE: Final = msgspec.json.Encoder().encode
 _JSON_HEADERS: Final = {"content-type": "application/json"}
 
 
@@ -158,17 +166,12 @@ class HubClient:
         signers = _signers(body.get("signers"))
         return Supported(assets, confirms=self._confirms, is_ours=self._is_ours, signers=signers)
 
-    async def verify(self, payment: Payment, requirements: Requirements) -> Verdict:
-        """The facilitator's word. Raises: UNAVAILABLE when it gives none."""
-        body = _compact(
-            {
-                "x402Version": X402_VERSION,
-                "paymentPayload": payment_body(payment),
-                "paymentRequirements": requirements_body(requirements),
-            }
-        )
+    async def verify(self, asked: bytes) -> Verdict:
+        """The facilitator's word on what `asked_of` made. Raises: UNAVAILABLE when it gives none."""
         try:
-            status, data = await self._transport.request("POST", "/verify", _JSON_HEADERS, body, VERIFY_TIMEOUT_SECONDS)
+            status, data = await self._transport.request(
+                "POST", "/verify", _JSON_HEADERS, b"{%b}" % asked, VERIFY_TIMEOUT_SECONDS
+            )
             answer = _object(data)
         except HubUnreachableError:
             raise unavailable() from None
@@ -184,30 +187,21 @@ class HubClient:
             details if isinstance(details, dict) else None,
         )
 
-    def settle_request(
-        self,
-        payment: Payment,
-        requirements: Requirements,
-        *,
-        key: str,
-        confirm: bool,
-        purchase_data: dict[str, Any],
-    ) -> SettleRequest:
-        """One attempt's request under its key `<claim id>.<attempt>`; pure but for the signer's clock and nonce."""
-        body: dict[str, Any] = {
-            "x402Version": X402_VERSION,
-            "paymentPayload": payment_body(payment),
-            "paymentRequirements": requirements_body(requirements),
-        }
+    def settle_request(self, asked: bytes, *, key: str, confirm: bool, purchase_data: dict[str, Any]) -> SettleRequest:
+        """One attempt's request under its key `<claim id>.<attempt>`; pure but for the signer's clock and nonce.
+
+        `asked` is what `asked_of` made.
+        """
         headers = dict(_JSON_HEADERS)
+        more = b""
         if self._confirms:
-            body["confirm"] = confirm
+            more = b',"confirm":true' if confirm else b',"confirm":false'
         if self._is_ours:
-            body["purchaseData"] = purchase_data
+            more += b',"purchaseData":%b' % _ENCODE(purchase_data)
             headers["idempotency-key"] = key
             if not confirm:
                 headers["prefer"] = "wait=0"
-        data = _compact(body)
+        data = b"{%b%b}" % (asked, more)
         if self._is_ours:
             headers |= self._sign("POST", "/settle", headers, data)
         return SettleRequest("/settle", headers, data)
@@ -232,7 +226,7 @@ class HubClient:
             "confirm": confirm,
         }
         headers = {**_JSON_HEADERS, "idempotency-key": key}
-        data = _compact(body)
+        data = _ENCODE(body)
         return SettleRequest("/transfer", headers | self._sign("POST", "/transfer", headers, data), data)
 
     async def transfer(self, request: SettleRequest) -> tuple[int, dict[str, Any]] | None:

@@ -33,7 +33,7 @@ from tollkeeper.core.wire import (
 )
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
-from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, unavailable
+from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, asked_of, unavailable
 from tollkeeper.gateway.transfer_fee import FeeSpentError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class DirectTransfers:
         presented = fees.read(headers[0])
         call_id, is_charged = await fees.standing(presented, wish.authorization)
         if not is_charged:
-            verdict = await self.hub.verify(wish.payment, self.own_terms(wish).requirements)
+            verdict = await self.hub.verify(asked_of(wish.payment, self.own_terms(wish).requirements))
             if not verdict.is_valid:
                 reason = verdict.reason or "invalid_payment"
                 raise payment_error(
@@ -195,8 +195,8 @@ class DirectTransfers:
 
     async def _settle(self, wish: Wish, payment: Payment, key: PaymentKey) -> dict[str, Any]:
         """The same at a facilitator that has no transfers of its own: a settlement of these requirements."""
-        requirements = self.own_terms(wish).requirements
-        request = self.hub.settle_request(payment, requirements, key="", confirm=wish.confirm, purchase_data={})
+        asked = asked_of(payment, self.own_terms(wish).requirements)
+        request = self.hub.settle_request(asked, key="", confirm=wish.confirm, purchase_data={})
         answer: SettleAnswer = await self.hub.settle(request)
         if answer.outcome is Settlement.PENDING:
             raise self._pending(key, answer.transaction)

@@ -38,22 +38,19 @@ class HttpTransport:
             if self._forwarder is None:
                 self._base = check_target_url(self._url, allow_private=True)  # the operator's own word
                 self._forwarder = Forwarder(Resolver(allow_private=True))
-            head = encode_request_head(
-                method, self._base.path.rstrip("/").encode() + path.encode(), self._lines(headers, body)
-            )
+            lines = self._lines(headers, body)
+            head = encode_request_head(method, self._base.path.rstrip("/").encode() + path.encode(), lines)
+            # Reaching it and its answer have this time each: no timer besides the one of all relays.
             limits = ForwardLimits(timeout_seconds, timeout_seconds, ANSWER_SIZE_BYTES, ANSWER_SIZE_BYTES)
             answer = _Answer()
             relay = self._forwarder.relay(RelayRequest(self._base, method, head + body, b"", 0), answer, limits=limits)
             try:
                 relay.start()
-                async with asyncio.timeout(timeout_seconds):
-                    return await answer.come
+                return await answer.come
             finally:
                 relay.close()
         except ApiError as error:
             raise HubUnreachableError(error.message) from error
-        except TimeoutError as error:
-            raise HubUnreachableError("timeout") from error
 
     def _lines(self, headers: Mapping[str, str], body: bytes) -> list[Header]:
         return [

@@ -139,14 +139,14 @@ class Purchases:
         purchase_id: str,
         paid: Paid,
         trust: Exposure | None,
-        request_of: Callable[[Purchase], bytes],
+        request_of: Callable[[str, int, bool], bytes],
         now_ms: int,
     ) -> ClaimResult:
         """Makes the payment ours to settle, with the terms and the gate's version in one commit.
 
         `trust` is the cap under which the settlement may be trusted (the winner's `assume_valid` says whether it is),
-        None where it may not. `request_of` gives the winner's exact settle request, which is kept sealed with the
-        claim, so that the same bytes can be sent again after a crash.
+        None where it may not. `request_of` gives the exact settle request of (purchase id, attempt, trusted), which is
+        kept sealed with the claim, so that the same bytes can be sent again after a crash.
         """
         columns: dict[str, Any] = {
             "gate_version": terms.gate_version,
@@ -203,7 +203,13 @@ class Purchases:
                 return ClaimResult(Claim.STALE)
             pay_to = self._seal(purchase_id, "pay_to", terms.pay_to.encode())
             yield _Q.claim_payment(
-                id=purchase_id, **identity, gate_id=terms.gate_id, pay_to=pay_to, assume_valid=0, **columns
+                id=purchase_id,
+                **identity,
+                gate_id=terms.gate_id,
+                pay_to=pay_to,
+                assume_valid=0,
+                request=None,
+                **columns,
             )
             granted = yield _Q.grant_credits(
                 id=purchase_id, attempt=1, transaction_hash=transaction_hash, confirmed=1, now_ms=now_ms
@@ -219,7 +225,7 @@ class Purchases:
         terms: Terms,
         purchase_id: str,
         trust: Exposure | None,
-        request_of: Callable[[Purchase], bytes],
+        request_of: Callable[[str, int, bool], bytes],
         columns: dict[str, Any],
     ) -> Unit[ClaimResult]:
         standing = yield _Q.gate_standing(gate_id=terms.gate_id)
@@ -236,6 +242,7 @@ class Purchases:
             **identity,
             gate_id=terms.gate_id,
             pay_to=self._seal(purchase_id, "pay_to", pay_to),
+            request=self._seal(purchase_id, "request", request_of(purchase_id, 1, is_trusted)),
             **columns,
         )
         if not won:
@@ -248,14 +255,12 @@ class Purchases:
                 attempt=found.attempt,
                 attempts_max=PAYMENT_ATTEMPTS_MAX,
                 pay_to=self._seal(found.id, "pay_to", pay_to),
+                request=self._seal(found.id, "request", request_of(found.id, found.attempt + 1, is_trusted)),
                 **columns,
             )
             if not won:
                 return ClaimResult(Claim.ATTEMPTS_EXHAUSTED, found)
-        rows = yield _Q.purchase_by_payment(**identity)
-        purchase = purchase_from(rows[0])
-        yield _Q.keep_request(id=purchase.id, request=self._seal(purchase.id, "request", request_of(purchase)))
-        return ClaimResult(Claim.WON, purchase)
+        return ClaimResult(Claim.WON, purchase_from(won[0]))
 
     def _seal(self, purchase_id: str, column: str, plaintext: bytes) -> bytes:
         where = place("purchases", purchase_id, column)
@@ -289,16 +294,16 @@ class Purchases:
             confirmed=int(confirmed),
             now_ms=now_ms,
         )
-        rows = yield _Q.purchase_by_id(id=purchase.id)
         if not granted:
+            rows = yield _Q.purchase_by_id(id=purchase.id)
             spent = [] if wish is None else (yield _Q.purchase_of_call(id=wish.call_id))
             return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
-        gate_id = granted[0]["gate_id"]
-        yield from _book_grant(purchase.id, granted[0], now_ms)
-        result = SpendResult(Spend.STALE, purchase_from(rows[0]))
+        row = granted[0]
+        yield from _book_grant(purchase.id, row, now_ms)
+        result = SpendResult(Spend.STALE, purchase_from(row))
         if wish is not None:
-            result = yield from spend_first(rows[0], wish, now_ms)
-        standing = yield _Q.gate_standing(gate_id=gate_id)
+            result = yield from spend_first(row, wish, now_ms)
+        standing = yield _Q.gate_standing(gate_id=row["gate_id"])
         if standing[0]["deleted_ms"] is not None and wish is not None:
             yield _Q.void_purchase(id=purchase.id, failure="gate_deleted", now_ms=now_ms)
         return result

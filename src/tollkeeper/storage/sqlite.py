@@ -2,10 +2,11 @@
 
 One thread owns the only connection that writes. Whatever units arrived while it was committing become its next
 transaction, each in a savepoint of its own: one sync, then all are answered, refusals too, because a refusal may rest
-on what an earlier unit of the batch wrote. While the thread has nothing to do, an event loop that has short units takes
-its turn and commits them by itself, those of one turn of the loop together, which costs less than the way to the thread
-and back. A second thread reads the last committed state. Once a write or a sync has failed nothing is written any more until the database is opened again:
-after a failed sync nobody knows what the disk holds. Opening and migrating are in `sqlite_file`.
+on what an earlier unit of the batch wrote. While the thread has nothing to do, an event loop that has short units
+takes its turn and commits them by itself, those of one turn of the loop together, which costs less than the way to
+the thread and back. A second thread reads the last committed state. Once a write or a sync has failed nothing is
+written any more until the database is opened again: after a failed sync nobody knows what the disk holds. Opening and
+migrating are in `sqlite_file`.
 """
 
 from __future__ import annotations

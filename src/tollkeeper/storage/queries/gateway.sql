@@ -145,28 +145,25 @@ SELECT * FROM purchases WHERE id = :id;
 -- name: claim_payment
 INSERT INTO purchases (
     id, network, asset, payer, nonce, gate_id, gate_version, price_micro, credits, pay_to, value_micro,
-    valid_before_seconds, header_hash, assume_valid, credits_expire_after_seconds, state, attempt, claimed_ms,
+    valid_before_seconds, header_hash, assume_valid, credits_expire_after_seconds, request, state, attempt, claimed_ms,
     attempt_ms, updated_ms
 ) VALUES (
     :id, :network, :asset, :payer, :nonce, :gate_id, :gate_version, :price_micro, :credits, :pay_to, :value_micro,
-    :valid_before_seconds, :header_hash, :assume_valid, :credits_expire_after_seconds, 'CLAIMED', 1, :now_ms, :now_ms,
-    :now_ms
+    :valid_before_seconds, :header_hash, :assume_valid, :credits_expire_after_seconds, :request, 'CLAIMED', 1, :now_ms,
+    :now_ms, :now_ms
 )
 ON CONFLICT (network, asset, payer, nonce) DO NOTHING
-RETURNING id;
+RETURNING *;
 
 -- name: claim_again
 UPDATE purchases SET
     state = 'CLAIMED', attempt = attempt + 1, gate_version = :gate_version, price_micro = :price_micro,
     credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
     value_micro = :value_micro, valid_before_seconds = :valid_before_seconds,
-    credits_expire_after_seconds = :credits_expire_after_seconds, transaction_hash = NULL, attempt_ms = :now_ms,
-    updated_ms = :now_ms
+    credits_expire_after_seconds = :credits_expire_after_seconds, request = :request, transaction_hash = NULL,
+    attempt_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND attempt = :attempt AND attempt < :attempts_max
-RETURNING attempt;
-
--- name: keep_request
-UPDATE purchases SET request = :request WHERE id = :id;
+RETURNING *;
 
 -- name: grant_credits
 UPDATE purchases SET
@@ -174,7 +171,7 @@ UPDATE purchases SET
     confirmed = :confirmed, request = NULL, granted_ms = :now_ms,
     expires_ms = :now_ms + credits_expire_after_seconds * 1000, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
-RETURNING granted, gate_id, value_micro;
+RETURNING *;
 
 -- An operator found the payment on the chain. Its header is public then, so only the credit token counts.
 -- name: honour_failed
