@@ -11,7 +11,8 @@ grant is one conditional statement.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,7 +24,7 @@ from tollkeeper.gateway.chain_proofs import Owed, Seen, answer_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, SettleAnswer, Settlement, SettleRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from tollkeeper.gateway.buying import Buying
     from tollkeeper.gateway.chain_proofs import ChainProofs, Finding
@@ -90,25 +91,24 @@ class Completer:
         for purchase, request in await self._purchases.in_flight(CLAIMS_MAX):
             is_ours = self._is_first or self._buying.is_awaited(purchase.id)
             if is_ours and not self._buying.is_under_way(_key(purchase)):
-                self._begin(purchase.id, self._finish(purchase, request))
+                self._begin(purchase.id, partial(self._finish, purchase, request))
         if not self._is_first:
             return
         for purchase in await self._purchases.unconfirmed(CLAIMS_MAX):
-            self._begin(purchase.id, self._follow(purchase))
+            self._begin(purchase.id, partial(self._follow, purchase))
 
-    def _begin(self, purchase_id: str, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, purchase_id: str, work: Callable[[], Awaitable[None]]) -> None:
         """Runs `work` unless the purchase is being worked on since an earlier pass; at most AT_ONCE at a time."""
         if purchase_id in self._working:
-            work.close()
             return
         task = asyncio.create_task(self._one(work))
         self._working[purchase_id] = task
         task.add_done_callback(lambda _: self._working.pop(purchase_id, None))
 
-    async def _one(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _one(self, work: Callable[[], Awaitable[None]]) -> None:
         async with self._room:
             try:
-                await work
+                await work()
             except (ApiError, HubUnreachableError, RpcUnavailable) as error:
                 _LOG.info("claim_waits", error=str(error))
             except Exception:  # noqa: BLE001 - logged; the next pass tries this claim again
