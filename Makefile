@@ -1,6 +1,6 @@
 # One command each; README.md says what they do. Everything that is installed is locked with hashes.
 #   make demo PYTHON=python3.13 VENV=.venv-3.13      the demo under another Python, in an environment of its own
-#   make demo CLIENT=official                        the demo with the official x402 client as buyer
+#   make demo CLIENT=official                        the demo with the official x402 clients as buyers
 #   make test PYTEST="-m long tests/core"            more words for pytest
 #   make bench NAME=start                            one benchmark
 PYTHON ?= python3
@@ -32,8 +32,8 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 setup: $(VENV)/.dev interop-setup
 
 demo: $(VENV)/.sandbox
-	$(if $(filter official,$(CLIENT)),@$(interop) x402-1.0.0)
-	@$(bin)/tollkeeper demo $(if $(CLIENT),--client $(CLIENT))
+	$(if $(filter official,$(CLIENT)),@$(interop) x402-1.0.0 npm)
+	@$(if $(filter official,$(CLIENT)),scripts/with-node )$(bin)/tollkeeper demo $(if $(CLIENT),--client $(CLIENT))
 
 test: setup
 	$(if $(PYTEST),,@$(core_coverage))

@@ -30,8 +30,8 @@ from bench.references.running import official_facilitator, official_paid_server
 from bench.scene import SMALL_BYTES
 from bench.start import free_port
 from bench.wrk import request
+from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core.evm import checksum_address
-from tollkeeper.sandbox.buyer import authorization_for, payment_for
 from tollkeeper.sandbox.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TextIO
 
 import typer
 
 from tollkeeper import __version__
 from tollkeeper.settings import FILE_NAME, Role, SettingsError, load_settings, wants_colours
+
+if TYPE_CHECKING:
+    from tollkeeper.core.wallet_keys import WalletKey
 
 EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 3
@@ -45,6 +48,7 @@ Config = Annotated[
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
 Workers = Annotated[int | None, typer.Option(help="How many processes serve calls; 1 unless given.", min=1, max=64)]
+KeyFile = Annotated[Path | None, typer.Option(help="The private key of a wallet, of either chain family, in a file.")]
 ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gateway or of hub.")]
 
 
@@ -298,7 +302,7 @@ def honour_command(
 
 
 @paygate_app.command("create")
-def create_command(
+def create_command(  # noqa: PLR0913 - one for each option
     *,
     gateway: Annotated[str, typer.Option(help="The gateway's URL.")] = "http://127.0.0.1:8402",
     price: Annotated[str, typer.Option(help="USDC for one purchase, such as 0.50.")],
@@ -306,7 +310,9 @@ def create_command(
     file: Annotated[Path | None, typer.Option(help="The file that is sold.", exists=True, dir_okay=False)] = None,
     credit_count: Annotated[int, typer.Option("--credits", help="Calls or links for one purchase.", min=1)] = 1,
     title: Annotated[str, typer.Option(help="What buyers read.")] = "",
-    key_file: Annotated[Path | None, typer.Option(help="The private key of the wallet that will own it.")] = None,
+    network: Annotated[str | None, typer.Option(help="Where it is paid; else the gateway's default network.")] = None,
+    payment_address: Annotated[str | None, typer.Option(help="Who is paid, unless the gate's owner is.")] = None,
+    key_file: KeyFile = None,
 ) -> None:
     """Put a price on a URL or on a file, and print the link that buyers call.
 
@@ -316,19 +322,16 @@ def create_command(
     """
     import asyncio
 
-    from tollkeeper.client import RefusedError, make_paygate
-    from tollkeeper.core.keyring import parse_private_key
-    from tollkeeper.settings import read_secret_file
+    from tollkeeper.client.owner import make_paygate
+    from tollkeeper.client.requests import RefusedError
 
     if (target is None) == (file is None):
         raise typer.BadParameter("give either --target or --file")
     if file is not None and key_file is None:
         raise typer.BadParameter("a file needs --key-file: it belongs to a wallet")
-    try:
-        key = None if key_file is None else parse_private_key(read_secret_file(key_file)).reveal()
-    except ValueError as error:
-        raise typer.BadParameter(f"--key-file: {error}") from None
-    fields = {"price": price, "credits": credit_count, "title": title}
+    chosen = {"network": network, "paymentAddress": payment_address}
+    fields = {"price": price, "credits": credit_count, "title": title, **{k: v for k, v in chosen.items() if v}}
+    key = None if key_file is None else _read_wallet_key(key_file)
     try:
         made = asyncio.run(make_paygate(gateway.rstrip("/"), key, fields, target or file or ""))
     except (RefusedError, OSError) as error:
@@ -336,6 +339,82 @@ def create_command(
     typer.echo(made["accessUrl"])
     if "managementToken" in made:
         typer.echo(f"managementToken (shown once): {made['managementToken']}")
+
+
+def _read_wallet_key(path: Path) -> WalletKey:
+    from tollkeeper.core.wallet_keys import parse_wallet_key
+    from tollkeeper.settings import read_secret_file
+
+    try:
+        return parse_wallet_key(read_secret_file(path))
+    except ValueError as error:
+        raise typer.BadParameter(f"--key-file: {error}") from None
+
+
+@app.command("pay")
+def pay_command(  # noqa: PLR0913 - one for each option
+    *,
+    url: Annotated[str, typer.Argument(help="The link of a PayGate, or of any x402 version 1 server.")],
+    most: Annotated[str, typer.Option("--max", help="The most that it may cost, in USDC.")] = "0.10",
+    key_file: KeyFile = None,
+    test_wallet: Annotated[bool, typer.Option("--test-wallet", help="Pay with the sandbox's public wallet.")] = False,
+    network: Annotated[str | None, typer.Option(help="Where to pay; else where the link asks first.")] = None,
+    rpc_url: Annotated[str | None, typer.Option("--rpc-url", help="A node of the network; on Solana only.")] = None,
+    method: Annotated[str, typer.Option(help="GET, POST, ...")] = "GET",
+    data: Annotated[str | None, typer.Option(help="The body of the call; @FILE reads one.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="A header, as 'Name: value'; may be repeated.")] = None,
+    credit_token: Annotated[str | None, typer.Option(help="Spend credits of this X-Credit-Token first.")] = None,
+) -> None:
+    """Call a link, pay what it asks in USDC up to a limit, and print the answer.
+
+    The answer's body goes to standard output, everything else to standard error. Exits with 1 unless it was served.
+
+    Example: tollkeeper pay http://127.0.0.1:8402/weather --test-wallet --max 0.05
+    """
+    import asyncio
+
+    from tollkeeper.client.buying import Wish, pay
+    from tollkeeper.client.requests import RefusedError
+    from tollkeeper.core.errors import ApiError
+    from tollkeeper.core.networks import Family, normalise
+    from tollkeeper.core.usdc import parse_usdc
+    from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
+
+    if (key_file is None) != test_wallet:
+        raise typer.BadParameter("give either --key-file or --test-wallet")
+    try:
+        chosen = None if network is None else normalise(network)
+        most_micro = parse_usdc(most, field="--max")
+        body = None if data is None else Path(data[1:]).read_bytes() if data.startswith("@") else data.encode()
+        headers = dict(_header_of(line) for line in header or [])
+    except ApiError as error:
+        raise typer.BadParameter(error.message) from None
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if key_file is not None:
+        key = _read_wallet_key(key_file)
+    elif chosen is not None and chosen.family is Family.SOLANA:
+        key = derive_solana_wallets().buyer.key
+    else:
+        key = derive_wallets().buyer.key
+    wish = Wish(url, key, most_micro, chosen, rpc_url, method, body, headers, credit_token)
+    try:
+        called = asyncio.run(pay(wish, lambda said: typer.echo(said, err=True)))
+    except RefusedError as error:
+        _refuse(str(error), code=EXIT_FAILED)
+    sys.stdout.buffer.write(called.body)
+    sys.stdout.flush()
+    typer.echo(f"\nstatus {called.status}", err=True)
+    for name, value in called.told:
+        typer.echo(f"{name} {value}", err=True)
+    sys.exit(0 if called.status < 400 else EXIT_FAILED)
+
+
+def _header_of(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon:
+        raise ValueError("--header: a header is written as 'Name: value'")
+    return name.strip(), value.strip()
 
 
 @app.command("sandbox")
@@ -353,7 +432,7 @@ def sandbox_command(
     print_json: Annotated[bool, typer.Option("--print-json", help="Print one line of JSON when ready.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
-    """Run gateway, hub, a chain with play USDC, funded wallets and a demo target, all on this machine.
+    """Run gateway, hub, two chains with play USDC, funded wallets and a demo target, all on this machine.
 
     Example: tollkeeper sandbox
     """
@@ -369,10 +448,12 @@ def sandbox_command(
 @app.command("demo")
 def demo_command(
     *,
-    client: Annotated[str, typer.Option(help="Who buys: built-in, or official (PyPI x402 1.0.0).")] = "built-in",
+    client: Annotated[
+        str, typer.Option(help="Who buys: built-in, or official (PyPI x402 1.0.0, npm x402-fetch).")
+    ] = "built-in",
     engine: Annotated[str, typer.Option(help="The embedded chain's engine: auto, pyrevm or pyevm.")] = "auto",
 ) -> None:
-    """Play a whole purchase on an embedded chain, and check every step of it.
+    """Play whole purchases on embedded chains, and check every step of them.
 
     Example: tollkeeper demo
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import threading
 import time
@@ -106,7 +107,7 @@ def test_a_second_signal_ends_the_waiting(sandbox: tuple[Running, dict[str, str]
     thread.join()
 
 
-def test_people_get_a_gate_and_a_line_to_pay_for_it() -> None:
+def test_people_get_a_gate_and_lines_to_pay_for_it_on_either_chain() -> None:
     with running("sandbox", "--port", "0") as process:
         assert process.process.stdout is not None
         text = ""
@@ -115,6 +116,12 @@ def test_people_get_a_gate_and_a_line_to_pay_for_it() -> None:
         line = next(line for line in text.splitlines() if "X-Payment" in line)
         url, header = line.split("'")[1], line.split("'")[3]
         calls = [ask(url, headers=dict([header.split(": ", 1)])) for _ in range(4)]
+        lines = [shlex.split(line)[1:] for line in text.splitlines() if "tollkeeper pay" in line]
+        paid = [finished(*line) for line in lines]
+    for one, network in zip(paid, ("base-sepolia", "solana-devnet"), strict=True):
+        assert one.returncode == 0, one.stderr
+        assert json.loads(one.stdout)["city"] == "Oslo"
+        assert f"paying 0.01 USDC on {network}" in one.stderr
     assert [call.status for call in calls] == [200, 200, 200, 402]
     assert calls[0].json()["city"] == "Oslo"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.processes import finished
+from tests.interop.official import build_environments
 from tollkeeper.sandbox.narration import Narrator, StepFailed
 
 
@@ -18,10 +19,24 @@ def test_the_demo_meets_every_check(engine: str) -> None:
         "PAYMENT_EXPIRED",
         "PAYMENT_INVALID",
         "NONCE_ALREADY_USED",
+        "The owner sells the same API on Solana",
+        "lamports that the hub paid: the fee alone",
     ):
         assert said in done.stdout
     assert done.stdout.rstrip().endswith("Every check was met.")
     assert done.stderr == ""
+
+
+def test_official_clients_buy_on_both_chains() -> None:
+    """Where there is no Node.js its client is replaced, and the step says who buys."""
+    build_environments()
+    done = finished("demo", "--client", "official")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "official client (x402 1.0.0 from PyPI) buys" in done.stdout
+    assert "official client (x402-fetch 1.2.0 from npm) signs" in done.stdout
+    without = finished("demo", "--client", "official", environ={"NODE": "no-node-here"})
+    assert without.returncode == 0, without.stdout + without.stderr
+    assert "The buyer signs a transaction" in without.stdout
 
 
 def test_the_demo_runs_where_a_tick_cannot_be_printed() -> None:

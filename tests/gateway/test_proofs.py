@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.gateway import proofs
 from tollkeeper.gateway.proofs import Proofs
-from tollkeeper.sandbox.buyer import authorization_for, payment_for
 from tollkeeper.sandbox.wallets import derive_wallets
 
 ASSET = EvmAsset(NETWORKS["base-sepolia"], NETWORKS["base-sepolia"].usdc.address, "USD Coin", "2")

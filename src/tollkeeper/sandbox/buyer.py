@@ -10,32 +10,24 @@ import base64
 import json
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 
-from tollkeeper.core.evm import (
-    Authorization,
-    authorization_digest,
-    balance_of_calldata,
-    checksum_address,
-    domain_separator,
-    parse_address,
-    personal_message_digest,
-    sign_digest,
-)
-from tollkeeper.core.networks import normalise
-from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header
+from tollkeeper.client.owner import log_in
+from tollkeeper.client.payments import authorization_for, payment_for
+from tollkeeper.core.evm import balance_of_calldata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from tollkeeper.core.evm import Authorization
+    from tollkeeper.core.wallet_keys import WalletKey
     from tollkeeper.sandbox.wallets import TestWallet
 
 _TIMEOUT_SECONDS: Final = 90
-_CLOCK_SKEW_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +62,6 @@ class Answer:
         return receipt if isinstance(receipt, dict) else None
 
 
-def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes, now_seconds: int) -> Authorization:
-    """What version 1 requirements ask the payer to sign."""
-    return Authorization(
-        payer=payer,
-        pay_to=parse_address(requirements["payTo"]),
-        value=int(requirements["maxAmountRequired"]),
-        valid_after=now_seconds - _CLOCK_SKEW_SECONDS,
-        valid_before=now_seconds + int(requirements["maxTimeoutSeconds"]),
-        nonce="0x" + nonce.hex(),
-    )
-
-
-def payment_for(requirements: Mapping[str, Any], authorization: Authorization, private_key: bytes) -> str:
-    """The `X-Payment` value of an authorization, signed under the token's domain as the requirements name it."""
-    chain_id = normalise(requirements["network"]).chain_id
-    extra = requirements["extra"]
-    separator = domain_separator(extra["name"], extra["version"], chain_id or 0, parse_address(requirements["asset"]))
-    signature = sign_digest(authorization_digest(separator, authorization), private_key)
-    payload = EvmPayload(_spelled(authorization), signature)
-    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
-
-
-def _spelled(authorization: Authorization) -> Authorization:
-    """The authorization with its addresses in EIP-55 spelling, as clients send it."""
-    return replace(
-        authorization,
-        payer=checksum_address(authorization.payer),
-        pay_to=checksum_address(authorization.pay_to),
-    )
-
-
 @dataclass(slots=True)
 class Buyer:
     """A wallet with an HTTP client: `async with Buyer(wallet) as buyer:`."""
@@ -119,6 +80,13 @@ class Buyer:
         if self._session is not None:
             await self._session.close()
 
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            msg = "use the buyer as a context manager"
+            raise RuntimeError(msg)
+        return self._session
+
     async def ask(
         self,
         method: str,
@@ -129,10 +97,7 @@ class Buyer:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """One request; a body is sent as JSON, a form as it is. Raises: aiohttp.ClientError, TimeoutError."""
-        if self._session is None:
-            msg = "use the buyer as a context manager"
-            raise RuntimeError(msg)
-        async with self._session.request(
+        async with self._open.request(
             method, url, json=body, data=form, headers=headers, allow_redirects=False
         ) as response:
             names = {name.lower(): value for name, value in response.headers.items()}
@@ -148,22 +113,12 @@ class Buyer:
         """A call with a payment."""
         return await self.ask("GET", url, headers={"X-Payment": payment})
 
-    async def login(self, base_url: str) -> str:
-        """An access token of the hub or gateway at `base_url` (specification 5). Raises: ValueError when refused."""
-        wallet = checksum_address(self.wallet.address)
-        asked = await self.ask("GET", f"{base_url}/api/v1/auth/message?walletAddress={wallet}")
-        if asked.status != 200:
-            msg = f"no login message: {asked.status}"
-            raise ValueError(msg)
-        message = asked.json()["message"]
-        signature = sign_digest(personal_message_digest(message.encode()), self.wallet.private_key)
-        login = {"message": message, "signature": "0x" + signature.hex()}
-        answer = await self.ask("POST", f"{base_url}/api/v1/auth/login", body=login)
-        if answer.status != 200:
-            msg = f"login refused: {answer.status}"
-            raise ValueError(msg)
-        token: str = answer.json()["accessToken"]
-        return token
+    async def login(self, base_url: str, key: WalletKey | None = None) -> str:
+        """An access token of the hub or gateway at `base_url` (specification 5); `key` is another wallet's.
+
+        Raises: RefusedError.
+        """
+        return await log_in(self._open, base_url, key or self.wallet.key)
 
     async def balance_micro(self, rpc_url: str, token: str, holder: str) -> int:
         """What an address holds of the token, in micro-units, as the node says. Raises: ValueError."""

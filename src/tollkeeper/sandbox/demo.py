@@ -1,8 +1,8 @@
-"""`tollkeeper demo`: a whole purchase on an embedded chain, told step by step and checked at each (specification 1).
+"""`tollkeeper demo`: whole purchases on embedded chains, told step by step and checked at each (specification 1).
 
 A gate is made, its 402 shown, a payment signed, settled on the chain and turned into calls of a real HTTP target;
 credits are counted down to the next 402; wrong payments are refused by name; the buyer finds the purchase in the hub's
-history. The first check that fails ends it.
+history. Then the same on Solana (`solana_demo`). The first check that fails ends it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
@@ -23,7 +23,9 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.narration import Narrator, StepFailed
 from tollkeeper.sandbox.official_client import buy_officially, require_official_client
 from tollkeeper.sandbox.running import parse_engine, say
-from tollkeeper.sandbox.stack import Options, Sandbox, open_sandbox
+from tollkeeper.sandbox.solana_demo import play_on_solana
+from tollkeeper.sandbox.stack import Options, open_sandbox
+from tollkeeper.sandbox.story import CITY, CREDITS, PRICE_MICRO, Story, check_refusal
 from tollkeeper.sandbox.target import forecast
 from tollkeeper.serving.http_server import run
 from tollkeeper.settings import wants_colours
@@ -34,46 +36,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.evm import Authorization
 
 CLIENTS: Final = ("built-in", "official")
-PRICE_MICRO: Final = 10_000
-CREDITS: Final = 3
 FILE: Final = b"Almanac of made-up weather\n" * 1000
-CITY: Final = "Oslo"
-
-
-@dataclass(slots=True)
-class Story:
-    """What the steps share. `url` is the gate's, with a query; `payment` the header that bought, where we know it."""
-
-    narrator: Narrator
-    sandbox: Sandbox
-    buyer: Buyer
-    url: str = ""
-    challenge: Mapping[str, Any] | None = None
-    payment: str | None = None
-    token: str = ""
-    purchase_id: str = ""
-    transaction: str = ""
-
-    async def balances(self) -> tuple[int, int]:
-        """What buyer and owner hold, in micro-units."""
-        sandbox, wallets = self.sandbox, self.sandbox.wallets
-        return (
-            await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.buyer.address),
-            await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.owner.address),
-        )
-
-    async def create_gate(self, title: str, calls: int) -> str:
-        """A gate's URL. Raises: StepFailed."""
-        body = {
-            "targetUrl": self.sandbox.target_url,
-            "price": format_usdc(PRICE_MICRO),
-            "credits": calls,
-            "title": title,
-        }
-        created = await self.buyer.ask("POST", f"{self.sandbox.gateway_url}/api/v1/paygates", body=body)
-        self.narrator.check("the gate is created", expected=201, actual=created.status)
-        url: str = created.json()["accessUrl"]
-        return url
 
 
 def run_demo(client: str, engine: str) -> bool:
@@ -106,7 +69,7 @@ async def play(narrator: Narrator, options: Options, *, is_official: bool) -> No
     """The whole story. Raises: StepFailed."""
     async with open_sandbox(options) as sandbox, Buyer(sandbox.wallets.buyer) as buyer:
         story = Story(narrator, sandbox, buyer)
-        say("Tollkeeper demo: gateway, hub, a chain with play USDC and a small HTTP API, all in this process.")
+        say("Tollkeeper demo: gateway, hub, two chains with play USDC and a small HTTP API, all in this process.")
         await _create(story)
         await _unpaid(story)
         if is_official:
@@ -117,6 +80,7 @@ async def play(narrator: Narrator, options: Options, *, is_official: bool) -> No
         await _refuse_wrong_payments(story)
         await _sell_file(story)
         await _history(story)
+        await play_on_solana(story, is_official=is_official)
 
 
 async def _create(story: Story) -> None:
@@ -213,7 +177,7 @@ async def _refuse_wrong_payments(story: Story) -> None:
         before, calls = await story.balances(), story.sandbox.target.calls
         for what, code, change in wrong:
             answer = await buyer.call(story.url, buyer.sign(story.challenge or {}, change))
-            _check_refusal(tell, what, code, answer)
+            check_refusal(tell, what, code, answer)
         other = await story.create_gate("Another gate", 1)
         challenge = (await buyer.ask("GET", other)).json()
         payment = story.payment
@@ -223,14 +187,9 @@ async def _refuse_wrong_payments(story: Story) -> None:
             tell.check("another purchase", expected=200, actual=bought.status)
             before, calls = await story.balances(), calls + 1
         tell.check("both gates ask the same", expected=challenge["x402"], actual=(story.challenge or {})["x402"])
-        _check_refusal(tell, "spent at another gate", "NONCE_ALREADY_USED", await buyer.call(other, payment))
+        check_refusal(tell, "spent at another gate", "NONCE_ALREADY_USED", await buyer.call(other, payment))
         tell.check("calls that reached the API", expected=calls, actual=story.sandbox.target.calls)
         tell.check("balances have not moved", expected=before, actual=await story.balances())
-
-
-def _check_refusal(tell: Narrator, what: str, code: str, answer: Answer) -> None:
-    tell.check(f"{what}: status", expected=402, actual=answer.status)
-    tell.check(f"{what}: code", expected=code, actual=answer.error_code)
 
 
 async def _sell_file(story: Story) -> None:

@@ -10,14 +10,15 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core import configuration as text_of
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.keyring import parse_private_key
 from tollkeeper.logs import configure_logs
-from tollkeeper.sandbox.buyer import Buyer, authorization_for, payment_for
+from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm_engine import EngineName
-from tollkeeper.sandbox.stack import Options, Sandbox, open_sandbox
+from tollkeeper.sandbox.stack import SOLANA, Options, Sandbox, open_sandbox
 from tollkeeper.serving.http_server import run, until_signalled
 from tollkeeper.settings import wants_colours
 
@@ -85,6 +86,7 @@ async def welcome(sandbox: Sandbox) -> str:
         "credits": CREDITS,
         "title": "Weather",
         "description": "A made-up forecast for a city",
+        "accepts": [{"network": SOLANA.name, "paymentAddress": sandbox.solana_wallets.owner.address}],
     }
     async with Buyer(sandbox.wallets.buyer) as buyer:
         created = await buyer.ask("POST", f"{sandbox.gateway_url}/api/v1/paygates", body=body)
@@ -97,17 +99,23 @@ async def welcome(sandbox: Sandbox) -> str:
         valid_before=now_seconds + _CURL_SECONDS,
     )
     payment = payment_for(requirements, authorization, sandbox.wallets.buyer.private_key)
-    buyer_address = checksum_address(sandbox.wallets.buyer.address)
+    wallets, on_solana = sandbox.wallets, sandbox.solana_wallets
     return f"""\
 Tollkeeper sandbox: play money, public keys, this machine only. Gates may point at private addresses here.
 
   gateway  {sandbox.gateway_url}
   hub      {sandbox.hub_url}
-  chain    {sandbox.rpc_url}   network base-sepolia, play USDC at {sandbox.token}
-  Solana   {sandbox.solana_url}   network solana-devnet, for the hub; gates there are not sold yet
   target   {sandbox.target_url}
-  buyer    {buyer_address}   key {sandbox.wallets.buyer.private_key_hex}
-  PayGate  {url}   {PRICE} USDC buys {CREDITS} calls
+  PayGate  {url}   {PRICE} USDC buys {CREDITS} calls, on either network
+
+  base-sepolia   {sandbox.rpc_url}   play USDC at {sandbox.token}
+    buyer        {checksum_address(wallets.buyer.address)}
+    key          {wallets.buyer.private_key_hex}
+    seller       {sandbox.pay_to}
+  solana-devnet  {sandbox.solana_url}   play USDC at {SOLANA.usdc.address}
+    buyer        {on_solana.buyer.address}
+    key          {on_solana.buyer.secret_key}
+    seller       {on_solana.owner.address}
 
 See what a call costs:
 
@@ -116,5 +124,10 @@ See what a call costs:
 Pay for {CREDITS} calls, and use them (the same line, {CREDITS} times; then it is a 402 again):
 
   curl -i '{url}?city=Oslo' -H 'X-Payment: {payment}'
+
+Pay by a wallet, here the test buyer's, on either chain (what is signed on Solana holds for a minute only):
+
+  tollkeeper pay '{url}?city=Oslo' --test-wallet
+  tollkeeper pay '{url}?city=Oslo' --test-wallet --network {SOLANA.name} --rpc-url {sandbox.solana_url}
 
 Stop it with Ctrl-C."""

@@ -12,6 +12,8 @@ from tollkeeper.core.base58 import encode
 from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.evm import address_of_key, keccak256
 from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.networks import Family
+from tollkeeper.core.wallet_keys import WalletKey
 
 PUBLIC_SEED: Final = "tollkeeper sandbox: these keys are public and worthless"
 
@@ -25,6 +27,11 @@ class TestWallet:
     role: str
     private_key: bytes = field(repr=False)
     address: str
+
+    @property
+    def key(self) -> WalletKey:
+        """What its owner signs with."""
+        return WalletKey(Family.EVM, self.private_key)
 
     @property
     def private_key_hex(self) -> str:
@@ -64,6 +71,11 @@ class SolanaWallet:
     role: str
     seed: bytes = field(repr=False)
     address: str
+
+    @property
+    def key(self) -> WalletKey:
+        """What its owner signs with."""
+        return WalletKey(Family.SOLANA, self.seed)
 
     @property
     def secret_key(self) -> str:

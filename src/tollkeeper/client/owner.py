@@ -11,49 +11,37 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
-import msgspec
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID
 
-from tollkeeper.core.evm import address_of_key, checksum_address, personal_message_digest, sign_digest
+from tollkeeper.client.requests import ask, open_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
+    from tollkeeper.core.wallet_keys import WalletKey
+
 _CHUNK_SIZE_BYTES: Final = 1024 * 1024
-_WAIT_SECONDS: Final = 60
 
 
-class RefusedError(Exception):
-    """The gateway refused, or could not be reached; the text says why."""
-
-
-def open_session() -> aiohttp.ClientSession:
-    """A session for these requests: no limit to the length of an upload, but to every silence."""
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_WAIT_SECONDS, sock_read=_WAIT_SECONDS)
-    return aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
-
-
-async def log_in(session: aiohttp.ClientSession, base_url: str, private_key: bytes) -> str:
+async def log_in(session: aiohttp.ClientSession, base_url: str, key: WalletKey) -> str:
     """An access token of the gateway or hub at `base_url` (specification 5.3). Raises: RefusedError."""
-    wallet = checksum_address(address_of_key(private_key))
-    asked = await _ask(session, "GET", f"{base_url}/api/v1/auth/message?walletAddress={wallet}")
-    signature = sign_digest(personal_message_digest(asked["message"].encode()), private_key)
-    proof = {"message": asked["message"], "signature": "0x" + signature.hex()}
-    token: str = (await _ask(session, "POST", f"{base_url}/api/v1/auth/login", json=proof))["accessToken"]
+    asked = await ask(session, "GET", f"{base_url}/api/v1/auth/message?walletAddress={key.address}")
+    proof = {"message": asked["message"], "signature": key.sign_text(asked["message"])}
+    token: str = (await ask(session, "POST", f"{base_url}/api/v1/auth/login", json=proof))["accessToken"]
     return token
 
 
 async def make_paygate(
-    gateway_url: str, private_key: bytes | None, fields: Mapping[str, object], what: str | Path
+    gateway_url: str, key: WalletKey | None, fields: Mapping[str, object], what: str | Path
 ) -> dict[str, Any]:
     """A new PayGate of a target's URL or of a file, with a bar on standard error while the file is sent.
 
     Raises: RefusedError, OSError.
     """
     async with open_session() as session:
-        token = None if private_key is None else await log_in(session, gateway_url, private_key)
+        token = None if key is None else await log_in(session, gateway_url, key)
         if isinstance(what, str):
             return await create_paygate(session, gateway_url, token, {**fields, "targetUrl": what})
         assert token is not None  # noqa: S101 - the command asked for the key
@@ -74,7 +62,7 @@ async def create_paygate(
 ) -> dict[str, Any]:
     """A new PayGate with these fields. Raises: RefusedError."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return await _ask(session, "POST", f"{gateway_url}/api/v1/paygates", json=dict(fields), headers=headers)
+    return await ask(session, "POST", f"{gateway_url}/api/v1/paygates", json=dict(fields), headers=headers)
 
 
 async def upload_paygate(
@@ -89,7 +77,7 @@ async def upload_paygate(
     form = aiohttp.FormData({name: str(value) for name, value in {**fields, "resourceType": "file"}.items()})
     form.add_field("file", _content(path, progress), filename=path.name, content_type="application/octet-stream")
     headers = {"Authorization": f"Bearer {token}"}
-    return await _ask(session, "POST", f"{gateway_url}/api/v1/paygates", data=form, headers=headers)
+    return await ask(session, "POST", f"{gateway_url}/api/v1/paygates", data=form, headers=headers)
 
 
 async def _content(path: Path, progress: Callable[[int], None]) -> AsyncIterator[bytes]:
@@ -99,16 +87,3 @@ async def _content(path: Path, progress: Callable[[int], None]) -> AsyncIterator
             yield data
             sent_bytes += len(data)
             progress(sent_bytes)
-
-
-async def _ask(session: aiohttp.ClientSession, method: str, url: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-    try:
-        async with session.request(method, url, allow_redirects=False, **options) as answer:
-            body = msgspec.json.decode(await answer.read())
-    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-        raise RefusedError(f"no answer that could be read from {url}: {str(error) or type(error).__name__}") from error
-    if not isinstance(body, dict) or not 200 <= answer.status < 300:
-        said = body.get("error") if isinstance(body, dict) else None
-        text = f"{said.get('code')}: {said.get('message')}" if isinstance(said, dict) else f"status {answer.status}"
-        raise RefusedError(f"the gateway refused: {text}")
-    return body

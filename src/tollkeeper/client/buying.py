@@ -1,0 +1,191 @@
+"""`tollkeeper pay`: one paid call, as a careful buyer makes it (specification 1.2, 2.3; contract 4.1 to 4.6).
+
+Only USDC is paid, only up to a limit, and what is asked is told before it is signed. A payment whose outcome is not
+known is sent again and never signed anew; where that does not help, the caller gets it to send it later. Kept credits
+are the caller's to name: nothing is stored here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+
+from tollkeeper.client.payments import (
+    authorization_for,
+    latest_blockhash,
+    payment_for,
+    solana_payment_for,
+    solana_terms,
+)
+from tollkeeper.client.requests import RefusedError, open_session, reason_of
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.networks import Family, Network, normalise
+from tollkeeper.core.usdc import format_usdc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tollkeeper.core.wallet_keys import WalletKey
+
+_TARGET_SECONDS: Final = 630  # a gateway gives its target 600
+_PENDING_SECONDS: Final = 90
+_RETRY_SECONDS_MAX: Final = 10
+_NONCE_SIZE_BYTES: Final = 32
+_KEPT: Final = (("credits left", "x-credits-remaining"), ("credit token", "x-credit-token"))
+_MEMO_SIZE_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One call. `rpc_url` is a node of the Solana network, `network` None the first that the wallet can pay on."""
+
+    url: str
+    key: WalletKey
+    max_micro: int
+    network: Network | None = None
+    rpc_url: str | None = None
+    method: str = "GET"
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    credit_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """An answer. Header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_pending(self) -> bool:
+        """Is the outcome of the payment not known, so that the same one is to be sent again?"""
+        return self.status == 503 and reason_of(_object(self.body)).startswith(("SETTLEMENT_PENDING", "UNAVAILABLE"))
+
+    @property
+    def reason(self) -> str:
+        """Why it was refused; empty where it does not say."""
+        return reason_of(_object(self.body))
+
+    @property
+    def receipt(self) -> dict[str, Any]:
+        """The decoded `X-Payment-Response`; empty where there is none."""
+        try:
+            return _object(base64.b64decode(self.headers.get("x-payment-response", ""), validate=True))
+        except ValueError:
+            return {}
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """What the buyer wants to know beside the body: what was paid, what is left, how to spend it."""
+        receipt = self.receipt
+        paid = [(name, str(receipt[name])) for name in ("transaction", "network", "payer") if receipt.get(name)]
+        kept = [(name, self.headers[key]) for name, key in _KEPT if key in self.headers]
+        return [*paid, *kept, *([("refused", self.reason)] if self.reason else [])]
+
+
+async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
+    """Calls, pays where payment is asked, and calls again; `tell` is told what is paid. Raises: RefusedError."""
+    async with open_session(_TARGET_SECONDS) as session:
+        asking = dict(wish.headers)
+        if wish.network is not None:
+            asking["X-Payment-Network"] = wish.network.name
+        if wish.credit_token is not None:
+            asking["X-Credit-Token"] = wish.credit_token
+        unpaid = await _call(session, wish, asking)
+        if unpaid.status != 402:
+            return unpaid
+        requirements = choose(_object(unpaid.body), wish)
+        payment = await _sign(session, requirements, wish)
+        cost = format_usdc(int(requirements["maxAmountRequired"]))
+        tell(f"paying {cost} USDC on {requirements['network']} to {requirements['payTo']}")
+        try:
+            return await _call_paid(session, wish, payment)
+        except RefusedError as error:
+            raise RefusedError(
+                f"{error}. Whether it was paid is not known: send this same payment again, do not sign a new one\n"
+                f"X-Payment: {payment}"
+            ) from error
+
+
+async def _call_paid(session: aiohttp.ClientSession, wish: Wish, payment: str) -> Called:
+    deadline = time.monotonic() + _PENDING_SECONDS
+    while True:
+        called = await _call(session, wish, {**wish.headers, "X-Payment": payment})
+        if not called.is_pending:
+            return called
+        if time.monotonic() >= deadline:
+            raise RefusedError(f"the gateway says {called.reason}")
+        told = called.headers.get("retry-after", "")
+        await asyncio.sleep(min(int(told), _RETRY_SECONDS_MAX) if told.isdecimal() else 1)
+
+
+def choose(challenge: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
+    """The first of a 402's requirements that this wallet can and may pay. Raises: RefusedError with what to do."""
+    offered = challenge.get("accepts")
+    if not isinstance(offered, list) or challenge.get("x402Version") != 1:
+        raise RefusedError("the answer is a 402 without x402 version 1 requirements")
+    seen: list[str] = []
+    for entry in offered:
+        try:
+            network, amount = normalise(entry["network"]), int(entry["maxAmountRequired"])
+            is_usdc = str(entry["asset"]).lower() == network.usdc.address.lower()
+            if entry["scheme"] != "exact" or not is_usdc or amount <= 0:
+                continue
+        except (ApiError, KeyError, TypeError, ValueError):
+            continue
+        seen.append(network.name)
+        if network.family is wish.key.family and wish.network in {None, network}:
+            if amount > wish.max_micro:
+                limit = format_usdc(wish.max_micro)
+                raise RefusedError(f"it costs {format_usdc(amount)} USDC, which is more than the limit of {limit}")
+            return dict(entry)
+    if not seen:
+        raise RefusedError("the 402 asks for nothing that could be paid in USDC")
+    raise RefusedError(
+        f"it is to be paid on {', '.join(seen)}, and not by this wallet there: name another wallet, or a network"
+    )
+
+
+async def _sign(session: aiohttp.ClientSession, requirements: Mapping[str, Any], wish: Wish) -> str:
+    key = wish.key
+    try:
+        if key.family is Family.EVM:
+            nonce = os.urandom(_NONCE_SIZE_BYTES)
+            authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
+            return payment_for(requirements, authorization, key.material)
+        terms = solana_terms(requirements)
+        if wish.rpc_url is None:
+            raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it")
+        blockhash = await latest_blockhash(session, wish.rpc_url)
+        return solana_payment_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
+    except (ApiError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RefusedError(f"what the 402 asks cannot be signed: {error}") from error
+
+
+async def _call(session: aiohttp.ClientSession, wish: Wish, headers: Mapping[str, str]) -> Called:
+    try:
+        async with session.request(
+            wish.method, wish.url, data=wish.body, headers=headers, allow_redirects=False
+        ) as answer:
+            names = {name.lower(): value for name, value in answer.headers.items()}
+            return Called(answer.status, names, await answer.read())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise RefusedError(f"no answer from {wish.url}: {str(error) or type(error).__name__}") from error
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body; empty where there is none."""
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}

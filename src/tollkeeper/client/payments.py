@@ -1,0 +1,93 @@
+"""What a buyer signs of a 402's requirements, on either family (specification 2.3; contract 4.1).
+
+Clocks, nonces and blockhashes are given. Whether the requirements are acceptable is decided by who calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.client.requests import RefusedError, ask
+from tollkeeper.core.evm import (
+    Authorization,
+    authorization_digest,
+    checksum_address,
+    domain_separator,
+    parse_address,
+    sign_digest,
+)
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.solana_paying import Terms, sign_payment
+from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import aiohttp
+
+_CLOCK_SKEW_SECONDS: Final = 60
+
+
+def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes, now_seconds: int) -> Authorization:
+    """What version 1 requirements on EVM ask the payer to sign."""
+    return Authorization(
+        payer=payer,
+        pay_to=parse_address(requirements["payTo"]),
+        value=int(requirements["maxAmountRequired"]),
+        valid_after=now_seconds - _CLOCK_SKEW_SECONDS,
+        valid_before=now_seconds + int(requirements["maxTimeoutSeconds"]),
+        nonce="0x" + nonce.hex(),
+    )
+
+
+def payment_for(requirements: Mapping[str, Any], authorization: Authorization, private_key: bytes) -> str:
+    """The `X-Payment` value of an authorization, signed under the token's domain as the requirements name it."""
+    chain_id = normalise(requirements["network"]).chain_id
+    extra = requirements["extra"]
+    separator = domain_separator(extra["name"], extra["version"], chain_id or 0, parse_address(requirements["asset"]))
+    signature = sign_digest(authorization_digest(separator, authorization), private_key)
+    payload = EvmPayload(_spelled(authorization), signature)
+    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
+
+
+def _spelled(authorization: Authorization) -> Authorization:
+    """The authorization with its addresses in EIP-55 spelling, as clients send it."""
+    return replace(
+        authorization,
+        payer=checksum_address(authorization.payer),
+        pay_to=checksum_address(authorization.pay_to),
+    )
+
+
+def solana_terms(requirements: Mapping[str, Any]) -> Terms:
+    """What version 1 requirements on Solana ask the payer to sign."""
+    return Terms(
+        fee_payer=requirements["extra"]["feePayer"],
+        pay_to=requirements["payTo"],
+        mint=requirements["asset"],
+        amount=int(requirements["maxAmountRequired"]),
+        decimals=normalise(requirements["network"]).usdc.decimals,
+    )
+
+
+def solana_payment_for(requirements: Mapping[str, Any], terms: Terms, seed: bytes, blockhash: str, nonce: bytes) -> str:
+    """The `X-Payment` value of a transfer; `nonce` makes it another payment than the last one.
+
+    Raises: ValueError for terms that cannot be paid.
+    """
+    asked = requirements["extra"].get("memo")
+    memo = asked.encode() if isinstance(asked, str) and asked else nonce.hex().encode()
+    payload = sign_payment(terms, seed, blockhash, memo)
+    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
+
+
+async def latest_blockhash(session: aiohttp.ClientSession, rpc_url: str) -> str:
+    """The blockhash that a Solana payment is to hold, as the node tells it. Raises: RefusedError."""
+    request = {"jsonrpc": "2.0", "id": 1, "method": "getLatestBlockhash", "params": [{"commitment": "confirmed"}]}
+    answer = await ask(session, "POST", rpc_url, json=request)
+    try:
+        blockhash = answer["result"]["value"]["blockhash"]
+    except (KeyError, TypeError):
+        raise RefusedError(f"{rpc_url} is no Solana node: it tells no blockhash") from None
+    return str(blockhash)

@@ -1,0 +1,38 @@
+"""Requests of an owner's or buyer's machine: one session, JSON answers, refusals in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+_WAIT_SECONDS: Final = 60
+
+
+class RefusedError(Exception):
+    """What was asked was refused, or could not be asked; the text says why."""
+
+
+def open_session(wait_seconds: float = _WAIT_SECONDS) -> aiohttp.ClientSession:
+    """A session for these requests: no limit to the length of an upload, but to every silence."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_WAIT_SECONDS, sock_read=wait_seconds)
+    return aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+
+
+async def ask(session: aiohttp.ClientSession, method: str, url: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The JSON object that was answered with success. Raises: RefusedError."""
+    try:
+        async with session.request(method, url, allow_redirects=False, **options) as answer:
+            body = msgspec.json.decode(await answer.read())
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
+        raise RefusedError(f"no answer that could be read from {url}: {str(error) or type(error).__name__}") from error
+    if not isinstance(body, dict) or not 200 <= answer.status < 300:
+        raise RefusedError(f"the gateway refused: {reason_of(body) or f'status {answer.status}'}")
+    return body
+
+
+def reason_of(body: object) -> str:
+    """Code and message of a refusal; empty where there are none."""
+    said = body.get("error") if isinstance(body, dict) else None
+    return f"{said.get('code')}: {said.get('message')}" if isinstance(said, dict) else ""

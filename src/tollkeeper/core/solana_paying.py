@@ -1,0 +1,91 @@
+"""A buyer's side of a payment on Solana: the transaction that requirements ask for, signed by its payer (spec 2.3).
+
+What official clients send, in their order: compute limit, compute price, TransferChecked, a memo that makes every
+payment another one. The fee payer's signature is left zero. A transaction holds for 150 blocks after its blockhash.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Final
+
+from tollkeeper.core import ed25519
+from tollkeeper.core.base58 import decode_key, encode_key
+from tollkeeper.core.solana_message import NO_SIGNATURE, encode_compact
+from tollkeeper.core.solana_programs import (
+    COMPUTE_BUDGET_PROGRAM,
+    MEMO_PROGRAM,
+    TOKEN_PROGRAM,
+    associated_token_account,
+)
+from tollkeeper.core.wire import SolanaPayload
+
+COMPUTE_LIMIT: Final = 20_000
+COMPUTE_PRICE_MICRO_LAMPORTS: Final = 1
+_VERSION_0: Final = b"\x80"
+# Two signers, the second of which is only read, and after the token accounts the mint and three programs only read.
+_HEADER: Final = bytes([2, 1, 4])
+_PAYER, _SOURCE, _DESTINATION, _MINT, _COMPUTE_BUDGET, _TOKEN, _MEMO = range(1, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is paid, to whom, and who pays the fee: addresses in base58, the amount in base units."""
+
+    fee_payer: str
+    pay_to: str
+    mint: str
+    amount: int
+    decimals: int
+
+
+def sign_payment(terms: Terms, seed: bytes, blockhash: str, memo: bytes) -> SolanaPayload:
+    """The payment of the wallet whose Ed25519 seed this is.
+
+    Raises: ValueError for an address or amount that is none, and where a wallet would pay itself.
+    """
+    payer = ed25519.public_key(seed)
+    source = associated_token_account(encode_key(payer), terms.mint)
+    destination = associated_token_account(terms.pay_to, terms.mint)
+    accounts = (
+        decode_key(terms.fee_payer),
+        payer,
+        *(
+            decode_key(address)
+            for address in (source, destination, terms.mint, COMPUTE_BUDGET_PROGRAM, TOKEN_PROGRAM, MEMO_PROGRAM)
+        ),
+    )
+    if len(set(accounts)) != len(accounts):
+        msg = "a wallet cannot pay itself, nor pay the fee of its own payment"
+        raise ValueError(msg)
+    if not 0 <= terms.amount < 1 << 64:
+        msg = "the amount does not fit into a Solana transfer"
+        raise ValueError(msg)
+    moved = b"\x0c" + terms.amount.to_bytes(8, "little") + bytes([terms.decimals])
+    instructions = (
+        _instruction(_COMPUTE_BUDGET, b"", b"\x02" + COMPUTE_LIMIT.to_bytes(4, "little")),
+        _instruction(_COMPUTE_BUDGET, b"", b"\x03" + COMPUTE_PRICE_MICRO_LAMPORTS.to_bytes(8, "little")),
+        _instruction(_TOKEN, bytes([_SOURCE, _MINT, _DESTINATION, _PAYER]), moved),
+        _instruction(_MEMO, b"", memo),
+    )
+    message = b"".join(
+        (
+            _VERSION_0,
+            _HEADER,
+            _list(accounts),
+            decode_key(blockhash),
+            _list(instructions),
+            encode_compact(0),  # no lookup tables
+        )
+    )
+    signatures = (NO_SIGNATURE, ed25519.sign(seed, message))
+    return SolanaPayload(base64.b64encode(_list(signatures) + message).decode())
+
+
+def _instruction(program: int, accounts: bytes, data: bytes) -> bytes:
+    return bytes([program]) + encode_compact(len(accounts)) + accounts + encode_compact(len(data)) + data
+
+
+def _list(parts: tuple[bytes, ...]) -> bytes:
+    return encode_compact(len(parts)) + b"".join(parts)

@@ -1,0 +1,187 @@
+"""`tollkeeper pay`: a link is paid on either chain, up to a limit, and what was bought is not lost."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from solders.keypair import Keypair
+
+from tests.cli.processes import finished
+from tests.interop.local_server import Reply, Request, serving
+from tests.interop.stack import Stack, sandbox
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
+
+SOLANA = "solana-devnet"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with sandbox(tmp_path_factory.mktemp("sandbox") / "log.txt") as running:
+        yield running
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def gate(stack: Stack, **fields: object) -> str:
+    """A link that is paid on both chains, the EVM one first."""
+    accepts = [{"network": SOLANA, "paymentAddress": stack.solana.pay_to}]
+    terms = {"targetUrl": stack.target_url, "price": "0.02", "accepts": accepts, **fields}
+    url: str = stack.create_gate(**terms)["accessUrl"]
+    return f"{url}?city=Bergen"
+
+
+def test_a_key_of_either_family_pays_and_its_credits_are_spent_by_their_token(stack: Stack, tmp_path: Path) -> None:
+    wallets = derive_solana_wallets().buyer
+    keys = {
+        "base-sepolia": derive_wallets().buyer.private_key_hex,
+        SOLANA: json.dumps(list(wallets.seed + bytes(Keypair.from_seed(wallets.seed).pubkey()))),
+    }
+    for network, key in keys.items():
+        url = gate(stack, credits=2)
+        arguments = ("--key-file", written(tmp_path / network, key), "--network", network)
+        paid = finished("pay", url, *arguments, "--rpc-url", stack.solana.rpc_url)
+        assert paid.returncode == 0, paid.stderr
+        assert json.loads(paid.stdout)["city"] == "Bergen"
+        told = dict(line.rsplit(" ", 1) for line in paid.stderr.splitlines() if " " in line)
+        assert (told["network"], told["credits left"]) == (network, "1")
+        again = finished("pay", url, *arguments, "--credit-token", told["credit token"])
+        assert again.returncode == 0, again.stderr
+        assert "paying" not in again.stderr
+        assert "credits left 0" in again.stderr
+
+
+def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> None:
+    url = gate(stack, targetUrl=stack.target_url.replace("/weather", "/echo"), method="POST", headerAuthMode="none")
+    body = written(tmp_path / "order.json", '{"quantity": 3}')
+    more = ("--method", "POST", "--data", f"@{body}", "--header", "X-Colour: blue", "--test-wallet")
+    paid = finished("pay", url, *more)
+    assert paid.returncode == 0, paid.stderr
+    assert "quantity" in paid.stdout
+    assert "blue" in paid.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "either --key-file or --test-wallet"),
+        (("--test-wallet", "--max", "nothing"), 2, "--max must be a decimal USDC amount"),
+        (("--test-wallet", "--network", "dogecoin"), 2, "network is not supported"),
+        (("--test-wallet", "--header", "X"), 2, "Name: value"),
+        (("--test-wallet", "--data", "@/nowhere/at/all"), 2, "No such file"),
+        (("--test-wallet", "--max", "0.01"), 1, "it costs 0.02 USDC, which is more than the limit of 0.01"),
+        (("--key-file", "{solana_key}"), 1, "on base-sepolia, and not by this wallet there"),
+        (("--test-wallet", "--network", SOLANA), 1, "name a node that tells it"),
+        (("--test-wallet", "--network", SOLANA, "--rpc-url", "{hub}/supported"), 1, "405|METHOD_NOT_ALLOWED"),
+        (("--test-wallet", "--network", SOLANA, "--rpc-url", "http://127.0.0.1:9"), 1, "no answer"),
+        (("--test-wallet", "--network", SOLANA, "--rpc-url", "{evm}"), 1, "the gateway refused|no Solana node"),
+    ],
+)
+def test_what_cannot_be_paid_is_refused_before_anything_is_signed(
+    arguments: tuple[str, ...], code: int, said: str, stack: Stack, tmp_path: Path
+) -> None:
+    key = written(tmp_path / "solana.key", stack.solana.buyer_key)
+    filled = [one.format(hub=stack.hub_url, evm=stack.rpc_url, solana_key=key) for one in arguments]
+    done = finished("pay", gate(stack), *filled)
+    assert done.returncode == code, done.stderr
+    assert any(one in done.stderr.replace("\n", " ") for one in said.split("|")), done.stderr
+    assert done.stdout == ""
+
+
+def test_a_network_on_which_the_gate_is_not_paid_is_refused_by_the_gate(stack: Stack) -> None:
+    done = finished("pay", gate(stack), "--test-wallet", "--network", "solana-mainnet")
+    assert done.returncode == 1
+    assert "refused INVALID_NETWORK" in done.stderr
+
+
+def entry(**changes: object) -> dict[str, Any]:
+    network = NETWORKS["base-sepolia"]
+    return {
+        "scheme": "exact",
+        "network": "base-sepolia",
+        "maxAmountRequired": "1000",
+        "resource": "http://127.0.0.1/",
+        "payTo": "0x" + "71" * 20,
+        "maxTimeoutSeconds": 60,
+        "asset": network.usdc.address,
+        "extra": {"name": "USD Coin", "version": "2"},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"x402Version": 2, "accepts": [entry()]},
+        {"x402Version": 1, "accepts": "application/json"},
+        {"x402Version": 1, "accepts": ["application/json", {}, None]},
+        {"x402Version": 1, "accepts": [entry(asset="0x" + "72" * 20)]},
+        {"x402Version": 1, "accepts": [entry(scheme="upto")]},
+        {"x402Version": 1, "accepts": [entry(maxAmountRequired="-5")]},
+        {"x402Version": 1, "accepts": [entry(maxAmountRequired="1e3")]},
+        {"x402Version": 1, "accepts": [entry(extra=None)]},
+        {"x402Version": 1, "accepts": [entry(payTo=7)]},
+    ],
+)
+def test_a_402_that_asks_for_anything_but_usdc_is_not_paid(body: dict[str, Any]) -> None:
+    with serving(lambda _request: Reply(402, body)) as server:
+        done = finished("pay", server.url, "--test-wallet")
+    assert done.returncode == 1
+    assert "402" in done.stderr
+    assert len(server.received) == 1
+
+
+def test_a_payment_of_unknown_outcome_is_sent_again_and_never_signed_anew() -> None:
+    pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
+    receipt = base64.b64encode(b'{"success": true, "transaction": "0xabc"}').decode()
+    answers = [
+        Reply(402, {"x402Version": 1, "accepts": [entry()]}),
+        Reply(503, pending, {"Retry-After": "0"}),
+        Reply(503, pending),
+        Reply(200, {"served": True}, {"X-Payment-Response": receipt}),
+    ]
+
+    def answer(_request: Request) -> Reply:
+        return answers.pop(0)
+
+    with serving(answer) as server:
+        done = finished("pay", server.url, "--test-wallet")
+    assert done.returncode == 0, done.stderr
+    assert "transaction 0xabc" in done.stderr
+    sent = [request.headers.get("x-payment") for request in server.received]
+    assert sent[0] is None
+    assert len(set(sent[1:])) == 1
+
+
+def test_a_payment_whose_answer_is_lost_is_handed_to_its_buyer() -> None:
+    """Whether it was carried out nobody knows here, so the very same one is to be sent again."""
+    asked = {"x402Version": 1, "accepts": [entry()]}
+
+    def answer(request: Request) -> Reply:
+        if "x-payment" in request.headers:
+            raise ConnectionResetError
+        return Reply(402, asked)
+
+    with serving(answer) as server:
+        done = finished("pay", server.url, "--test-wallet")
+    assert done.returncode == 1
+    assert "send this same payment again" in done.stderr
+    (paid,) = {request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}
+    assert f"X-Payment: {paid}" in done.stderr
+
+
+def test_a_refusal_says_why_and_ends_with_1(stack: Stack, tmp_path: Path) -> None:
+    poor = written(tmp_path / "poor.key", "0x" + "55" * 32)
+    done = finished("pay", gate(stack), "--key-file", poor)
+    assert done.returncode == 1
+    assert "refused INSUFFICIENT_FUNDS" in done.stderr
