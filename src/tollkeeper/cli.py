@@ -337,6 +337,8 @@ def create_command(  # noqa: PLR0913 - one for each option
     except (RefusedError, OSError) as error:
         _refuse(str(error), code=EXIT_FAILED)
     typer.echo(made["accessUrl"])
+    for warning in made.get("warnings", ()):
+        _print(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
     if "managementToken" in made:
         typer.echo(f"managementToken (shown once): {made['managementToken']}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ from solders.keypair import Keypair
 from tests.core.solana_payments import OTHER
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of, solana_market
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.paygate_fields import Recipient
+from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.gateway.token_accounts import TokenAccounts
 from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.stack import Options
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -27,6 +33,24 @@ MINT = NETWORKS[NETWORK].usdc.address
 async def market(tmp_path: Path, target: RecordingTarget) -> AsyncIterator[SolanaMarket]:
     async with solana_market(target, Options(data_dir=tmp_path)) as running:
         yield running
+
+
+@asynccontextmanager
+async def silent_node() -> AsyncIterator[str]:
+    """A node that takes a connection and says nothing."""
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        left.set()
+
+    left = asyncio.Event()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await left.wait()
 
 
 def refusal(answer: Answer) -> dict[str, Any]:
@@ -163,12 +187,62 @@ async def test_two_honest_payments_of_the_same_bytes_are_charged_once_and_the_se
 
 async def test_a_seller_without_a_token_account_is_named_and_nothing_is_charged(market: SolanaMarket) -> None:
     gate = await market.gate(paymentAddress=str(Keypair().pubkey()))
+    assert len(gate["warnings"]) == 1
     buyer = str(market.wallet.pubkey())
     had = await market.balance(buyer)
     error = refusal(await market.pay(gate, await market.payment(await market.requirements(gate))))
     assert error["details"]["reason"] == "invalid_exact_svm_payload_transaction_receiver_ata_not_found"
     assert "no token account" in error["message"]
     assert await market.balance(buyer) == had
+
+
+async def test_the_owner_is_told_when_a_gate_is_saved_whose_wallet_has_no_token_account(market: SolanaMarket) -> None:
+    assert "warnings" not in await market.gate()
+    wallet = str(Keypair().pubkey())
+    gate = await market.gate(
+        network="base-sepolia",
+        paymentAddress=EVM_OWNER,
+        accepts=[{"network": NETWORK, "paymentAddress": wallet}],
+    )
+    (warning,) = gate["warnings"]
+    assert (warning["field"], warning["network"]) == ("accepts", NETWORK)
+    assert warning["message"].startswith(f"{wallet} has no USDC token account on {NETWORK} yet")
+    url = f"{market.url}/api/v1/paygates/{gate['id']}"
+    renamed = await market.buyer.ask("PUT", url, body={"title": "Weather"})
+    assert (renamed.status, renamed.json()["warnings"]) == (200, gate["warnings"])
+    assert "warnings" not in (await market.buyer.ask("GET", url)).json()
+    await market.node("sandbox_openAccount", wallet)
+    saved = await market.buyer.ask("PUT", url, body={"title": "Weather again"})
+    assert "warnings" not in saved.json()
+
+
+async def test_a_create_with_a_key_is_answered_again_with_its_warnings(market: SolanaMarket) -> None:
+    body = {
+        "targetUrl": market.target.url,
+        "price": "0.01",
+        "network": NETWORK,
+        "paymentAddress": str(Keypair().pubkey()),
+    }
+    answers = [
+        await market.buyer.ask(
+            "POST", f"{market.url}/api/v1/paygates", body=body, headers={"Idempotency-Key": "a-key-of-one-create"}
+        )
+        for _ in range(2)
+    ]
+    first, again = [answer.json() for answer in answers]
+    assert (first["id"], first["warnings"]) == (again["id"], again["warnings"])
+
+
+async def test_a_node_that_is_silent_or_another_networks_neither_warns_nor_fails_a_save() -> None:
+    recipients = (Recipient(NETWORK, str(Keypair().pubkey())),)
+    assets = {NETWORK: SolanaAsset(NETWORKS[NETWORK], MINT)}
+    async with SolanaNode() as node, SolanaNode(network=NETWORKS["solana-mainnet"]) as other, silent_node() as silent:
+        for url, count in ((node.url, 1), (other.url, 0), (silent, 0), ("http://127.0.0.1:9", 0)):
+            accounts = TokenAccounts({NETWORK: SolanaChain(SolanaConfig(NETWORKS[NETWORK], (url,)))})
+            assert len(await accounts.warnings(recipients, assets)) == count
+            assert await accounts.warnings(recipients, {}) == []
+            await accounts.aclose()
+    assert await TokenAccounts({}).warnings(recipients, assets) == []
 
 
 async def test_an_old_blockhash_is_expired(market: SolanaMarket) -> None:

@@ -35,6 +35,11 @@ BASE_UNITS: Final[Schema] = {
 }
 SECONDS: Final[Schema] = {"type": "string", "pattern": "^[0-9]{1,77}$", "description": "Unix time"}
 EVM_ADDRESS: Final[Schema] = {"type": "string", "pattern": "^0x[0-9a-fA-F]{40}$"}
+WALLET_ADDRESS: Final[Schema] = {
+    "type": "string",
+    "pattern": "^(0x[0-9a-fA-F]{40}|[1-9A-HJ-NP-Za-km-z]{32,44})$",
+    "description": "0x and 40 hex digits, or base58 of 32 bytes on Solana",
+}
 SHOWN_ADDRESS: Final[Schema] = {"type": "string", "description": "EIP-55 or base58"}
 NETWORK: Final[Schema] = {"type": "string", "enum": sorted(NETWORKS)}
 NETWORK_ASKED: Final[Schema] = {"type": "string", "enum": sorted({*NETWORKS, *ALIASES})}

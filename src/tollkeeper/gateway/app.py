@@ -17,6 +17,8 @@ from litestar import Litestar, Request, Response, asgi
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
+from tollkeeper.chains.evm import EvmChain
+from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.configuration import AnonymousPaygates
@@ -41,6 +43,7 @@ from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
 from tollkeeper.gateway.stats import Reports, stats_routes
+from tollkeeper.gateway.token_accounts import TokenAccounts
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
 from tollkeeper.gateway.transfer_fee import TransferFees
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
-    from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.core.tenders import Asset
     from tollkeeper.edge.pool import TargetPool
@@ -122,19 +124,22 @@ class Gateway:
         *,
         store: FileStore,
         random_bytes: Callable[[int], bytes],
-        chains: Mapping[str, EvmChain] | None = None,
+        chains: Mapping[str, EvmChain | SolanaChain] | None = None,
         worker: Worker | None = None,
     ) -> None:
         """`store` keeps files.
 
-        `chains`: nodes by network, for a facilitator that cannot confirm; the gateway opens and closes them.
+        `chains`: nodes by network, which the gateway opens and closes: of EVM networks for a facilitator that cannot
+        confirm, of Solana networks for a word to the owner.
         `worker`: what this process is among several on one database; None where it is the only one.
         """
         self.config = config
         self._worker = worker = worker or Worker(None, is_first=True)
         self.auth = auth
         self._hub = hub
-        self.proofs_on_chain = ChainProofs(chains or {})
+        nodes = (chains or {}).items()
+        self.proofs_on_chain = ChainProofs({name: one for name, one in nodes if isinstance(one, EvmChain)})
+        self.token_accounts = TokenAccounts({name: one for name, one in nodes if isinstance(one, SolanaChain)})
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
         self._database = database
         self.paygates = PayGates(database, config.key_ring, random_bytes)
@@ -199,6 +204,7 @@ class Gateway:
             traffic=self.traffic,
             supported=self.supported,
             proofs=self.proofs_on_chain,
+            token_accounts=self.token_accounts,
             random_bytes=random_bytes,
             default_network=self.config.default_network,
             default_payment_address=self.config.default_payment_address,
@@ -326,6 +332,7 @@ class Gateway:
         self._forwarder.close()  # before what was counted is written: calls that are given up here count
         await self.traffic.flush()
         await self.proofs_on_chain.aclose()
+        await self.token_accounts.aclose()
         await self._hub.close()
 
 

@@ -21,7 +21,7 @@ from tollkeeper.api import (
     unless_known,
 )
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
-from tollkeeper.core.paygate_fields import HeaderAuthMode
+from tollkeeper.core.paygate_fields import HeaderAuthMode, Recipient
 from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, Trust, parse_create, paygate_body, updated
 from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
 from tollkeeper.describing import route
@@ -33,7 +33,7 @@ from tollkeeper.storage.creations import CreatedBeforeError
 from tollkeeper.storage.paygates import Once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from litestar.handlers import HTTPRouteHandler
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.gates import Gates
     from tollkeeper.gateway.hub_client import Supported
     from tollkeeper.gateway.ownership import Caller, Ownership
+    from tollkeeper.gateway.token_accounts import TokenAccounts
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.gateway.uploads import Uploads
     from tollkeeper.storage.creations import CreationKey
@@ -64,6 +65,7 @@ class Management:
     traffic: Traffic
     supported: Callable[[], Supported]
     proofs: ChainProofs
+    token_accounts: TokenAccounts
     random_bytes: Callable[[int], bytes]
     default_network: str
     default_payment_address: str | None
@@ -94,9 +96,10 @@ class Management:
             self.default_network, self.default_payment_address, self._forbidden(), creator_wallet=caller.wallet
         )
         new = parse_create(body, defaults, file)
-        for network in (new.fields["network"], *(one.network for one in new.fields["accepts"])):
-            self._check_network(network)
-            self._check_trust(network, assume_valid=new.fields["assume_valid"])
+        recipients = (Recipient(new.fields["network"], new.fields["payment_address"]), *new.fields["accepts"])
+        for one in recipients:
+            self._check_network(one.network)
+            self._check_trust(one.network, assume_valid=new.fields["assume_valid"])
         if file is None:
             await self.resolver.check_target(new.fields["target_url"])
         token = None
@@ -104,9 +107,10 @@ class Management:
             token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
         hashed = None if token is None else management_hash(token)
         secret = self._new_secret() if new.fields["header_auth_mode"] is HeaderAuthMode.HMAC else None
-        shown = {} if secret is None else _shown(secret)
+        shown: dict[str, Any] = {} if secret is None else _shown(secret)
         if token is not None:
             shown["managementToken"] = token
+        shown |= await self._warned(recipients)
 
         def answer(gate: PayGate) -> dict[str, Any]:
             return {**self._body(gate, Counters()), **shown}
@@ -133,6 +137,11 @@ class Management:
                 f"{network} is not enabled here",
                 details={"field": "network", "supported": sorted(enabled)},
             )
+
+    async def _warned(self, recipients: Sequence[Recipient]) -> dict[str, Any]:
+        """What the owner should know of a gate that is saved, for the answer; empty where there is nothing."""
+        warnings = await self.token_accounts.warnings(recipients, self.supported().assets)
+        return {"warnings": warnings} if warnings else {}
 
     def _check_trust(self, network: str, *, assume_valid: bool) -> None:
         if not assume_valid and not self.supported().confirms and not self.proofs.covers(network):
@@ -182,6 +191,7 @@ class Management:
             self._check_trust(one.network, assume_valid=wanted.assume_valid)
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
+        warned = await self._warned(wanted.recipients)
         secret = self._new_secret()
         try:
             changed = await self.store.update(
@@ -189,7 +199,8 @@ class Management:
             )
         finally:
             await self.gates.changed(gate.slug)  # also where the answer was lost: the commit may stand
-        return {**self._body(changed, await self._counters(changed)), **(_shown(secret) if changed.secrets else {})}
+        shown = _shown(secret) if changed.secrets else {}
+        return {**self._body(changed, await self._counters(changed)), **shown, **warned}
 
     async def replace_secret(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""

@@ -20,7 +20,6 @@ from tollkeeper.core.schemas import (
     ANY_OBJECT,
     BASE_UNITS,
     COUNT,
-    EVM_ADDRESS,
     FLAG,
     NETWORK,
     NETWORK_ASKED,
@@ -29,6 +28,7 @@ from tollkeeper.core.schemas import (
     SHOWN_ADDRESS,
     TEXT,
     TIME,
+    WALLET_ADDRESS,
     answered,
     listed,
     nullable,
@@ -53,11 +53,14 @@ _SETTABLE: Final[dict[str, Any]] = {
     "description": {"type": "string", "maxLength": DESCRIPTION_LENGTH, "pattern": _LINES},
     "method": {"type": "string", "pattern": f"^ *{_METHOD} *(, *{_METHOD} *)*$"},
     "network": NETWORK_ASKED,
-    "paymentAddress": EVM_ADDRESS,
+    "paymentAddress": WALLET_ADDRESS,
     "accepts": {
         "type": "array",
         "maxItems": ACCEPTS_MAX,
-        "items": {**record({"network": NETWORK_ASKED, "paymentAddress": EVM_ADDRESS}), "additionalProperties": False},
+        "items": {
+            **record({"network": NETWORK_ASKED, "paymentAddress": WALLET_ADDRESS}),
+            "additionalProperties": False,
+        },
     },
     "mimeType": {"type": "string", "pattern": f"^{_PART}/{_PART}$"},
     "assumeValid": FLAG,
@@ -97,7 +100,12 @@ _URL_FIELDS: Final = {**_SETTABLE, **_OF_TARGETS, "resourceType": {"const": "url
 _FORM_FIELDS: Final = {**_SETTABLE, "price": PRICE_ASKED, **_FILE, "resourceType": {"const": "file"}}
 
 _CONTENT: Final = {"fileName": TEXT, "fileSize": COUNT, "contentType": TEXT, "sha256": TEXT}
-_ONCE: Final = {"secret": TEXT, "keyId": TEXT, "managementToken": TEXT}
+_ONCE: Final = {
+    "secret": TEXT,
+    "keyId": TEXT,
+    "managementToken": TEXT,
+    "warnings": listed(record({"field": TEXT, "network": NETWORK, "message": TEXT})),
+}
 _PAYGATE: Final[dict[str, Any]] = {
     "id": COUNT,
     "slug": SLUG,

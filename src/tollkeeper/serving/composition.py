@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.chains.evm import EvmChain
+from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
@@ -258,7 +259,11 @@ async def _open_gateway(
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
     apart = evm_nodes(settings) if settings.role is Role.GATEWAY else {}
-    chains = {name: EvmChain(config) for name, config in apart.items()}
+    on_solana = {one.network.name: one for one in networks_of(settings, Family.SOLANA) if one.rpc_urls}
+    chains: dict[str, EvmChain | SolanaChain] = {
+        **{name: EvmChain(config) for name, config in apart.items()},
+        **{name: SolanaChain(solana_config(one, settings)) for name, one in on_solana.items()},
+    }
     gateway = Gateway(
         config,
         database,
