@@ -35,7 +35,8 @@ function compile(file) {
     sources: { [file]: { content: readFileSync(join(here, file), "utf8") } },
     settings: { ...settings, outputSelection: { "*": { "*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"] } } },
   };
-  const output = JSON.parse(solc.compile(JSON.stringify(input)));
+  const beside = (name) => ({ contents: readFileSync(join(here, name), "utf8") });
+  const output = JSON.parse(solc.compile(JSON.stringify(input), { import: beside }));
   const problems = output.errors ?? [];
   if (problems.length > 0) {
     throw new Error(problems.map((problem) => problem.formattedMessage).join("\n"));

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from tests.chains.anvil import anvil_binary, wait_for_receipt
 from tollkeeper.chains.batcher import batcher_address, batcher_artifact
-from tollkeeper.core.batches import MULTICALL_ADDRESS, MULTICALL_CODE_HASH, SignedTransfer, Via
+from tollkeeper.core.batches import SignedTransfer, Via
 from tollkeeper.core.evm import keccak256, rlp_encode, sign_digest
+from tollkeeper.core.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
 from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
 

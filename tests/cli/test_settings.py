@@ -110,9 +110,12 @@ def test_a_network_section_and_its_variables_are_one(config: Callable[[str], Pat
         asset_name = "Another Coin"
         [networks.base-sepolia]
         asset = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
+        wallet_factories = ["0x0BA5ED0c6AA8c49038F819E587E2633c4A9F428a"]
         """
     )
     networks = load({"TOLLKEEPER_ASSET_VERSION_BASE": "3"}, file=file).networks
+    assert networks["base-sepolia"].wallet_factories == ("0x0ba5ed0c6aa8c49038f819e587e2633c4a9f428a",)
+    assert networks["base"].wallet_factories == ()
     assert networks["base"].rpc_urls == ("https://one.example.org", "https://two.example.org")
     assert (networks["base"].asset_name, networks["base"].asset_version) == ("Another Coin", "3")
     assert networks["base-sepolia"].network.usdc.address == "0x833589fcd6edb6e08f4c7c32d4f71b54bda02913"
@@ -180,6 +183,11 @@ def test_larger_amounts_may_wait_for_more_blocks() -> None:
         ("CONFIRM_DEPTH", "0"),
         ("MAX_FEE_PER_GAS_WEI", "0"),
         ("GAS_LIMIT", "49999"),
+        ("DEPLOY_GAS_LIMIT", "49999"),
+        ("WALLET_FACTORIES_BASE_SEPOLIA", "0x12"),
+        ("WALLET_FACTORIES_BASE_SEPOLIA", "0x036cbd53842c5426634e7929541ec2318f3dcf7e"),
+        ("WALLET_FACTORIES_BASE_SEPOLIA", "0xca11bde05977b3631167028862be2a173976ca11"),
+        ("WALLET_FACTORIES_SOLANA_DEVNET", "0x036cbd53842c5426634e7929541ec2318f3dcf7e"),
         ("LOG_LEVEL", "loud"),
         ("LOG_FORMAT", "xml"),
         ("SHUTDOWN_TIMEOUT_SECONDS", "0"),

@@ -13,7 +13,6 @@ from tollkeeper.core.batches import (
     DEPLOYER_ADDRESS,
     ITEM_GAS,
     ITEMS_MAX,
-    SELECTOR_AGGREGATE,
     SignedTransfer,
     Via,
     batch_gas,
@@ -23,6 +22,7 @@ from tollkeeper.core.batches import (
     may_be_batched,
 )
 from tollkeeper.core.evm import Authorization, keccak256, sign_digest, transfer_calldata
+from tollkeeper.core.multicall import SELECTOR_AGGREGATE
 
 ASSET = BASE_SEPOLIA.address
 SIGNATURE = sign_digest(keccak256(b"anything"), PAYER_KEY)

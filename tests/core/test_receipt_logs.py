@@ -77,7 +77,7 @@ def test_a_transfer_alone_may_stand_among_other_events() -> None:
         [],
         [used(ONE)],
         [moved(ONE)],
-        [used(ONE), moved(ONE), moved(ONE)],
+        [moved(ONE), moved(ONE), used(ONE)],
         [used(OTHER), moved(ONE)],
         [used(ONE), moved(replace(ONE, value=8))],
         [used(replace(ONE, asset="0x" + "bb" * 20)), moved(ONE)],
@@ -98,6 +98,18 @@ def test_a_transfer_alone_without_its_two_events_is_none(logs: list[Log]) -> Non
 )
 def test_events_of_a_batch_that_come_in_no_pairs_prove_nothing(logs: list[Log]) -> None:
     assert not shows_transfer(logs, ONE)
+
+
+def test_what_a_payer_moves_besides_in_the_same_transaction_disturbs_nothing() -> None:
+    """As the wallet's own code can, where the transaction deploys it: the use is followed by its transfer."""
+    besides = moved(replace(ONE, value=1))
+    for logs in (
+        [used(ONE), moved(ONE), moved(ONE)],
+        [moved(ONE), used(ONE), moved(ONE)],
+        [besides, used(OTHER), moved(replace(ONE, value=8)), besides, used(ONE), moved(ONE), besides],
+    ):
+        assert shows_transfer(logs, ONE)
+    assert not shows_transfer([moved(ONE), used(ONE), besides, moved(ONE)], ONE)
 
 
 def test_other_events_and_other_contracts_do_not_disturb_the_pairs() -> None:

@@ -23,6 +23,7 @@ from tests.core.payments import (
     signed_payload,
     signed_payment,
 )
+from tollkeeper.core.counterfactual import Deployment, wrap
 from tollkeeper.core.errors import ApiError, Code, ErrorType
 from tollkeeper.core.evm import SECP256K1_ORDER, Authorization, address_of_key
 from tollkeeper.core.limits import VALID_BEFORE_MARGIN_SECONDS
@@ -71,7 +72,7 @@ def all_checks(payment: Payment, requirements: Requirements, facts: ChainFacts) 
         *form_checks(payment, ASSETS),
         *requirement_checks(payment, requirements, BASE_SEPOLIA),
         *time_checks(payload, NOW_SECONDS),
-        deployed_check(payload),
+        deployed_check(payload, ()),
         *chain_checks(payload, signature_check(payload, BASE_SEPOLIA), facts),
     ]
 
@@ -325,9 +326,19 @@ def test_code_at_the_payer_overrules_its_key_and_only_there(signed_by: bytes | N
 
 
 def test_a_wallet_that_the_signature_would_deploy_is_refused_without_a_question() -> None:
-    wrapped = replace(PAYLOAD, signature=PAYLOAD.signature + bytes(31) + bytes.fromhex("6492" * 16))
-    assert failed([deployed_check(wrapped)]) == [("deployed", Reason.COUNTERFACTUAL)]
-    assert refused([deployed_check(wrapped)]).code is Code.PAYMENT_INVALID
+    wrapped = replace(PAYLOAD, signature=wrap(Deployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
+    malformed = replace(PAYLOAD, signature=PAYLOAD.signature + bytes(31) + bytes.fromhex("6492" * 16))
+    for payload, factories in ((wrapped, ()), (wrapped, (PAYLOAD.authorization.payer,)), (malformed, (OTHER_ADDRESS,))):
+        assert failed([deployed_check(payload, factories)]) == [("deployed", Reason.COUNTERFACTUAL)]
+        assert refused([deployed_check(payload, factories)]).code is Code.PAYMENT_INVALID
+
+
+def test_a_wallet_that_an_allowed_factory_would_deploy_is_left_to_the_chain() -> None:
+    wrapped = replace(PAYLOAD, signature=wrap(Deployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
+    check = deployed_check(wrapped, {OTHER_ADDRESS})
+    assert check.ok
+    assert OTHER_ADDRESS in check.actual
+    assert not signature_check(wrapped, BASE_SEPOLIA).ok  # its key's own signature does not count
 
 
 # Order and refusal

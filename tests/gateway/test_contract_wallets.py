@@ -7,12 +7,18 @@ import base64
 import json
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.counterfactual import FACTORY, FutureWallet, plant_factory
 from tests.chains.rpc_client import RpcClient
+from tests.gateway.composed import composed, settings_for
 from tests.gateway.market import Market
+from tests.gateway.recording_target import RecordingTarget
+from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 
@@ -64,3 +70,39 @@ async def test_who_knows_only_a_payment_s_name_spends_and_spoils_nothing(market:
     assert (await market.pay(gate, forged)).error_code == "CREDIT_TOKEN_REQUIRED"
     assert [(await market.pay(gate, payment)).status for _ in range(3)] == [200, 200, 402]
     assert len(market.target.requests) == 3
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_wallet_buys_before_it_is_deployed_where_the_operator_lists_its_factory(
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    listed: bool,  # noqa: FBT001
+) -> None:
+    chain = embedded_chain
+    plant_factory(chain)
+    wallet = FutureWallet(chain)
+    chain.mint(wallet.address, 100_000)
+    networks = settings_for(chain.url, tmp_path / "unused.db").networks
+    if listed:
+        networks = {name: replace(network, wallet_factories=(FACTORY,)) for name, network in networks.items()}
+    async with (
+        composed(chain.url, tmp_path / "books.db", networks=networks) as url,
+        Buyer(chain.wallets.buyer) as buyer,
+    ):
+        body = {"price": "0.01", "targetUrl": target.url, "paymentAddress": chain.wallets.owner.address, "credits": 2}
+        gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+        challenge = (await buyer.ask("GET", gate["accessUrl"])).json()
+        header = buyer.sign(challenge, lambda plain: replace(plain, payer=wallet.address))
+        signed = decode_payment_header(header.encode())
+        assert isinstance(signed.payload, EvmPayload)
+        wrapped = wallet.sign(signed.payload.authorization)
+        payment = signed_otherwise(header, "0x" + wrapped.hex())
+        answers = [await buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": payment}) for _ in range(3)]
+    if listed:
+        assert [answer.status for answer in answers] == [200, 200, 402]
+        assert (wallet.is_deployed, chain.balance(wallet.address)) == (True, 90_000)
+    else:
+        assert [answer.status for answer in answers] == [402] * 3
+        assert answers[0].json()["error"]["details"]["reason"] == "eip6492_factory_not_allowed"
+        assert (wallet.is_deployed, chain.balance(wallet.address)) == (False, 100_000)

@@ -11,6 +11,7 @@ import pytest
 
 from tollkeeper.chains.batcher import Carrier, allowed_carriers
 from tollkeeper.core.batches import SignedTransfer, batch_gas, decode_batch, encode_batch
+from tollkeeper.core.counterfactual import Deployment, read_settling_call, settling_call, wrap
 from tollkeeper.core.evm import (
     SELECTOR_TRANSFER,
     SELECTOR_TRANSFER_BYTES,
@@ -20,6 +21,7 @@ from tollkeeper.core.evm import (
     selector,
     transfer_calldata,
 )
+from tollkeeper.core.multicall import decode_aggregate, encode_aggregate
 from tollkeeper.hub.signer import PolicyError, Signer, SignerPolicy
 
 KEY = bytes(range(1, 33))
@@ -164,6 +166,95 @@ def test_random_changes_of_a_batch_are_signed_only_as_another_batch() -> None:
             continue
         asset, transfers = decode_batch(carrier.via, changed.data)
         assert (asset, len(transfers)) == (TOKEN, len(BATCH))
+
+
+FACTORY = "0x" + "fa" * 20
+DEPLOYING_POLICY = replace(POLICY, factories=frozenset({FACTORY}), deploy_gas_max=500_000)
+SIGNED = bytes(64) + b"\x1b"
+
+
+def deploying(factory: str = FACTORY, asset: str = TOKEN, signature: bytes = SIGNED) -> Transaction:
+    """What carries out the payment of a wallet that is deployed with it."""
+    call = settling_call(asset, AUTHORIZATION, wrap(Deployment(factory, b"deploy", signature)))
+    return replace(GOOD, to=call.to, data=call.data, gas=650_000)
+
+
+@pytest.mark.parametrize("size", [65, 200])
+def test_an_allowed_factory_is_called_before_a_transfer_where_there_is_one(size: int) -> None:
+    transaction = deploying(signature=bytes(size))
+    assert Signer(KEY).sign(transaction, DEPLOYING_POLICY)[0][0] == 2
+    for policy in (POLICY, replace(POLICY, carriers=CARRIERS), replace(DEPLOYING_POLICY, factories=frozenset({TOKEN}))):
+        with pytest.raises(PolicyError):
+            Signer(KEY).sign(transaction, policy)
+
+
+def test_nothing_else_is_called_through_multicall3() -> None:
+    good = deploying()
+    deploy, transfer = decode_aggregate(good.data)
+    mint = replace(transfer, data=selector(b"mint(address,uint256)") + bytes(64))
+    calls = [
+        [],
+        [deploy],
+        [transfer],
+        [transfer, deploy],
+        [deploy, transfer, transfer],
+        [deploy, deploy, transfer],
+        [deploy, mint],
+        [deploy, replace(transfer, data=b"")],
+        [deploy, replace(transfer, to=FACTORY)],
+        [deploy, replace(transfer, may_fail=True)],
+        [replace(deploy, may_fail=False), transfer],
+        [replace(deploy, to=TOKEN), transfer],
+        [replace(deploy, to=Signer(KEY).address), transfer],
+    ]
+    wrong = [
+        *(replace(good, data=encode_aggregate(some)) for some in calls),
+        deploying(factory="0x" + "fb" * 20),
+        deploying(asset="0x" + "44" * 20),
+        replace(good, gas=650_001),
+        replace(good, gas=0),
+        replace(good, value=1),
+        replace(good, chain_id=8453),
+        replace(good, max_fee_per_gas=10**10 + 1),
+        replace(good, data=good.data + b"\0"),
+        replace(good, data=good.data[:-1]),
+        replace(good, to=FACTORY),
+        replace(good, to=FACTORY, data=deploy.data),
+        replace(good, to=TOKEN),
+    ]
+    for transaction in wrong:
+        with pytest.raises(PolicyError):
+            Signer(KEY).sign(transaction, DEPLOYING_POLICY)
+
+
+def test_a_transfer_has_no_more_gas_because_wallets_may_be_deployed() -> None:
+    with pytest.raises(PolicyError):
+        Signer(KEY).sign(replace(GOOD, gas=150_001), DEPLOYING_POLICY)
+
+
+def test_random_changes_of_a_deployment_are_signed_only_as_another_call_of_the_same_factory() -> None:
+    change_deployments(2_000)
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_changes_of_a_deployment_are_signed_only_as_another_call_of_the_same_factory() -> None:
+    change_deployments(100_000)
+
+
+def change_deployments(count: int) -> None:
+    source = random.Random(3)
+    good = deploying()
+    for _ in range(count):
+        data = bytearray(good.data)
+        for _ in range(source.randrange(1, 4)):
+            data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+        changed = replace(good, data=bytes(data))
+        try:
+            Signer(KEY).sign(changed, DEPLOYING_POLICY)
+        except PolicyError:
+            continue
+        factory, asset, transfer = read_settling_call(changed.data)
+        assert (factory, asset, transfer[:4]) == (FACTORY, TOKEN, SELECTOR_TRANSFER)
 
 
 def test_the_key_is_in_no_text_of_the_signer_and_leaves_it_no_way() -> None:

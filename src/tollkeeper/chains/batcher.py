@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.artifacts import Artifact, load_artifact
 from tollkeeper.chains.rpc import Answer, Call, RpcUnavailable
-from tollkeeper.core.batches import MULTICALL_ADDRESS, MULTICALL_CODE_HASH, Via, create2_address
+from tollkeeper.core.batches import Via, create2_address
 from tollkeeper.core.evm import keccak256
+from tollkeeper.core.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -8,7 +8,7 @@ good is decided in `core.verification`, what a settlement becomes in the hub.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,13 @@ from tollkeeper.chains.blocks import Block, data_of, read_block, word_of
 from tollkeeper.chains.receipts import Expected, ReceiptReader, ReceiptWatcher, Sighting, hash_of_block, quantity
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.core import evm
+from tollkeeper.core.counterfactual import (
+    acceptance_answer,
+    acceptance_question,
+    settling_call,
+    unwrap,
+)
+from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.verification import ChainFacts, EvmAsset
 
@@ -43,7 +50,8 @@ class EvmConfig:
     """How to reach and use one EVM network.
 
     Empty `asset`, `token_name` and `token_version` mean the network's USDC and what the token says of itself; an empty
-    `batcher` means its usual place. With a `batch_queue_depth` of 0 every settlement goes alone.
+    `batcher` means its usual place. With a `batch_queue_depth` of 0 every settlement goes alone. `wallet_factories` may
+    deploy payers' wallets, for `deploy_gas_limit` on top of a settlement's gas.
     """
 
     network: Network
@@ -59,12 +67,18 @@ class EvmConfig:
     batcher: str = ""
     batch_queue_depth: int = 0
     batch_items_max: int = 20
+    wallet_factories: tuple[str, ...] = ()
+    deploy_gas_limit: int = 500_000
     timeout_seconds: float = 10.0
 
     @property
     def settlement_fee_cap_wei(self) -> int:
         """What a settlement may pay per gas: an eighth above it is left to free a nonce that this did not pay for."""
         return self.max_fee_per_gas_wei - self.max_fee_per_gas_wei // 9
+
+    def gas_of(self, *, deploys: bool) -> int:
+        """The gas limit of a settlement that goes alone, and may deploy its payer's wallet first."""
+        return self.gas_limit + (self.deploy_gas_limit if deploys else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,24 +205,45 @@ class EvmChain:
         return "eth_call", [{"to": self._address, "data": "0x" + data.hex()}, "latest"]
 
     def _simulation(self, payload: EvmPayload, sender: str) -> Call:
-        data = evm.transfer_calldata(payload.authorization, payload.signature)
-        call = {"from": sender, "to": self._address, "gas": hex(self.config.gas_limit), "data": "0x" + data.hex()}
-        return "eth_call", [call, "latest"]
+        settling = settling_call(self._address, payload.authorization, payload.signature)
+        call = {"from": sender, "to": settling.to, "gas": hex(self.config.gas_of(deploys=settling.deploys))}
+        return "eth_call", [call | {"data": "0x" + settling.data.hex()}, "latest"]
 
     def _wallet_calls(self, payload: EvmPayload, asset: EvmAsset) -> tuple[Call, Call]:
-        """The payer's code, and its word on the signature; asked with as much gas as a settlement would have."""
+        """The payer's code, and its word on the signature; asked with as much gas as a settlement would have.
+
+        Of a wallet that is to be deployed, its word once it is.
+        """
         payer = payload.authorization.payer
         digest = evm.authorization_digest(asset.separator, payload.authorization)
-        data = "0x" + evm.wallet_signature_calldata(digest, payload.signature).hex()
-        question = {"from": self._address, "to": payer, "gas": hex(self.config.gas_limit), "data": data}
+        deploys = evm.is_counterfactual_signature(payload.signature)
+        gas = self.config.gas_of(deploys=deploys)
+        if deploys:
+            to, data = MULTICALL_ADDRESS, acceptance_question(payer, digest, payload.signature)
+        else:
+            to, data = payer, evm.wallet_signature_calldata(digest, payload.signature)
+        question = {"from": self._address, "to": to, "gas": hex(gas), "data": "0x" + data.hex()}
         return ("eth_getCode", [payer, "latest"]), ("eth_call", [question, "latest"])
 
+    async def ready(self, payload: EvmPayload) -> EvmPayload:
+        """The payment as it is carried out now: of a wallet that is deployed meanwhile, its own signature alone.
+
+        Its signature was read before (`deployed_check`). Raises: RpcUnavailable.
+        """
+        if not evm.is_counterfactual_signature(payload.signature):
+            return payload
+        (code,) = await self.rpc.ask([("eth_getCode", [payload.authorization.payer, "latest"])])
+        return replace(payload, signature=unwrap(payload.signature).signature) if data_of(code) else payload
+
     async def wallet_accepts(self, payload: EvmPayload, asset: EvmAsset) -> bool | None:
-        """What the payer's code says of the signature (ERC-1271); None where the payer has no code.
+        """What the payer's code says of the signature (ERC-1271); None where the payer has no code and gets none.
 
         Raises: RpcUnavailable.
         """
+        payload = await self.ready(payload)
         code, word = await self.rpc.ask(self._wallet_calls(payload, asset))
+        if evm.is_counterfactual_signature(payload.signature):
+            return _accepts_once_deployed(word)
         return _accepts(word) if data_of(code) else None
 
     async def state(
@@ -219,6 +254,7 @@ class EvmChain:
         A payer whose key signed and that has code all the same is asked in a second batch: it is rare, and the question
         costs the node more than the others. Raises: RpcUnavailable.
         """
+        payload = await self.ready(payload)
         authorization = payload.authorization
         ask_code, ask_wallet = self._wallet_calls(payload, asset)
         code, payer_code, used, balance, simulation, block, *word = await self.rpc.ask(
@@ -235,9 +271,12 @@ class EvmChain:
         has_code = bool(data_of(payer_code))
         if has_code and not word:
             word = await self.rpc.ask([ask_wallet])
+        accepts = _accepts(word[0]) if has_code else None
+        if evm.is_counterfactual_signature(payload.signature):
+            accepts = _accepts_once_deployed(word[0])
         facts = ChainFacts(
             asset_has_code=bool(data_of(code)),
-            wallet_accepts=_accepts(word[0]) if has_code else None,
+            wallet_accepts=accepts,
             nonce_used=word_of(used) != 0,
             balance=word_of(balance),
             revert=_revert(simulation),
@@ -388,6 +427,16 @@ def _text(answer: Answer) -> str:
 def _accepts(answer: Answer) -> bool:
     """A wallet's yes to a signature. Raises: RpcUnavailable where the node did not run the call."""
     return _revert(answer) is None and evm.is_wallet_acceptance(data_of(answer))
+
+
+def _accepts_once_deployed(answer: Answer) -> bool:
+    """The same of a wallet that was deployed for the question. Raises: RpcUnavailable, as `_accepts`."""
+    if _revert(answer) is not None:
+        return False
+    try:
+        return evm.is_wallet_acceptance(acceptance_answer(data_of(answer)))
+    except ValueError:
+        return False
 
 
 def _revert(answer: Answer) -> str | None:

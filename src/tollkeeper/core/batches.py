@@ -16,16 +16,13 @@ from tollkeeper.core.evm import (
     SIGNATURE_LENGTH,
     Authorization,
     keccak256,
-    selector,
     transfer_calldata,
 )
+from tollkeeper.core.multicall import InnerCall, encode_aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Multicall3 stands at the same address with the same code on nearly every network; other code there is not used.
-MULTICALL_ADDRESS: Final = "0xca11bde05977b3631167028862be2a173976ca11"
-MULTICALL_CODE_HASH: Final = "0xd5c15df687b16f2ff992fc8d767b4216323184a2bbc6ee2f9c398c318e770891"
 # The deterministic deployment proxy: CREATE2 of whatever follows a salt of 32 bytes.
 DEPLOYER_ADDRESS: Final = "0x4e59b44847b379578588920ca78fbf26c0b4956c"
 DEPLOYER_CODE_HASH: Final = "0x2fa86add0aed31f33a762c9d88e807c475bd51d0f52bd0955754b2608f7e4989"
@@ -42,7 +39,6 @@ _RESERVE_GAS: Final = 12_000
 _HEAD_SIZE_BYTES: Final = 24
 _ITEM_SIZE_BYTES: Final = 155
 _CALL_SIZE_BYTES: Final = 4 + 9 * 32
-SELECTOR_AGGREGATE: Final = selector(b"aggregate3((address,bool,bytes)[])")
 
 
 class Via(Enum):
@@ -150,13 +146,8 @@ _AGGREGATE_ITEM_SIZE_BYTES: Final = 5 * 32 + _CALL_SIZE_BYTES + -_CALL_SIZE_BYTE
 
 
 def _aggregate(asset: str, transfers: Sequence[SignedTransfer]) -> bytes:
-    count = len(transfers)
-    body_size = _AGGREGATE_ITEM_SIZE_BYTES - 32
-    starts = b"".join(_word(count * 32 + index * body_size) for index in range(count))
-    target = bytes(12) + bytes.fromhex(asset[2:]) + _word(1) + _word(3 * 32) + _word(_CALL_SIZE_BYTES)
-    padding = bytes(-_CALL_SIZE_BYTES % 32)
-    bodies = (target + transfer_calldata(one.authorization, one.signature) + padding for one in transfers)
-    return SELECTOR_AGGREGATE + _word(32) + _word(count) + starts + b"".join(bodies)
+    calls = [InnerCall(asset, transfer_calldata(one.authorization, one.signature), may_fail=True) for one in transfers]
+    return encode_aggregate(calls)
 
 
 def _aggregated(data: bytes) -> tuple[str, list[SignedTransfer]]:
@@ -182,7 +173,3 @@ def _called(data: bytes) -> SignedTransfer:
         nonce="0x" + nonce.hex(),
     )
     return SignedTransfer(authorization, r + s + v[31:])
-
-
-def _word(number: int) -> bytes:
-    return number.to_bytes(32, "big")

@@ -40,7 +40,7 @@ ZERO_ADDRESS: Final = "0x" + 40 * "0"
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 SIGNATURE_LENGTH: Final = 65
 # The last word of a signature that says how to deploy the wallet that made it (ERC-6492).
-_COUNTERFACTUAL_MARK: Final = bytes.fromhex("6492" * 16)
+COUNTERFACTUAL_MARK: Final = bytes.fromhex("6492" * 16)
 _PADDING: Final = "00" * 12  # before an address, which a word holds at its end
 
 TRANSFER_TYPEHASH: Final = keccak256(
@@ -221,7 +221,7 @@ def _bytes_tail(data: bytes) -> bytes:
 
 def is_counterfactual_signature(signature: bytes) -> bool:
     """Is this the signature of a wallet that is not deployed yet (ERC-6492)?"""
-    return signature.endswith(_COUNTERFACTUAL_MARK)
+    return signature.endswith(COUNTERFACTUAL_MARK)
 
 
 def wallet_signature_calldata(digest: bytes, signature: bytes) -> bytes:

@@ -51,10 +51,21 @@ def shows_transfer(logs: Sequence[Log], transfer: Transfer) -> bool:
     moves = [index for index, log in enumerate(events) if log.topics == moved and int(log.data, 16) == transfer.value]
     if len(uses) != 1:
         return False
-    if sum(log.topics[0] == AUTHORIZATION_USED_TOPIC for log in events) == 1:
-        return len(moves) == 1
+    of_uses = [index for index, log in enumerate(events) if log.topics[0] == AUTHORIZATION_USED_TOPIC]
+    if len(of_uses) == 1 and len(moves) == 1:
+        return True
+    if all(_is_followed(events, index) for index in of_uses):
+        # A token that writes the use first, as USDC does. A payer's wallet that is deployed in the same transaction may
+        # move money besides, before and after: that belongs to no use.
+        return uses[0] + 1 in moves
     # The first two events belong together, and so on; which of the two a token writes first is its own affair.
     return uses[0] ^ 1 in moves and len(events) % 2 == 0
+
+
+def _is_followed(events: Sequence[Log], index: int) -> bool:
+    """Is a use followed at once by a transfer of its payer?"""
+    behind = events[index + 1 : index + 2]
+    return any(log.topics[:2] == (TRANSFER_TOPIC, events[index].topics[1]) for log in behind)
 
 
 def _topic(address: str) -> str:

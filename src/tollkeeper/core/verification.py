@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from tollkeeper.core.counterfactual import unwrap
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.evm import (
     authorization_digest,
@@ -24,7 +25,7 @@ from tollkeeper.core.networks import ALIASES, Family, Network
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, PaymentKey, Requirements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 class Reason(StrEnum):
@@ -122,8 +123,9 @@ class EvmAsset:
 class ChainFacts:
     """What a node said about one authorization.
 
-    `wallet_accepts`: what the payer's own code says of the signature (ERC-1271); None where the payer has no code, so
-    that its key decides, as in the token. `revert` is the reason of a failed simulation, None when it passed.
+    `wallet_accepts`: what the payer's own code says of the signature (ERC-1271), also code that the settlement would
+    deploy first; None where the payer has no code, so that its key decides, as in the token. `revert` is the reason of
+    a failed simulation, None when it passed.
     """
 
     asset_has_code: bool
@@ -243,11 +245,17 @@ def time_checks(payload: EvmPayload, now_seconds: int) -> Iterator[Check]:
     )
 
 
-def deployed_check(payload: EvmPayload) -> Check:
-    """Is the payer there to be asked? A wallet that its signature would deploy first (ERC-6492) is refused."""
-    is_counterfactual = is_counterfactual_signature(payload.signature)
-    found = "an ERC-6492 signature" if is_counterfactual else "deployed"
-    return Check("deployed", not is_counterfactual, Reason.COUNTERFACTUAL, "deployed", found)
+def deployed_check(payload: EvmPayload, factories: Collection[str]) -> Check:
+    """Is the payer there to be asked, or deployed by one of these factories, as its signature says (ERC-6492)?"""
+    if not is_counterfactual_signature(payload.signature):
+        return Check("deployed", ok=True, reason=Reason.COUNTERFACTUAL, expected="deployed", actual="deployed")
+    expected = {"factories": sorted(factories)} if factories else "deployed"
+    try:
+        factory = unwrap(payload.signature).factory
+    except ValueError as error:
+        return Check("deployed", ok=False, reason=Reason.COUNTERFACTUAL, expected=expected, actual=str(error))
+    found = f"an ERC-6492 signature that names the factory {factory}"
+    return Check("deployed", factory in factories, Reason.COUNTERFACTUAL, expected, found)
 
 
 def signature_check(payload: EvmPayload, asset: EvmAsset) -> Check:

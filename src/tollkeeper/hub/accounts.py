@@ -92,7 +92,7 @@ class Account:
         yield from requirement_checks(asked.payment, asked.requirements, self._asset)
         if now_seconds is not None:
             yield from time_checks(payload, now_seconds)
-        yield deployed_check(payload)
+        yield deployed_check(payload, self.company.factories)
 
     async def signed(self, payment: Payment) -> Check:
         """The last rule that no simulation judges: did the payer sign? Raises: UNAVAILABLE."""
@@ -114,7 +114,7 @@ class Account:
         if asked.recipient is not None:
             is_signed = asked.recipient == authorization.pay_to
             yield Check("recipient", is_signed, Reason.RECIPIENT, authorization.pay_to, asked.recipient)
-        yield deployed_check(payload)
+        yield deployed_check(payload, self.company.factories)
 
     def own_requirements(self, asked: TransferAsked) -> Requirements:
         """The requirements that a transfer meets: its own terms."""
@@ -130,6 +130,8 @@ class Account:
     async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:
         """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE."""
         payload, asset = _authorized(asked.payment), self._asset
+        if not deployed_check(payload, self.company.factories).ok:
+            return []  # asking its wallet, or the token about it, would be to call whatever the signature names
         by_key = signature_check(payload, asset)
         try:
             facts, block = await self.chain.state(payload, asset, self.caller, is_signed_by_key=by_key.ok)
@@ -152,6 +154,15 @@ class Account:
         """The payment's identity, and what is to be carried out."""
         payload = _authorized(payment)
         return payment_key(self._asset, payload), payload
+
+    @property
+    def missing_factories(self) -> list[str]:
+        """What the operator listed to deploy payers' wallets, and that cannot be used."""
+        return [] if self.chain.asset is None else self.company.missing_factories
+
+    async def ready(self, payload: EvmPayload) -> EvmPayload:
+        """What is to be carried out, as it is to be carried out now. Raises: RpcUnavailable."""
+        return await self.chain.ready(payload)
 
     async def look_around(self) -> None:
         """Looks for what the open network offers beyond what settling needs. Raises: RpcUnavailable."""

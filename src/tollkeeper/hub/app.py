@@ -162,6 +162,11 @@ class Hub:
             for relayer in account.signers.relayers
             if relayer.purse.is_empty
         ]
+        told += [
+            f"{name}: there is no contract at the wallet factory {factory}, or no Multicall3"
+            for name, account in self.accounts.items()
+            for factory in account.missing_factories
+        ]
         aside = self.completer.set_aside.items()  # of all networks
         return told + [f"{name}: {count} settlements cannot be worked on" for name, count in aside]
 
@@ -206,6 +211,8 @@ class Hub:
                     max_fee_per_gas_max=config.max_fee_per_gas_wei,
                     own=signer.address,
                     carriers=company.allowed,
+                    factories=frozenset(config.wallet_factories),
+                    deploy_gas_max=config.deploy_gas_limit,
                 ),
                 Purse(name, signer.address, config.gas_limit, self.metrics),
             )

@@ -1,9 +1,11 @@
-"""Settlements that share a transaction: through which contract, who may come along, and what is called (contract 5.2).
+"""What a settlement's transaction calls, and which settlements share one (contract 5.2).
 
-A network's carrier is looked up when the network is opened and again and again after that: a contract is used while
-its code is the right one. Accounts that have code go alone, and whether they have is asked right before signing: to
-judge their signature the token calls them, and what they burn is taken from everybody in the transaction where the
-contract does not bound it. When settlements go together is `gathering`'s.
+One that goes alone calls the token, or for a payer whose wallet is not deployed yet Multicall3, which calls a factory
+that the operator listed and then the token (ERC-6492). A network's carrier is looked up when the network is opened
+and again and again after that: a contract is used while its code is the right one. Accounts that have code go alone,
+and whether they have is asked right before signing: to judge their signature the token calls them, and what they burn
+is taken from everybody in the transaction where the contract does not bound it. When settlements go together is
+`gathering`'s.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tollkeeper.chains.batcher import NO_CODE, Carrier, allowed_carriers, find_carrier, read_codes
+from tollkeeper.chains.batcher import NO_CODE, Carrier, allowed_carriers, code_hash, find_carrier, read_codes
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.batches import SignedTransfer, batch_gas, encode_batch, may_be_batched
-from tollkeeper.core.evm import Transaction, transfer_calldata
+from tollkeeper.core.counterfactual import settling_call
+from tollkeeper.core.evm import Transaction, is_counterfactual_signature
+from tollkeeper.core.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,21 +54,39 @@ class Called:
 
 
 class Company:
-    """Of one network. `carrier` is None while its settlements go alone."""
+    """Of one network. `carrier` is None while its settlements go alone; `factories` may be called now."""
 
     def __init__(self, config: EvmConfig) -> None:
+        self._config = config
         self._network = config.network.name
-        self._gas_limit = config.gas_limit
+        self.factories: frozenset[str] = frozenset()
         self.allowed = allowed_carriers(config.batcher) if config.batch_queue_depth else ()
         self.carrier: Carrier | None = None
 
     async def look(self, chain: EvmChain) -> None:
-        """Finds the carrier, or that there is none any more. Raises: RpcUnavailable."""
+        """Finds the carrier and the factories, or that there are none any more. Raises: RpcUnavailable."""
+        self.factories = await self._present(chain)
         found = await find_carrier(chain.rpc.ask, self.allowed) if self.allowed else None
         if found != self.carrier:
             told = {"network": self._network, "contract": found.address if found else None}
             _LOG.info("settlements_share_transactions" if found else "settlements_go_alone", **told)
         self.carrier = found
+
+    async def _present(self, chain: EvmChain) -> frozenset[str]:
+        """The listed factories that are contracts, where the one that calls them is there. Raises: RpcUnavailable."""
+        listed = self._config.wallet_factories
+        if not listed:
+            return frozenset()
+        caller, *codes = await read_codes(chain.rpc.ask, [MULTICALL_ADDRESS, *listed])
+        is_callable = code_hash(caller) == MULTICALL_CODE_HASH
+        return frozenset(
+            factory for factory, code in zip(listed, codes, strict=True) if is_callable and code != NO_CODE
+        )
+
+    @property
+    def missing_factories(self) -> list[str]:
+        """The listed factories that were not found when somebody looked last."""
+        return [factory for factory in self._config.wallet_factories if factory not in self.factories]
 
     def takes(self, payload: EvmPayload) -> bool:
         """Might this payment share a transaction?"""
@@ -81,17 +103,22 @@ class Company:
         return [payload.authorization.payer in plain for payload in payloads]
 
     def call(self, carrier: Carrier | None, asset: str, payloads: Sequence[EvmPayload]) -> Called:
-        """One call that carries out all of these transfers; for a single one, or without a carrier, the token's own."""
+        """One call that carries out all of these transfers; for a single one, or without a carrier, the token's own.
+
+        Raises: ValueError for a signature that ends as ERC-6492's does and is none.
+        """
         if len(payloads) == 1 or carrier is None:
             (payload,) = payloads
-            return Called(asset, transfer_calldata(payload.authorization, payload.signature), self._gas_limit)
+            call = settling_call(asset, payload.authorization, payload.signature)
+            return Called(call.to, call.data, self._config.gas_of(deploys=call.deploys))
         data = encode_batch(carrier.via, asset, [_signed(payload) for payload in payloads])
         return Called(carrier.address, data, batch_gas(carrier.via, len(payloads)))
 
-    def gas_of_each(self, carrier: Carrier | None, count: int) -> int:
-        """What each of so many in one transaction counts in the hour's budget."""
+    def gas_of_each(self, carrier: Carrier | None, payloads: Sequence[EvmPayload]) -> int:
+        """What each of these in one transaction counts in the hour's budget."""
+        count = len(payloads)
         if count == 1 or carrier is None:
-            return self._gas_limit
+            return self._config.gas_of(deploys=is_counterfactual_signature(payloads[0].signature))
         return -(-batch_gas(carrier.via, count) // count)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tollkeeper.core.counterfactual import read_settling_call
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.core.transactions import State
@@ -62,7 +63,15 @@ class SecondTry:
 
 
 def _is_alone(raw: RawTransaction, row: Settlement) -> bool:
-    return read_signed(raw.raw).transaction.to == row.key.asset
+    """Did that transaction carry nobody else's transfer? Its payer's deployment before it is the payer's own doing."""
+    transaction = read_signed(raw.raw).transaction
+    if transaction.to == row.key.asset:
+        return True
+    try:
+        read_settling_call(transaction.data)
+    except ValueError:
+        return False
+    return True
 
 
 def _payload(row: Settlement) -> EvmPayload | None:

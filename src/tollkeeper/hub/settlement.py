@@ -8,6 +8,7 @@ signature and raw transaction in one commit, then send. Nothing is written for a
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
@@ -200,6 +201,7 @@ class Settlements:
 
     async def _attempt(self, order: Order, known: Settlement | None) -> Outcome:
         try:
+            order = replace(order, payload=await order.account.ready(order.payload))
             reason, fees = await self._simulate(order)
             if reason is not None:
                 return await self._refused(order, known, reason)

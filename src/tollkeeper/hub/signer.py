@@ -1,8 +1,9 @@
 """The hub's own account, which pays the gas, and the policy that bounds what it signs (security A-24, A-26).
 
 The key lives in one object that shows only its address and signs only what the policy allows: a
-transferWithAuthorization to an allowed token, a batch of them through a contract that carries batches, or a transfer of
-nothing to itself, without value, on one chain, under a gas and a fee cap. Nonces and sending are not its business.
+transferWithAuthorization to an allowed token, alone or behind a call of an allowed factory, a batch of them through a
+contract that carries batches, or a transfer of nothing to itself, without value, on one chain, under a gas and a fee
+cap. Nonces and sending are not its business.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from tollkeeper.core.batches import batch_gas, decode_batch
+from tollkeeper.core.counterfactual import read_settling_call
 from tollkeeper.core.evm import (
     SECP256K1_ORDER,
     SELECTOR_TRANSFER,
@@ -19,6 +21,7 @@ from tollkeeper.core.evm import (
     address_of_key,
     sign_transaction,
 )
+from tollkeeper.core.multicall import MULTICALL_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +48,8 @@ class Policy(Protocol):
 class SignerPolicy:
     """What may be signed on one network. Fees are wei per gas; `own` is the signer, who may send itself nothing.
 
-    `gas_max` bounds a settlement that goes alone; a batch has exactly the gas that its items come to.
+    `gas_max` bounds a settlement that goes alone, `deploy_gas_max` what is added for one that deploys its payer's
+    wallet by one of `factories`; a batch has exactly the gas that its items come to.
     """
 
     chain_id: int
@@ -54,25 +58,39 @@ class SignerPolicy:
     max_fee_per_gas_max: int
     own: str = ""
     carriers: tuple[Carrier, ...] = ()
+    factories: frozenset[str] = frozenset()
+    deploy_gas_max: int = 0
 
     def check(self, transaction: Transaction) -> None:
         """Raises: PolicyError, naming the rule, for all but the bounded transactions."""
         frees_nonce = bool(self.own) and transaction.to == self.own and not transaction.data
-        batch = self._gas_of_batch(transaction)
-        is_known = frees_nonce or batch is not None or transaction.to in self.assets
+        gas_of_calls = self._gas_of_batch(transaction)
+        if gas_of_calls is None and self._deploys(transaction):
+            gas_of_calls = self.gas_max + self.deploy_gas_max
+        is_known = frees_nonce or gas_of_calls is not None or transaction.to in self.assets
         rules = (
             (transaction.chain_id == self.chain_id, "the chain id"),
             (is_known, "the receiving contract"),
             (transaction.value == 0, "a value above zero"),
-            (0 < transaction.gas <= (batch or self.gas_max), "the gas limit"),
+            (0 < transaction.gas <= (gas_of_calls or self.gas_max), "the gas limit"),
             (0 <= transaction.max_fee_per_gas <= self.max_fee_per_gas_max, "the fee per gas"),
             (0 <= transaction.max_priority_fee_per_gas <= transaction.max_fee_per_gas, "the tip"),
-            (frees_nonce or batch is not None or _is_transfer(transaction.data), "the call"),
+            (frees_nonce or gas_of_calls is not None or _is_transfer(transaction.data), "the call"),
         )
         for is_kept, name in rules:
             if not is_kept:
                 msg = f"the signer policy forbids {name} of this transaction"
                 raise PolicyError(msg)
+
+    def _deploys(self, transaction: Transaction) -> bool:
+        """Is it one call of an allowed factory and then one transfer of an allowed token, through Multicall3?"""
+        if transaction.to != MULTICALL_ADDRESS or not self.factories:
+            return False
+        try:
+            factory, asset, transfer = read_settling_call(transaction.data)
+        except ValueError:
+            return False
+        return factory in self.factories and asset in self.assets and _is_transfer(transfer)
 
     def _gas_of_batch(self, transaction: Transaction) -> int | None:
         """The gas of a batch of transfers of an allowed token through an allowed contract; None for anything else."""

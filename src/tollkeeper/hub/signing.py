@@ -130,7 +130,9 @@ class Signing:
 
     async def _together(self, account: Account, party: Sequence[_Ready], carrier: Carrier | None) -> list[Signed]:
         """One transaction for all of them that are won. Raises: UNAVAILABLE, StorageError."""
-        relayer = account.signers.pick(len(party))
+        gas = account.company.gas_of_each(carrier, [ready.order.payload for ready in party])
+        # Money is counted in settlements: one that deploys its payer's wallet costs as much as several.
+        relayer = account.signers.pick(len(party) * -(-gas // account.chain.config.gas_limit))
         fees = max((ready.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
         payloads = {ready.row_id: ready.order.payload for ready in party}
 
@@ -138,7 +140,6 @@ class Signing:
             called = account.company.call(carrier, won[0].key.asset, [payloads[new.id] for new in won])
             return relayer.signer.sign(called.transaction(relayer.policy.chain_id, nonce, fees), relayer.policy)
 
-        gas = account.company.gas_of_each(carrier, len(party))
         wishes = [self._wish(ready.order, ready.known, ready.row_id, relayer.signer.address, gas) for ready in party]
         relayer.in_flight += len(party)
         try:

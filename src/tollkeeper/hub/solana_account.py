@@ -158,6 +158,15 @@ class SolanaAccount:
         transfer = read_transfer(_of(payment))
         return payment_key(self.asset, transfer), transfer
 
+    @property
+    def missing_factories(self) -> list[str]:
+        """None: a wallet has no code here."""
+        return []
+
+    async def ready(self, payload: SolanaTransfer) -> SolanaTransfer:
+        """What is to be carried out: the transaction as it is."""
+        return payload
+
     async def look_around(self) -> None:
         """There is nothing: a transaction carries one payment."""
 

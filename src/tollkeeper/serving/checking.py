@@ -91,6 +91,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
             ("gas_limit", str(settings.gas.gas_limit)),
             ("gas_budget_per_hour", str(settings.gas.budget_per_hour)),
+            ("deploy_gas_limit", str(settings.gas.deploy_gas_limit)),
             ("batch_queue_depth", str(settings.batching.queue_depth)),
             ("batch_items_max", str(settings.batching.items_max)),
             ("signer_key", ", ".join(signers) or _NOT_SET),
@@ -143,11 +144,13 @@ def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:
         (f"{section}.asset", shown_address(network.network.usdc.address)),
     ]
     batcher = None if network.batcher is None else checksum_address(network.batcher)
+    factories = ", ".join(map(checksum_address, network.wallet_factories)) or None
     named = (
         ("asset_name", network.asset_name),
         ("asset_version", network.asset_version),
         ("batcher", batcher),
         ("token_2022", "true" if network.is_token_2022 else None),
+        ("wallet_factories", factories),
     )
     return values + [(f"{section}.{name}", value) for name, value in named if value is not None]
 
@@ -184,6 +187,9 @@ def _warnings(settings: Settings) -> list[Finding]:
         warnings.append(Finding("allow_private_targets", "it is true", "gates can sell what only your network may see"))
     if public and settings.anonymous_paygates is AnonymousPaygates.MANAGE:
         warnings.append(Finding("anonymous_paygates", "it is manage", "anyone can change gates that have no owner"))
+    if any(network.wallet_factories for network in settings.networks.values()):
+        name, problem = "wallet_factories", "strangers' wallets are deployed with the hub's gas money"
+        warnings.append(Finding(name, problem, "list only factories that you trust to deploy wallets and nothing else"))
     mixed = {network.network.is_test for network in settings.networks.values()}
     if len(mixed) > 1:
         warnings.append(Finding("networks", "play money and real money are both enabled", "run them apart"))

@@ -78,6 +78,8 @@ default_network = "{network}"
 # max_fee_per_gas_wei = 50000000000
 # gas_limit = 150000
 # gas_budget_per_hour = 6000000000
+# On top of gas_limit, where a factory deploys the payer's wallet first.
+# deploy_gas_limit = 500000
 
 # The same on Solana: compute units of one settlement, micro-lamports per unit, lamports that may be signed in an hour.
 # compute_limit_max = 400000
@@ -102,7 +104,8 @@ signer_key_file = "keys/signer.key"
 
 # A section enables a network. rpc_url: a JSON-RPC node of it. The token is the network's USDC unless asset names
 # another; its EIP-712 name and version are read from the chain. batcher: where `tollkeeper contracts deploy` put it, if
-# that said so.
+# that said so. wallet_factories = ["0x..."]: contracts that the hub may call to deploy a payer's wallet with its first
+# payment (ERC-6492); none: such payments are refused.
 [networks.{network}]
 {rpc_url}
 """

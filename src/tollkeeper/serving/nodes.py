@@ -36,6 +36,8 @@ def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         batcher=network.batcher or "",
         batch_queue_depth=settings.batching.queue_depth,
         batch_items_max=settings.batching.items_max,
+        wallet_factories=network.wallet_factories,
+        deploy_gas_limit=settings.gas.deploy_gas_limit,
     )
 
 

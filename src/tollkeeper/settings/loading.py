@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core import configuration as text_of
 from tollkeeper.core.base58 import parse_key
-from tollkeeper.core.batches import ITEMS_MAX
+from tollkeeper.core.batches import DEPLOYER_ADDRESS, ITEMS_MAX
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
 from tollkeeper.core.limits import REQUEST_LOG_DAYS
+from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.settling import Depths
@@ -177,6 +178,7 @@ def _gas(sources: Sources) -> GasCaps:
         sources.take("max_fee_per_gas_wei", text_of.whole_number(1, 10**15), default.max_fee_per_gas_wei),
         sources.take("gas_limit", text_of.whole_number(50_000, 10_000_000), default.gas_limit),
         sources.take("gas_budget_per_hour", text_of.whole_number(50_000, 10**15), default.budget_per_hour),
+        sources.take("deploy_gas_limit", text_of.whole_number(50_000, 10_000_000), default.deploy_gas_limit),
     )
 
 
@@ -261,6 +263,7 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
                 sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
                 sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
                 sources.optional(network_setting("batcher", name), _address),
+                _factories(sources, name, asset),
             )
         if urls or name in sources.sections:
             networks[name] = settings
@@ -271,6 +274,15 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
             Finding("networks", "no network is enabled", "set rpc_url in a section such as [networks.base-sepolia]")
         )
     return networks
+
+
+def _factories(sources: Sources, network: str, asset: str) -> tuple[str, ...]:
+    """Whom the hub calls to deploy a payer's wallet: contracts that do nothing else, so never the token."""
+    setting = network_setting("wallet_factories", network)
+    factories = sources.several(setting, _address)
+    if {asset, MULTICALL_ADDRESS, DEPLOYER_ADDRESS} & set(factories):
+        sources.report(setting, "it names a contract that is no wallet factory", "name contracts that deploy wallets")
+    return tuple(dict.fromkeys(factories))
 
 
 def _default_network(sources: Sources, role: Role, networks: Mapping[str, NetworkSettings]) -> Network | None:

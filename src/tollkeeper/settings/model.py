@@ -62,6 +62,7 @@ class NetworkSettings:
     asset_version: str | None = None
     batcher: str | None = None  # where our batcher is, if not at its usual place
     is_token_2022: bool = False  # on Solana: the asset belongs to the program Token-2022
+    wallet_factories: tuple[str, ...] = ()  # whom we call to deploy a payer's wallet
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class GasCaps:
     max_fee_per_gas_wei: int = 50_000_000_000
     gas_limit: int = 150_000
     budget_per_hour: int = 6_000_000_000
+    deploy_gas_limit: int = 500_000  # on top of gas_limit, where a payer's wallet is deployed first
 
 
 @dataclass(frozen=True, slots=True)
