@@ -263,7 +263,7 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
                 sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
                 sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
                 sources.optional(network_setting("batcher", name), _address),
-                _factories(sources, name, asset),
+                wallet_factories=_factories(sources, name, asset),
             )
         if urls or name in sources.sections:
             networks[name] = settings
