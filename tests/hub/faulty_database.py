@@ -57,9 +57,17 @@ class FaultyDatabase:
 
     async def read(self, statement: Statement) -> list[Row]:
         """As the real one, but for the fault."""
-        name = sys._getframe(1).f_code.co_name  # noqa: SLF001 - who awaits this
+        return await self._read(statement, sys._getframe(1).f_code.co_name, self.real.read)  # noqa: SLF001 - who awaits this
+
+    async def read_short(self, statement: Statement) -> list[Row]:
+        """As the real one, but for the fault."""
+        return await self._read(statement, sys._getframe(1).f_code.co_name, self.real.read_short)  # noqa: SLF001
+
+    async def _read(
+        self, statement: Statement, name: str, real: Callable[[Statement], Awaitable[list[Row]]]
+    ) -> list[Row]:
         await self._befall(name, Moment.BEFORE)
-        rows = await self.real.read(statement)
+        rows = await real(statement)
         await self._befall(name, Moment.AFTER)
         return rows
 

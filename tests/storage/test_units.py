@@ -274,6 +274,25 @@ async def test_reading_goes_on_while_a_unit_runs_and_sees_committed_state_only(d
     assert await ids(database) == [1, 2]
 
 
+async def test_a_short_read_sees_every_answered_unit_and_cannot_write(database: SqliteDatabase) -> None:
+    entered, gate = threading.Event(), threading.Event()
+    await database.run_short(note(1, "one"))
+    holding = asyncio.create_task(database.run(hold(entered, gate)))
+    assert await asyncio.to_thread(entered.wait, 10)
+    assert [row["id"] for row in await database.read_short(ALL_NOTES)] == [1]  # waits for no unit under way
+    with pytest.raises(StatementError):
+        await database.read_short(Statement("DELETE FROM notes"))
+    gate.set()
+    await holding
+
+
+async def test_a_closed_database_refuses_short_reads(tmp_path: Path) -> None:
+    database = open_sqlite(tmp_path / "db", SCHEMA, migrate=True)
+    await database.close()
+    with pytest.raises(StorageError):
+        await database.read_short(ALL_NOTES)
+
+
 @pytest.mark.parametrize(
     "statement", ["INSERT INTO notes (id, text) VALUES (1, 'x') RETURNING id", "DELETE FROM notes", "DROP TABLE notes"]
 )

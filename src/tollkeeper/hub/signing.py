@@ -143,7 +143,8 @@ class Signing:
         wishes = [self._wish(ready.order, ready.known, ready.row_id, relayer.signer.address, gas) for ready in party]
         relayer.in_flight += len(party)
         try:
-            claims = await self._database.run(claim_and_sign(wishes, sign, account.gas.budget()))
+            run = self._database.run_short if len(wishes) == 1 else self._database.run
+            claims = await run(claim_and_sign(wishes, sign, account.gas.budget()))
         except BaseException:
             relayer.in_flight -= len(party)
             raise

@@ -81,6 +81,9 @@ class Database(Protocol):
         Raises: StorageError; StatementError for SQL that is wrong or would write.
         """
 
+    async def read_short(self, statement: Statement) -> list[Row]:
+        """As `read`, for a look-up of a few rows by their key: the loop may be blocked for it."""
+
     async def run(self, unit: Unit[T]) -> T:
         """Drive `unit` in one transaction and return its result once that is durable.
 

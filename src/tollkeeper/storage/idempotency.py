@@ -37,7 +37,7 @@ class KnownKey:
 
 async def find_key(database: Database, key: str) -> KnownKey | None:
     """What an idempotency key is bound to."""
-    rows = await database.read(_QUERIES.find_key(key=key))
+    rows = await database.read_short(_QUERIES.find_key(key=key))
     if not rows:
         return None
     row = rows[0]

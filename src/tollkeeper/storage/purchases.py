@@ -359,7 +359,7 @@ class Purchases:
 
     async def by_id(self, purchase_id: str) -> Purchase | None:
         """One purchase."""
-        rows = await self._database.read(_Q.purchase_by_id(id=purchase_id))
+        rows = await self._database.read_short(_Q.purchase_by_id(id=purchase_id))
         return purchase_from(rows[0]) if rows else None
 
     async def by_payment(self, key: PaymentKey) -> Purchase | None:

@@ -139,6 +139,10 @@ class RemoteDatabase:
             return list(answer.rows)
         raise _error_of(answer)
 
+    async def read_short(self, statement: Statement) -> list[Row]:
+        """See `Database.read_short`."""
+        return await self.read(statement)
+
     async def run(self, unit: Unit[T]) -> T:
         """See `Database.run`. The ledger process's writer is this unit's until it ends."""
         task = self._task(self._drive(self._open_line(), unit))

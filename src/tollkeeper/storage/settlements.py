@@ -215,7 +215,7 @@ async def count_set_aside(database: Database, failures: int) -> dict[str, int]:
 
 async def find_settlement(database: Database, key: PaymentKey) -> Settlement | None:
     """The settlement of a payment."""
-    return _first(await database.read(find_statement(key)))
+    return _first(await database.read_short(find_statement(key)))
 
 
 async def find_payment(database: Database, network: str, payer: str, nonce: str) -> Settlement | None:
@@ -230,7 +230,7 @@ async def find_named(database: Database, network: str, name: str) -> Settlement 
 
 async def read_settlement(database: Database, settlement_id: str) -> Settlement | None:
     """The settlement of that id."""
-    return _first(await database.read(_QUERIES.read_settlement(id=settlement_id)))
+    return _first(await database.read_short(_QUERIES.read_settlement(id=settlement_id)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> Sql
     try:
         writer = _open_writer(path, _allowed(path, known, migrate=migrate))
         try:
-            return SqliteDatabase(writer, connect_reader(path), connect_reader(path), lock)
+            return SqliteDatabase(writer, connect_reader(path), connect_reader(path), connect_reader(path), lock)
         except BaseException:
             writer.close()
             raise
