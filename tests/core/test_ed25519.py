@@ -9,7 +9,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
-from tollkeeper.core.ed25519 import is_on_curve, public_key, sign, verify
+from tollkeeper.core.ed25519 import by_openssl, dalek, is_on_curve, public_key, sign, verify
 
 P = 2**255 - 19
 ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -48,6 +48,14 @@ def test_keys_and_signatures_are_those_of_solders(seed: bytes, message: bytes) -
     assert public_key(seed) == bytes(pair.pubkey())
     assert sign(seed, message) == bytes(pair.sign_message(message))
     assert verify(public_key(seed), sign(seed, message), message)
+
+
+@given(st.binary(min_size=32, max_size=32), st.binary(max_size=300), st.integers(0, 511), st.booleans())
+def test_every_library_says_the_same(seed: bytes, message: bytes, bit: int, is_changed: bool) -> None:  # noqa: FBT001
+    signature = bytearray(sign(seed, message))
+    signature[bit // 8] ^= is_changed << bit % 8
+    for library in (by_openssl, dalek()):
+        assert library(public_key(seed), bytes(signature), message) is not is_changed
 
 
 @pytest.mark.parametrize("bit", range(512))

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.payments import AUTHORIZATION, REQUIREMENTS, signed_payment
+from tests.core.solana_payments import REQUIREMENTS as SOLANA_REQUIREMENTS
+from tests.core.solana_payments import Draft
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.plain_request import read_plain_request
 from tollkeeper.core.strict_json import parse_json
@@ -24,6 +26,7 @@ from tollkeeper.core.wire import (
 )
 
 Body = dict[str, Any]
+SOLANA: Final = Draft().payload()
 
 
 def request(**changes: Any) -> Body:
@@ -33,6 +36,20 @@ def request(**changes: Any) -> Body:
         "paymentPayload": payment_body(signed_payment()),
         "paymentRequirements": requirements_body(REQUIREMENTS),
     }
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        place = body
+        for parent in parents:
+            place = place[parent]
+        place[name] = value
+    return body
+
+
+def on_solana(**changes: Any) -> Body:
+    """The same of a payment on Solana."""
+    body = request(**changes)
+    body["paymentPayload"]["payload"] = {"transaction": SOLANA.transaction}
+    body["paymentRequirements"] |= requirements_body(SOLANA_REQUIREMENTS)
     for path, value in changes.items():
         *parents, name = path.split("__")
         place = body
@@ -59,6 +76,9 @@ def compact(body: Body) -> bytes:
     "body",
     [
         request(),
+        on_solana(),
+        on_solana(paymentRequirements__extra={}, paymentPayload__payload__transaction="a" * 2046 + "=="),
+        on_solana(paymentRequirements__resource=":::", paymentPayload__payload__transaction="A="),
         request(paymentRequirements__extra={}),
         request(paymentRequirements__resource=":::", paymentRequirements__extra={"a:b": "{c}:[d]", ":": ""}),
         request(paymentRequirements__description="\u00e9\U0001f600"),
@@ -86,6 +106,16 @@ LEFT: Final = [
     compact(request(x402Version=True)),
     compact(request()).replace(b'"x402Version":1', b'"x402Version":1.0'),
     compact(request(paymentPayload__payload={"transaction": "AQ=="})),
+    compact(request(paymentPayload__payload={})),
+    compact(on_solana(paymentPayload__payload={"transaction": "AQ==", "signature": "0x12"})),
+    compact(on_solana(paymentPayload__payload__transaction="")),
+    compact(on_solana(paymentPayload__payload__transaction="a" * 2049)),
+    compact(on_solana(paymentPayload__payload__transaction="a" * 2048 + "=")),
+    compact(on_solana(paymentPayload__payload__transaction="a:b")),
+    compact(on_solana(paymentRequirements__payTo="0x" + "1" * 40)),
+    compact(on_solana(paymentRequirements__asset="USDC")),
+    compact(on_solana(paymentRequirements__maxAmountRequired="1.0")),
+    compact(on_solana(paymentRequirements__maxAmountRequired=str(UINT256_MAX + 1))),
     compact(request(paymentPayload__payload__authorization__validBefore=1_760_000_060)),
     compact(request(paymentPayload__payload__authorization__value="-1")),
     compact(request(paymentPayload__payload__authorization__value=str(UINT256_MAX + 1))),
@@ -127,6 +157,7 @@ PLACES: Final = st.sampled_from(
         ("paymentPayload", "x402Version"),
         ("paymentPayload", "network"),
         ("paymentPayload", "payload", "signature"),
+        ("paymentPayload", "payload", "transaction"),
         *(("paymentPayload", "payload", "authorization", name) for name in ("from", "value", "validBefore", "nonce")),
         *(("paymentRequirements", name) for name in ("asset", "payTo", "maxAmountRequired", "maxTimeoutSeconds")),
         *(("paymentRequirements", name) for name in ("resource", "mimeType", "extra")),
@@ -142,12 +173,14 @@ VALUES: Final = (
 
 
 @given(
-    changes=st.lists(st.tuples(PLACES, VALUES), max_size=3), is_ascii=st.booleans(), indent=st.sampled_from([None, 1])
+    body=st.sampled_from([request, on_solana]).map(lambda make: make()),
+    changes=st.lists(st.tuples(PLACES, VALUES), max_size=3),
+    is_ascii=st.booleans(),
+    indent=st.sampled_from([None, 1]),
 )
 def test_what_the_quick_reader_answers_the_full_one_answers_too(
-    *, changes: list[tuple[tuple[str, ...], object]], is_ascii: bool, indent: int | None
+    *, body: Body, changes: list[tuple[tuple[str, ...], object]], is_ascii: bool, indent: int | None
 ) -> None:
-    body = request()
     for path, value in changes:
         place: Any = body
         for name in path[:-1]:
@@ -164,9 +197,8 @@ def test_what_the_quick_reader_answers_the_full_one_answers_too(
         assert plain is None or plain == full
 
 
-@given(st.integers(0, 2**16), st.binary(max_size=3))
-def test_a_request_with_bytes_put_into_it_is_read_the_same_or_left(at: int, bytes_put: bytes) -> None:
-    data = compact(request())
+@given(st.sampled_from([compact(request()), compact(on_solana())]), st.integers(0, 2**16), st.binary(max_size=3))
+def test_a_request_with_bytes_put_into_it_is_read_the_same_or_left(data: bytes, at: int, bytes_put: bytes) -> None:
     at %= len(data)
     data = data[:at] + bytes_put + data[at:]
     plain = read_plain_request(data)

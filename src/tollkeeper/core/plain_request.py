@@ -16,12 +16,17 @@ from typing import Annotated, Final
 import msgspec
 
 from tollkeeper.core.evm import Authorization
-from tollkeeper.core.wire import UINT256_MAX, EvmPayload, Payment, Requirements
+from tollkeeper.core.wire import UINT256_MAX, EvmPayload, Payment, Requirements, SolanaPayload
 
 _TEXT_MAX: Final = 2048
-_MEMBERS: Final = 25  # of a request, beside those of `extra`
+# Of a request, beside those of `extra`.
+_EVM_MEMBERS: Final = 25
+_SOLANA_MEMBERS: Final = 18
 _VALUES: Final = re.compile(
     r"(?:0x[0-9a-fA-F]{40}\n){4}0x[0-9a-fA-F]{64}\n0x(?:[0-9a-fA-F]{2})+(?:\n[0-9]{1,78}){4}", re.ASCII
+)
+_SOLANA_VALUES: Final = re.compile(
+    r"(?:[1-9A-HJ-NP-Za-km-z]{32,44}\n){2}[A-Za-z0-9+/]{1,2048}={0,2}\n[0-9]{1,78}", re.ASCII
 )
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -40,8 +45,9 @@ class _Authorization(
 
 
 class _Payload(msgspec.Struct, forbid_unknown_fields=True):
-    signature: str
-    authorization: _Authorization
+    signature: str = ""
+    authorization: _Authorization | None = None
+    transaction: str = ""
 
 
 class _Payment(msgspec.Struct, forbid_unknown_fields=True, rename={"version": "x402Version"}):
@@ -87,7 +93,7 @@ _READ: Final = msgspec.json.Decoder(_Request).decode
 
 
 def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
-    """`x402Version`, payment and requirements of an EVM request; None where it has to be read in full."""
+    """`x402Version`, payment and requirements of a request; None where it has to be read in full."""
     if b"\\" in data:
         return None
     try:
@@ -95,7 +101,7 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     payment, requirements = request.payment, request.requirements
-    signature, authorization = payment.payload.signature, payment.payload.authorization
+    authorization = payment.payload.authorization
     texts = (
         payment.scheme,
         payment.network,
@@ -107,17 +113,46 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
         *requirements.extra,
         *requirements.extra.values(),
     )
+    members = _SOLANA_MEMBERS if authorization is None else _EVM_MEMBERS
+    colons = members + len(requirements.extra) + "".join(texts).count(":")
+    if data.count(b":") != colons or max(map(len, texts)) > _TEXT_MAX:
+        return None
+    payload = _solana(payment.payload, requirements) if authorization is None else _evm(request, authorization)
+    amount = int(requirements.amount) if payload is not None else 0
+    if payload is None or amount > UINT256_MAX:
+        return None
+    is_evm = isinstance(payload, EvmPayload)
+    return (
+        request.version,
+        Payment(payment.version, payment.scheme, payment.network, payload),
+        Requirements(
+            requirements.scheme,
+            requirements.network,
+            amount,
+            requirements.asset.lower() if is_evm else requirements.asset,
+            requirements.pay_to.lower() if is_evm else requirements.pay_to,
+            requirements.resource,
+            requirements.description,
+            requirements.mime_type,
+            requirements.max_timeout_seconds,
+            requirements.extra,
+        ),
+    )
+
+
+def _evm(request: _Request, authorization: _Authorization) -> EvmPayload | None:
+    """The payload, where each value of the request is in range, those of the requirements too."""
+    signature, requirements = request.payment.payload.signature, request.requirements
     values = (
         f"{authorization.payer}\n{authorization.pay_to}\n{requirements.pay_to}\n{requirements.asset}\n"
         f"{authorization.nonce}\n{signature}\n"
         f"{authorization.value}\n{authorization.valid_after}\n{authorization.valid_before}\n{requirements.amount}"
     )
-    colons = _MEMBERS + len(requirements.extra) + "".join(texts).count(":")
-    if data.count(b":") != colons or _VALUES.fullmatch(values) is None or max(map(len, texts)) > _TEXT_MAX:
+    if _VALUES.fullmatch(values) is None:
         return None
-    value, amount = int(authorization.value), int(requirements.amount)
+    value = int(authorization.value)
     valid_after, valid_before = int(authorization.valid_after), int(authorization.valid_before)
-    if max(value, amount, valid_after, valid_before) > UINT256_MAX:
+    if max(value, valid_after, valid_before) > UINT256_MAX:
         return None
     signed = Authorization(
         authorization.payer.lower(),
@@ -127,20 +162,13 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
         valid_before,
         authorization.nonce.lower(),
     )
-    payload = EvmPayload(signed, bytes.fromhex(signature[2:]))
-    return (
-        request.version,
-        Payment(payment.version, payment.scheme, payment.network, payload),
-        Requirements(
-            requirements.scheme,
-            requirements.network,
-            amount,
-            requirements.asset.lower(),
-            requirements.pay_to.lower(),
-            requirements.resource,
-            requirements.description,
-            requirements.mime_type,
-            requirements.max_timeout_seconds,
-            requirements.extra,
-        ),
-    )
+    return EvmPayload(signed, bytes.fromhex(signature[2:]))
+
+
+def _solana(payload: _Payload, requirements: _Requirements) -> SolanaPayload | None:
+    """The same of the other family."""
+    transaction = payload.transaction
+    values = f"{requirements.pay_to}\n{requirements.asset}\n{transaction}\n{requirements.amount}"
+    if _SOLANA_VALUES.fullmatch(values) is None or len(transaction) > _TEXT_MAX:
+        return None
+    return SolanaPayload(transaction)

@@ -9,10 +9,10 @@ that were read there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.core import ed25519
-from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.base58 import decode_key, encode_key
 from tollkeeper.core.solana_message import (
     NO_SIGNATURE,
     Instruction,
@@ -47,6 +47,7 @@ INSTRUCTIONS_MAX: Final = 7
 ALREADY_PROCESSED: Final = "AlreadyProcessed"  # a node's word for a message that it has executed
 # What it says where the fee payer has nothing, or not enough, to pay with: that is ours to mend, not the buyer's.
 FEE_PAYER_WITHOUT_MONEY: Final = frozenset({"AccountNotFound", "InsufficientFundsForFee"})
+_COMPUTE_BUDGET: Final = decode_key(COMPUTE_BUDGET_PROGRAM)
 _SIGNERS: Final = 2  # the fee payer and the payer
 _AFTER_TRANSFER: Final = frozenset({MEMO_PROGRAM, LIGHTHOUSE_PROGRAM})
 
@@ -73,8 +74,7 @@ class FeePolicy:
     compute_price_max_micro_lamports: int = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class SolanaTransfer:
+class SolanaTransfer(NamedTuple):
     """What a transaction that kept every rule moves. Addresses in base58, the value in base units."""
 
     payload: SolanaPayload
@@ -120,12 +120,12 @@ def payer_of(payload: SolanaPayload) -> str | None:
 
 def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> Iterator[Check]:
     """What must hold of a transaction whoever is paid by it. It ends at the first rule that the next ones build on."""
-    yield from _checks(payload, asset, policy)
+    return _checks(payload, asset, policy)
 
 
 def payer_checks(payload: SolanaPayload, asset: SolanaAsset) -> Iterator[Check]:
     """The same where somebody else pays the fee and judges what he signs: one transfer, which its payer signed."""
-    yield from _checks(payload, asset, None)
+    return _checks(payload, asset, None)
 
 
 def _checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy | None) -> Iterator[Check]:
@@ -164,11 +164,11 @@ def _fee_payer_checks(message: Message, policy: FeePolicy) -> Iterator[Check]:
 
 def _compute_checks(message: Message, policy: FeePolicy) -> Iterator[Check]:
     first, second = message.instructions[:2]
-    limit = read_compute_unit_limit(first) if _program(message, first) == COMPUTE_BUDGET_PROGRAM else None
+    limit = read_compute_unit_limit(first) if message.accounts[first.program] == _COMPUTE_BUDGET else None
     yield Check("computeLimit", limit is not None, Reason.SVM_COMPUTE_LIMIT, "SetComputeUnitLimit", limit)
     most = policy.compute_limit_max
     yield Check("computeLimitMax", limit is None or limit <= most, Reason.SVM_COMPUTE_LIMIT_HIGH, f"<= {most}", limit)
-    price = read_compute_unit_price(second) if _program(message, second) == COMPUTE_BUDGET_PROGRAM else None
+    price = read_compute_unit_price(second) if message.accounts[second.program] == _COMPUTE_BUDGET else None
     yield Check("computePrice", price is not None, Reason.SVM_COMPUTE_PRICE, "SetComputeUnitPrice", price)
     most = policy.compute_price_max_micro_lamports
     yield Check("computePriceMax", price is None or price <= most, Reason.SVM_COMPUTE_PRICE_HIGH, f"<= {most}", price)

@@ -6,11 +6,10 @@ would refuse to read is refused here; what a transaction may do is decided in `c
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hashlib
-from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
 
@@ -24,8 +23,7 @@ class MalformedTransaction(ValueError):  # noqa: N818 - says what is wrong with 
     """These bytes are no transaction in its one spelling."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(NamedTuple):
     """`program` and each of `accounts` are positions in the message's account keys."""
 
     program: int
@@ -33,8 +31,7 @@ class Instruction:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """What the signers sign: `raw`. `version` is None for a legacy message.
 
     The first `required_signatures` accounts sign; the first of them pays the fee.
@@ -56,8 +53,7 @@ class Message:
         return hashlib.sha256(self.raw).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class SolanaTransaction:
+class SolanaTransaction(NamedTuple):
     """Signatures in the order of the signing accounts, and the message."""
 
     signatures: tuple[bytes, ...]
@@ -74,52 +70,6 @@ class SolanaTransaction:
         return SolanaTransaction(tuple(signatures), self.message)
 
 
-class _Reader:
-    """Takes bytes from the front. Raises: MalformedTransaction where there are not enough."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, size: int) -> bytes:
-        end = self._at + size
-        if end > len(self._data):
-            msg = "the transaction ends early"
-            raise MalformedTransaction(msg)
-        taken = self._data[self._at : end]
-        self._at = end
-        return taken
-
-    def byte(self) -> int:
-        return self.take(1)[0]
-
-    def compact(self) -> int:
-        """A compact-u16: seven bits a byte, lowest first, three bytes at most, in its shortest form."""
-        first = self.byte()
-        if first < 0x80:
-            return first
-        second = self.byte()
-        value = (first & 0x7F) | (second & 0x7F) << 7
-        last = second
-        if second >= 0x80:
-            last = self.byte()
-            value |= last << 14
-        if last == 0 or value > 0xFFFF:
-            msg = "a length is not in its shortest form"
-            raise MalformedTransaction(msg)
-        return value
-
-    @property
-    def rest(self) -> bytes:
-        return self._data[self._at :]
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._at == len(self._data)
-
-
 def encode_compact(value: int) -> bytes:
     """A compact-u16. Raises: ValueError outside 0 to 65535."""
     if not 0 <= value <= 0xFFFF:
@@ -133,13 +83,17 @@ def encode_compact(value: int) -> bytes:
     return bytes(encoded)
 
 
+@lru_cache(maxsize=256)
 def decode_transaction(text: str) -> SolanaTransaction:
-    """The transaction in a payment's `transaction`: standard base64, padded. Raises: MalformedTransaction."""
+    """The transaction in a payment's `transaction`: standard base64, padded. Raises: MalformedTransaction.
+
+    The last ones are remembered, because each rule, and each step of a settlement, reads it anew.
+    """
     try:
-        raw = base64.b64decode(text, validate=True)
+        raw = binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
         raw = b""
-    if not raw or base64.b64encode(raw).decode() != text:
+    if not raw or binascii.b2a_base64(raw, newline=False).decode() != text:
         msg = "the transaction is not standard base64"
         raise MalformedTransaction(msg)
     return read_transaction(raw)
@@ -150,53 +104,116 @@ def read_transaction(raw: bytes) -> SolanaTransaction:
     if len(raw) > TRANSACTION_SIZE_BYTES:
         msg = f"a transaction has at most {TRANSACTION_SIZE_BYTES} bytes"
         raise MalformedTransaction(msg)
-    reader = _Reader(raw)
-    signatures = tuple(reader.take(SIGNATURE_SIZE_BYTES) for _ in range(reader.compact()))
-    message = read_message(reader.rest)
-    if len(signatures) != message.required_signatures:
+    try:
+        count, start = _compact(raw, 0)
+    except IndexError:
+        raise _ends_early() from None
+    end = start + count * SIGNATURE_SIZE_BYTES
+    message = read_message(raw[end:])
+    if count != message.required_signatures:
         msg = "the number of signatures is not the number of signers"
         raise MalformedTransaction(msg)
-    return SolanaTransaction(signatures, message)
+    return SolanaTransaction(_split(raw[start:end], SIGNATURE_SIZE_BYTES), message)
 
 
 def read_message(raw: bytes) -> Message:
     """The message that these bytes are. Raises: MalformedTransaction."""
-    reader = _Reader(raw)
-    first = reader.byte()
-    version = None
-    if first & _VERSION_BIT:
-        version = first & ~_VERSION_BIT
-        if version != 0:
-            msg = f"version {version} of transactions is not known"
-            raise MalformedTransaction(msg)
-        first = reader.byte()
-    readonly_signed, readonly_unsigned = reader.byte(), reader.byte()
-    accounts = tuple(reader.take(_KEY_SIZE_BYTES) for _ in range(reader.compact()))
-    blockhash = reader.take(_KEY_SIZE_BYTES)
-    instructions = tuple(_instruction(reader) for _ in range(reader.compact()))
-    lookup_tables = _skip_lookup_tables(reader) if version is not None else 0
-    if not reader.is_at_end:
+    try:
+        message, end = _message(raw)
+    except IndexError:
+        raise _ends_early() from None
+    if end > len(raw):
+        raise _ends_early()
+    if end < len(raw):
         msg = "bytes after the transaction"
         raise MalformedTransaction(msg)
-    message = Message(
-        raw, version, first, readonly_signed, readonly_unsigned, accounts, blockhash, instructions, lookup_tables
-    )
     _check_positions(message)
     return message
 
 
-def _instruction(reader: _Reader) -> Instruction:
-    return Instruction(reader.byte(), reader.take(reader.compact()), reader.take(reader.compact()))
+# These read at a place and say where they ended. A part that is cut off is noticed by what comes behind it: by an
+# IndexError there, or by an end behind the bytes' own.
 
 
-def _skip_lookup_tables(reader: _Reader) -> int:
+def _message(raw: bytes) -> tuple[Message, int]:
+    at, version = 0, None
+    if raw[0] & _VERSION_BIT:
+        at, version = 1, raw[0] & ~_VERSION_BIT
+        if version != 0:
+            msg = f"version {version} of transactions is not known"
+            raise MalformedTransaction(msg)
+    required_signatures, readonly_signed, readonly_unsigned = raw[at], raw[at + 1], raw[at + 2]
+    count, at = _compact(raw, at + 3)
+    blockhash = at + count * _KEY_SIZE_BYTES
+    accounts = _split(raw[at:blockhash], _KEY_SIZE_BYTES)
+    at = blockhash + _KEY_SIZE_BYTES
+    instructions, at = _instructions(raw, at)
+    lookup_tables = 0
+    if version is not None:
+        lookup_tables, at = _skip_lookup_tables(raw, at)
+    message = Message(
+        raw,
+        version,
+        required_signatures,
+        readonly_signed,
+        readonly_unsigned,
+        accounts,
+        raw[blockhash : blockhash + _KEY_SIZE_BYTES],
+        instructions,
+        lookup_tables,
+    )
+    return message, at
+
+
+def _instructions(raw: bytes, at: int) -> tuple[tuple[Instruction, ...], int]:
+    found = []
+    left, at = _compact(raw, at)
+    while left:
+        program, count, accounts = raw[at], raw[at + 1], at + 2
+        if count >= 0x80:
+            count, accounts = _compact(raw, at + 1)
+        behind = accounts + count
+        size, data = raw[behind], behind + 1
+        if size >= 0x80:
+            size, data = _compact(raw, behind)
+        at = data + size
+        found.append(Instruction(program, raw[accounts:behind], raw[data:at]))
+        left -= 1
+    return tuple(found), at
+
+
+def _skip_lookup_tables(raw: bytes, at: int) -> tuple[int, int]:
     """Reads over the address table lookups: what uses any is refused, so their content does not matter."""
-    count = reader.compact()
-    for _ in range(count):
-        reader.take(_KEY_SIZE_BYTES)
-        reader.take(reader.compact())
-        reader.take(reader.compact())
-    return count
+    tables, at = _compact(raw, at)
+    for _ in range(tables):
+        writable, at = _compact(raw, at + _KEY_SIZE_BYTES)
+        readonly, at = _compact(raw, at + writable)
+        at += readonly
+    return tables, at
+
+
+def _compact(raw: bytes, at: int) -> tuple[int, int]:
+    """A compact-u16: seven bits a byte, lowest first, three bytes at most, in its shortest form."""
+    first = raw[at]
+    if first < 0x80:
+        return first, at + 1
+    last = raw[at + 1]
+    value, end = (first & 0x7F) | (last & 0x7F) << 7, at + 2
+    if last >= 0x80:
+        last = raw[at + 2]
+        value, end = value | last << 14, at + 3
+    if last == 0 or value > 0xFFFF:
+        msg = "a length is not in its shortest form"
+        raise MalformedTransaction(msg)
+    return value, end
+
+
+def _split(raw: bytes, size: int) -> tuple[bytes, ...]:
+    return tuple([raw[at : at + size] for at in range(0, len(raw), size)])
+
+
+def _ends_early() -> MalformedTransaction:
+    return MalformedTransaction("the transaction ends early")
 
 
 def _check_positions(message: Message) -> None:
@@ -213,6 +230,7 @@ def _check_positions(message: Message) -> None:
     if message.lookup_tables:  # positions may point behind the message's own accounts
         return
     for instruction in message.instructions:
-        if not 0 < instruction.program < accounts or max(instruction.accounts, default=0) >= accounts:
+        program, used, _ = instruction
+        if not 0 < program < accounts or (used and max(used) >= accounts):
             msg = "an instruction names an account that is not there"
             raise MalformedTransaction(msg)

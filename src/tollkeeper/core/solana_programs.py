@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.core.base58 import decode_key, encode_key
 from tollkeeper.core.ed25519 import is_on_curve
@@ -76,8 +76,7 @@ def read_compute_unit_price(instruction: Instruction) -> int | None:
     return int.from_bytes(data[1:], "little")
 
 
-@dataclass(frozen=True, slots=True)
-class TransferChecked:
+class TransferChecked(NamedTuple):
     """A token transfer. The accounts are positions in the message; the amount is in base units."""
 
     source: int

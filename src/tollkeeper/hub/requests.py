@@ -88,7 +88,7 @@ def _version(body: dict[str, Any]) -> int:
 
 
 def read_plain(data: bytes) -> Asked | None:
-    """What an EVM request in plain spelling asks; None where its body has to be parsed."""
+    """What a request in plain spelling asks; None where its body has to be parsed."""
     plain = read_plain_request(data)
     return None if plain is None else Asked(*plain)
 

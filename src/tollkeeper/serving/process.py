@@ -40,7 +40,7 @@ async def serve_until(settings: Settings, stop: asyncio.Event) -> None:
         async with compose(settings) as app:
             server = HttpServer(app, listening, drain_seconds=settings.shutdown_timeout_seconds)
             async with server:
-                _leave_to_the_collector_what_comes()
+                leave_to_the_collector_what_comes()
                 _LOG.info("serving", role=settings.role.value, url=server.url, public_url=settings.public_url.text)
                 await stop.wait()
     finally:
@@ -48,7 +48,7 @@ async def serve_until(settings: Settings, stop: asyncio.Event) -> None:
     _LOG.info("stopped")
 
 
-def _leave_to_the_collector_what_comes() -> None:
+def leave_to_the_collector_what_comes() -> None:
     """Take what the start made out of the collector's rounds: it lives as long as the process.
 
     A full round would walk all of it, 30 ms in which every caller waits.
