@@ -293,6 +293,8 @@ async def test_balance_is_free_and_only_the_payer_is_told_the_token(market: Mark
     assert by_payment.json()["data"] == [wanted]
     token = bought.headers["x-credit-token"]
     assert (await market.ask("GET", "/api/v1/credits", headers={"X-Credit-Token": token})).json()["data"] == [wanted]
+    both = await market.ask("GET", "/api/v1/credits", headers={"X-Credit-Token": token, "X-Payment": "unreadable"})
+    assert (both.status, both.error_code) == (400, "PAYMENT_INVALID")
     access = await market.buyer.login(market.stack.gateway_url)
     mine = (await market.ask("GET", "/api/v1/credits", headers={"Authorization": f"Bearer {access}"})).json()["data"]
     assert {**wanted, "creditToken": token} in mine

@@ -64,9 +64,10 @@ def serving(answer: Callable[[Request], Reply]) -> Iterator[LocalServer]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815  names that http.server calls
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = handle_any  # noqa: N815  names that http.server calls
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's own name
             """Nothing: the tests read `received` instead."""

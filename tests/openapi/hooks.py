@@ -1,48 +1,51 @@
-"""What schemathesis cannot know: a login of its own, and where targets are. Loaded by the `schemathesis` command."""
+"""What schemathesis cannot know: a login of its own, and what has a meaning here. Loaded by the `schemathesis` command.
+
+What is right in its form is given a meaning where it has none: a target that is there, a payment that is signed, a
+token that buys. Schemathesis judges each request as it is sent, so that a wrong one stays wrong.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import re
+import time
 import urllib.request
-from typing import Any
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
 
+import jsonschema_rs
 import schemathesis
-from eth_account import Account
-from eth_account.messages import encode_defunct
+from schemathesis.core.parameters import ParameterLocation
 
-API = os.environ["OPENAPI_SERVER_URL"] + "/api/v1"
-TARGET = os.environ["OPENAPI_TARGET_URL"]
-KEY = os.environ["OPENAPI_KEY"]
-NETWORKS = {"base", "base-mainnet", "base-sepolia", "solana", "solana-devnet", "solana-mainnet"}
-HERE = {
-    "targetUrl": TARGET,
-    "network": "base-sepolia",
-    "paymentAddress": "0x" + "70" * 20,
-    "accepts": [],
-    "targetHeaders": {"X-Api-Key": "secret"},
-    "price": 1.5,
+from tests.specification.client import Chain, Wallet, authorization, header, payment, typed_data
+
+KNOWN: Final[dict[str, Any]] = json.loads(Path(os.environ["OPENAPI_KNOWN"]).read_text())
+SERVER: Final = str(KNOWN["serverUrl"])
+WALLET: Final = Wallet(KNOWN["key"])
+CHAIN: Final = Chain(KNOWN["token"])
+CONTAINERS: Final = {
+    ParameterLocation.PATH: "path_parameters",
+    ParameterLocation.QUERY: "query",
+    ParameterLocation.HEADER: "headers",
 }
 
 
 def asked(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(API + path, data)) as answer:  # noqa: S310 - our own
+    with urllib.request.urlopen(urllib.request.Request(SERVER + path, data)) as answer:  # noqa: S310 - our own
         found: dict[str, Any] = json.load(answer)
         return found
 
 
 def access_token() -> str:
-    account = Account.from_key(KEY)
-    message = asked(f"/auth/message?walletAddress={account.address}")["message"]
-    signature = account.sign_message(encode_defunct(text=message)).signature.hex()
-    return str(
-        asked("/auth/login", {"message": message, "signature": "0x" + signature.removeprefix("0x")})["accessToken"]
-    )
+    message = asked(f"/api/v1/auth/message?walletAddress={WALLET.address}")["message"]
+    proof = {"message": message, "signature": WALLET.sign_text(message)}
+    return str(asked("/api/v1/auth/login", proof)["accessToken"])
 
 
-@schemathesis.auth(refresh_interval=300).apply_to(path="/api/v1/auth/logout")
 class LeavingCaller:
     """Each logs out of a login that is nobody else's."""
 
@@ -53,18 +56,103 @@ class LeavingCaller:
         case.headers["Authorization"] = f"Bearer {data}"
 
 
-@schemathesis.auth(refresh_interval=300).skip_for(path="/api/v1/auth/logout")
 class Caller(LeavingCaller):
     """Everything else is asked by one wallet."""
 
 
+if KNOWN["caller"] == "wallet":
+    schemathesis.auth(refresh_interval=300).apply_to(path="/api/v1/auth/logout")(LeavingCaller)
+    schemathesis.auth(refresh_interval=300).skip_for(path="/api/v1/auth/logout")(Caller)
+
+
+def signed(value: int = 1) -> dict[str, Any]:
+    """A payment of the wallet that nobody has seen."""
+    wanted = authorization(WALLET.address, KNOWN["payTo"], value)
+    return payment(wanted, WALLET.sign_typed(typed_data(wanted, CHAIN)))
+
+
+def time_ago(days: int) -> str:
+    return (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+OF_GATES: Final[dict[str, Callable[[], Any]]] = {
+    "targetUrl": lambda: KNOWN["targetUrl"],
+    "network": lambda: "base-sepolia",
+    "paymentAddress": lambda: KNOWN["payTo"],
+    "accepts": list,
+    "targetHeaders": lambda: {"X-Api-Key": "secret"},
+    "price": lambda: "1.5",
+    "slug": lambda: f"s-{time.time_ns()}",
+}
+OF_SPANS: Final[dict[str, Callable[[], Any]]] = {"from": lambda: time_ago(2), "to": lambda: time_ago(0)}
+OF_BUYERS: Final[dict[str, Callable[[], Any]]] = {
+    "X-Payment": lambda: KNOWN["payment"],
+    "X-Credit-Token": lambda: KNOWN["creditToken"],
+    "X-Payment-Network": lambda: "base-sepolia",
+}
+OF_LINKS: Final[dict[str, Callable[[], Any]]] = {name: partial(str, text) for name, text in KNOWN["download"].items()}
+MEANT: Final[dict[str, dict[str, Callable[[], Any]]]] = {
+    # Without a login a key is to be long; see the parameter's description.
+    "createPayGate": {**OF_GATES, "Idempotency-Key": lambda: f"key-of-{time.time_ns()}"},
+    "updatePayGate": OF_GATES,
+    "statistics": OF_SPANS,
+    "payGateStatistics": OF_SPANS,
+    "loginMessage": {"walletAddress": lambda: WALLET.address},
+    "credits": OF_BUYERS,
+    "payment": {
+        "network": lambda: "base-sepolia",
+        "payer": lambda: KNOWN["paid"]["payer"],
+        "nonce": lambda: KNOWN["paid"]["nonce"],
+    },
+    "downloadByGet": OF_LINKS,
+    "downloadByHead": OF_LINKS,
+}
+
+
 @schemathesis.hook
-def map_body(context: schemathesis.HookContext, body: Any) -> Any:
-    """What of a gate is right in its form, and only elsewhere also in its meaning, becomes what it may be here."""
-    operation, body = context.operation, _whole(body)
-    if operation is None or not operation.path.startswith("/api/v1/paygates") or not isinstance(body, dict):
+def before_call(context: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+    """Gives a meaning to what is right in its form."""
+    name = str(case.operation.definition.raw["operationId"])
+    for place, container in CONTAINERS.items():
+        values = getattr(case, container)
+        for parameter, meant in MEANT.get(name, {}).items():
+            if parameter in values and _fits(_parameter(name, place, parameter), values[parameter]):
+                values[parameter] = meant()
+    if isinstance(case.body, dict):
+        case.body = _meant_body(case, name, _whole(case.body))
+    if name.startswith("callBy") and not _is_wrong(case, *CONTAINERS):
+        _call_what_was_bought(case)
+
+
+def _meant_body(case: schemathesis.Case[Any], name: str, body: dict[str, Any]) -> dict[str, Any]:
+    if name in {"createPayGate", "updatePayGate"}:
+        fields = _body_schema(name, str(case.media_type)).get("properties", {})
+        return {
+            field: OF_GATES[field]()
+            if field in OF_GATES and value is not None and _fits(fields.get(field), value)
+            else value
+            for field, value in body.items()
+        }
+    if name not in {"transfer", "verify", "settle"} or not _fits(_body_schema(name, str(case.media_type)), body):
         return body
-    return {name: HERE[name] if name in HERE and _is_formed(name, value) else value for name, value in body.items()}
+    paid = signed()
+    if name in {"verify", "settle"}:
+        required = body["paymentRequirements"]
+        if required["scheme"] != "exact" or "base" not in required["network"]:
+            return body  # answered with a reason
+        same = {"network": "base-sepolia", "asset": CHAIN.token, "payTo": KNOWN["payTo"], "maxAmountRequired": "1"}
+        return {**body, "x402Version": 1, "paymentPayload": paid, "paymentRequirements": {**required, **same}}
+    if "payload" not in body:  # the gateway's
+        if "X-Payment" in case.headers and not _is_wrong(case, ParameterLocation.HEADER):
+            case.headers["X-Payment"] = header(paid)
+        return {**body, "network": "base-sepolia", **paid["payload"]}
+    known = {"amount": "1", "recipient": KNOWN["payTo"]}
+    return {
+        **{field: known.get(field, value) if value is not None else None for field, value in body.items()},
+        "payload": paid["payload"],
+        "network": "base-sepolia",
+        "asset": CHAIN.token,
+    }
 
 
 def _whole(value: Any) -> Any:
@@ -80,24 +168,58 @@ def _whole(value: Any) -> Any:
             return value
 
 
-def _is_formed(name: str, value: Any) -> bool:
-    match name:
-        case "targetUrl":
-            return isinstance(value, str) and value.startswith("http")
-        case "network":
-            return value in NETWORKS
-        case "paymentAddress":
-            return isinstance(value, str) and re.fullmatch("0x[0-9a-fA-F]{40}", value) is not None
-        case "accepts":
-            return isinstance(value, list) and all(
-                isinstance(one, dict)
-                and one.keys() == {"network", "paymentAddress"}
-                and all(_is_formed(*pair) for pair in one.items())
-                for one in value
-            )
-        case "targetHeaders":
-            return isinstance(value, dict) and all(
-                isinstance(text, str) and text.isascii() and text.isprintable() for text in value.values()
-            )
-        case _:
-            return type(value) in {int, float} and 0 < value < 10**12
+def _call_what_was_bought(case: schemathesis.Case[Any]) -> None:
+    """A call that shows a proof becomes one of the PayGate that was bought, with a proof that is good there."""
+    shown = {name for name in ("X-Payment", "X-Credit-Token") if name in case.headers}
+    if shown:
+        case.path_parameters["slug"] = KNOWN["slug"]
+    for name, meant in OF_BUYERS.items():
+        if name in case.headers:
+            case.headers[name] = meant()
+
+
+def _is_wrong(case: schemathesis.Case[Any], *places: ParameterLocation) -> bool:
+    return case.meta is not None and any(case.meta.is_negative_at(place) for place in places)
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return asked("/openapi.json")
+
+
+@cache
+def _operation(name: str) -> dict[str, Any]:
+    for item in _document()["paths"].values():
+        for operation in item.values():
+            if operation["operationId"] == name:
+                found: dict[str, Any] = operation
+                return found
+    raise KeyError(name)
+
+
+@cache
+def _body_schema(name: str, media_type: str) -> dict[str, Any]:
+    schema: dict[str, Any] = _operation(name)["requestBody"]["content"].get(media_type, {}).get("schema", {})
+    if "$ref" in schema:
+        return dict(_document()["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+    return schema
+
+
+@cache
+def _parameter(name: str, place: ParameterLocation, parameter: str) -> dict[str, Any] | None:
+    for one in _operation(name).get("parameters", ()):
+        if (one["in"], one["name"]) == (place.value, parameter):
+            schema: dict[str, Any] = one["schema"]
+            return schema
+    return None
+
+
+def _fits(schema: dict[str, Any] | None, value: object) -> bool:
+    if schema is None:
+        return False
+    whole = {"components": _document()["components"], **schema}
+    validator = jsonschema_rs.Draft202012Validator(whole, validate_formats=True)
+    try:
+        return bool(validator.is_valid(value))
+    except ValueError:  # what JSON cannot say
+        return False

@@ -1,40 +1,74 @@
-"""Schemathesis, with all its checks and along all links, finds nothing that a description does not say."""
+"""Schemathesis, with all its checks and along all links, finds nothing that a description does not say.
+
+Who asks is a wallet that is logged in, nobody, or two wallets in turn, neither of which may read what is the other's.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.openapi.conftest import Described
+from tests.openapi import programs
+from tests.openapi.programs import Program
 
 HERE = Path(__file__).resolve().parent
-SHORT = ("--max-examples", "5", "--seed", "1")
-LONG = ("--max-examples", "60")
-PARTS = pytest.mark.parametrize("part", ["gateway", "hub"])
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "positive_data_acceptance",
+    "missing_required_header",
+    "unsupported_method",
+    "allow_header_conformance",
+    "use_after_free",
+    "ensure_resource_availability",
+    "ignored_auth",
+    "object_level_authorization",
+)
+SHORT = ("--max-examples", "4", "--seed", "1", "--generation-deterministic")
+LONG = ("--max-examples", "60", "--seed", "2")
 
 
-def run(described: Described, part: str, folder: Path, *options: str) -> None:
-    url = described.url(part)
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    with programs.served(tmp_path_factory.mktemp("serve")) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    with programs.apart(tmp_path_factory.mktemp("apart")) as program:
+        yield program
+
+
+def run(program: Program, part: str, caller: str, folder: Path, *options: str) -> None:
+    url = program.url(part)
+    known = programs.write(folder / "known.json", {**program.known, "serverUrl": url, "caller": caller})
+    if caller == "peers":  # their tokens are to last
+        users = programs.write(folder / "users.json", asyncio.run(programs.peers(url)))
+        options = (*options, "--auth-wfc", str(users), "--exclude-operation-id", "logout")
     finished = subprocess.run(
         [
             sys.executable,
             *("-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml")),
-            *("run", f"{url}/openapi.json", "--no-color", "--continue-on-failure", *options),
+            *("run", f"{url}/openapi.json", "--no-color", "--continue-on-failure", "--checks", ",".join(CHECKS)),
+            *("--phases", "coverage,fuzzing,stateful", *options),
         ],
         cwd=folder,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
             "SCHEMATHESIS_HOOKS": "tests.openapi.hooks",
-            "OPENAPI_SERVER_URL": url,
-            "OPENAPI_TARGET_URL": described.stack.target_url,
-            "OPENAPI_KEY": described.stack.buyer_key,
-            "OPENAPI_PAYER": described.paid["payer"],
-            "OPENAPI_NONCE": described.paid["nonce"],
+            "OPENAPI_KNOWN": str(known),
         },
         check=False,
         capture_output=True,
@@ -47,13 +81,27 @@ def run(described: Described, part: str, folder: Path, *options: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@PARTS
-def test_schemathesis_finds_nothing(described: Described, part: str, tmp_path: Path) -> None:
-    run(described, part, tmp_path, *SHORT)
+@pytest.mark.parametrize(("part", "caller"), [("gateway", "peers"), ("hub", "nobody")])
+def test_schemathesis_finds_nothing_at_both_in_one_process(
+    serve: Program, part: str, caller: str, tmp_path: Path
+) -> None:
+    run(serve, part, caller, tmp_path, *SHORT)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("part", "caller"), [("gateway", "nobody"), ("hub", "wallet")])
+def test_schemathesis_finds_nothing_at_gateway_and_hub_apart(
+    apart: Program, part: str, caller: str, tmp_path: Path
+) -> None:
+    run(apart, part, caller, tmp_path, *SHORT)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@PARTS
-def test_schemathesis_finds_nothing_in_a_long_time(described: Described, part: str, tmp_path: Path) -> None:
-    run(described, part, tmp_path, *LONG)
+@pytest.mark.parametrize("caller", ["wallet", "nobody", "peers"])
+@pytest.mark.parametrize("part", ["gateway", "hub"])
+@pytest.mark.parametrize("form", ["serve", "apart"])
+def test_schemathesis_finds_nothing_in_a_long_time(
+    request: pytest.FixtureRequest, form: str, part: str, caller: str, tmp_path: Path
+) -> None:
+    run(request.getfixturevalue(form), part, caller, tmp_path, *LONG)

@@ -36,6 +36,9 @@ def credit_routes(
 
     async def held(request: Request[Any, Any, Any]) -> list[dict[str, Any]]:
         headers = request.headers
+        header = headers.get("x-payment")
+        # Read in any case: what is wrong is refused, and not passed over for a good token beside it.
+        paid = None if header is None else proofs.read([header.encode("latin-1")])
         token = headers.get("x-credit-token")
         if token is not None:
             purchase_id = purchase_of_token(token_keys, token)
@@ -43,10 +46,8 @@ def credit_routes(
             if purchase is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
             return await _one(purchase)
-        header = headers.get("x-payment")
-        if header is not None:
-            key = proofs.read([header.encode("latin-1")]).key
-            purchase = await purchases.by_payment(key)
+        if paid is not None:
+            purchase = await purchases.by_payment(paid.key)
             return [] if purchase is None else await _one(purchase)
         bearer = bearer_token(headers)
         if bearer is None:

@@ -5,6 +5,7 @@ Calls of PayGates and downloads are described in `calls_described`, logins in `a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tollkeeper.core.errors import Code
@@ -24,6 +25,7 @@ from tollkeeper.core.schemas import (
     record,
 )
 from tollkeeper.core.statistics import Outcome
+from tollkeeper.gateway.creating_once import UNGUESSABLE_LENGTH
 
 _TAG: Final = "paygates"
 _FORM: Final = "multipart/form-data"
@@ -38,6 +40,7 @@ _FIELDS: Final = (
     Code.PAYLOAD_TOO_LARGE,
 )
 _SHOWN: Final = {JSON: ref("ShownPayGate")}
+_ONCE: Final = f"{IDEMPOTENCY_KEY.description} Without a login it has at least {UNGUESSABLE_LENGTH} characters."
 _MINE: Final = {"gate_id": "$response.body#/id"}
 
 CREATE: Final = Operation(
@@ -50,7 +53,7 @@ CREATE: Final = Operation(
         "A file is sold by sending it as a form, with a bearer. Without an owner the answer has a managementToken, and "
         "under headerAuthMode hmac a secret: each is shown once."
     ),
-    parameters=(IDEMPOTENCY_KEY,),
+    parameters=(replace(IDEMPOTENCY_KEY, description=_ONCE),),
     request={JSON: ref("CreatePayGate"), _FORM: ref("CreateFilePayGate")},
     bearer=Bearer.OPTIONAL,
     answers={201: Answer("The PayGate", _SHOWN)},

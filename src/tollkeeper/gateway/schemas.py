@@ -43,6 +43,12 @@ _METHOD: Final = "(" + "|".join(METHODS) + ")"
 _LINES: Final = r"^[^\x00-\x08\x0b-\x1f\x7f]*$"
 _PART: Final = "[A-Za-z0-9!#$&^_.+-]{1,127}"
 SLUG: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{2,63}$"}
+_SECONDS: Final = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": CREDITS_EXPIRE_AFTER_MAX_SECONDS,
+    "description": "seconds",
+}
 _SETTABLE: Final[dict[str, Any]] = {
     "price": {
         "description": "USDC. A number is taken where its text is such a decimal.",
@@ -67,13 +73,7 @@ _SETTABLE: Final[dict[str, Any]] = {
     "requireAuth": FLAG,
     "isEnabled": FLAG,
     "creditBinding": {"enum": [one.value for one in CreditBinding]},
-    "creditsExpireAfter": {
-        "anyOf": [
-            {"type": "integer", "minimum": 1, "maximum": CREDITS_EXPIRE_AFTER_MAX_SECONDS},
-            {"type": "null"},
-        ],
-        "description": "seconds",
-    },
+    "creditsExpireAfter": nullable(_SECONDS),
 }
 _OF_TARGETS: Final[dict[str, Any]] = {
     "targetUrl": {"type": "string", "format": "uri", "minLength": 1, "maxLength": TARGET_URL_LENGTH},
@@ -97,7 +97,14 @@ def _closed(properties: dict[str, Any], required: tuple[str, ...] = ()) -> Schem
 
 
 _URL_FIELDS: Final = {**_SETTABLE, **_OF_TARGETS, "resourceType": {"const": "url"}}
-_FORM_FIELDS: Final = {**_SETTABLE, "price": PRICE_ASKED, **_FILE, "resourceType": {"const": "file"}}
+# A form has no null.
+_FORM_FIELDS: Final = {
+    **_SETTABLE,
+    "price": PRICE_ASKED,
+    "creditsExpireAfter": _SECONDS,
+    **_FILE,
+    "resourceType": {"const": "file"},
+}
 
 _CONTENT: Final = {"fileName": TEXT, "fileSize": COUNT, "contentType": TEXT, "sha256": TEXT}
 _ONCE: Final = {
