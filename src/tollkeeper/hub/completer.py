@@ -1,10 +1,10 @@
 """Finishes what no request is carrying forward: after a crash, a lost answer, a slow chain (security F1-F9, F20, F23).
 
-At start and then every interval: takes over what belongs to processes that are gone; looks whether blocks that outcomes
-rest on are still there; keeps each signer's nonces moving; reads the receipts of everything unfinished in batches and
-records what is proven, a page in one commit. A row that cannot be worked on is set aside, ever longer, and the operator
-told; the others go on. It also opens the networks whose node did not answer yet, and asks all nodes from time to time
-whether they are what they should be.
+At start and then every interval: takes over what belongs to processes that are gone; looks whether blocks that
+outcomes rest on are still there; keeps each signer's nonces moving; reads the receipts of everything unfinished in
+batches and records what is proven, a page in one commit. A row that cannot be worked on, or that breaks an invariant,
+is set aside, ever longer, and the operator told; the others go on. It also opens the networks whose node did not
+answer yet, and asks all nodes from time to time whether they are what they should be.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tollkeeper.storage.settlements import (
     Settlement,
     count_set_aside,
     has_orphans,
+    list_broken,
     list_unfinished,
     set_aside,
     take_over,
@@ -126,10 +127,10 @@ class Completer:
             after = page.after
             for settlement_id in page.unreadable:
                 await self._set_aside(settlement_id)
+            sound = await self._sound(page.settlements)
             for name, view in views.items():
                 account = self.accounts[name]
-                mine = [row for row in page.settlements if row.key.network == name]
-                mine = [row for row in mine if not self.settlements.is_active(row.id)]
+                mine = [row for row in sound if row.key.network == name]
                 if mine:
                     await _on_network(account, self._complete_rows(account, mine, view))
         await self._count_set_aside()
@@ -232,9 +233,22 @@ class Completer:
                     _LOG.exception("settlement_not_understood", settlement=finding.settlement.id)
                     await self._set_aside(finding.settlement.id)
 
-    async def _set_aside(self, settlement_id: str) -> None:
+    async def _sound(self, rows: list[Settlement]) -> list[Settlement]:
+        """Those of these rows that break no invariant. Of the others nothing can be concluded: they are set aside.
+
+        The operator is told at once, and not only when it happened again and again. What a request carries at this
+        moment is not judged: its own next step is.
+        """
+        free = [row for row in rows if not self.settlements.is_active(row.id)]
+        broken = await list_broken(self._database, self._membership.id, free, self._clock_ms()) if free else {}
+        for settlement_id, rule in broken.items():
+            _LOG.error("settlement_breaks_an_invariant", settlement=settlement_id, rule=rule)
+            await self._set_aside(settlement_id, FAILURES_ALERT)
+        return [row for row in free if row.id not in broken]
+
+    async def _set_aside(self, settlement_id: str, times: int = 1) -> None:
         """Leaves a row alone for twice as long as the last time, and says so."""
-        unit = set_aside(settlement_id, self._membership.id, self._clock_ms(), _SET_ASIDE_MAX_SECONDS)
+        unit = set_aside(settlement_id, self._membership.id, self._clock_ms(), _SET_ASIDE_MAX_SECONDS, times)
         failures, seconds = await self._database.run(unit)
         _LOG.error("settlement_set_aside", settlement=settlement_id, failures=failures, seconds=seconds)
 

@@ -193,12 +193,25 @@ async def has_orphans(database: Database, holder: str, now_ms: int) -> bool:
     return bool(await database.read(_QUERIES.find_orphan(holder=holder, now_ms=now_ms)))
 
 
-def set_aside(settlement_id: str, holder: str, now_ms: int, longest_seconds: int) -> Unit[tuple[int, int]]:
+async def list_broken(database: Database, holder: str, among: Sequence[Settlement], now_ms: int) -> dict[str, str]:
+    """Which of these unfinished rows of `holder`'s break an invariant by themselves now: its name by the row's id."""
+    times = [row.updated_ms for row in among]
+    statement = _QUERIES.list_broken(
+        holder=holder, from_ms=min(times, default=0), to_ms=max(times, default=0), now_ms=now_ms
+    )
+    ids = {row.id for row in among}
+    return {row["id"]: row["rule"] for row in await database.read(statement) if row["id"] in ids}
+
+
+def set_aside(
+    settlement_id: str, holder: str, now_ms: int, longest_seconds: int, times: int = 1
+) -> Unit[tuple[int, int]]:
     """Leave a row alone, because it could not be worked on: each time in a row for twice as long.
 
-    How often that has happened to it by now, and for how many seconds; (0, 0) where it is not the holder's.
+    `times`: as if that had happened so often by now. How often it has happened in all, and for how many seconds it is
+    left alone; (0, 0) where it is not the holder's.
     """
-    rows = yield _QUERIES.set_aside(id=settlement_id, holder=holder)
+    rows = yield _QUERIES.set_aside(id=settlement_id, holder=holder, times=times)
     if not rows:
         return 0, 0
     failures = int(rows[0]["failures"])

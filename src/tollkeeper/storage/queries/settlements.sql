@@ -105,8 +105,34 @@ WHERE state NOT IN ('CONFIRMED', 'FAILED') AND holder = :holder AND updated_ms <
     AND (updated_ms > :after_ms OR (updated_ms = :after_ms AND id > :after_id))
 ORDER BY updated_ms, id LIMIT :limit;
 
+-- What the books say of each of these rows contradicts itself: the first invariant that it breaks (security 5), as
+-- `invariants_hub.sql` has them for all rows. One statement, so that no row is seen between two of its commits.
+-- name: list_broken
+SELECT id, rule FROM (
+    SELECT s.id AS id, CASE
+        WHEN s.proof IS NOT NULL THEN 'i8_failed_has_a_proof'
+        WHEN s.state = 'MINED' AND s.block_number IS NULL THEN 'i6_what_is_mined_names_its_transaction'
+        WHEN s.state IN ('SIGNED', 'BROADCAST', 'MINED') AND NOT EXISTS (
+            SELECT 1 FROM raw_transactions r
+            JOIN settlement_slots l ON l.network = r.network AND l.signer = r.signer AND l.signer_nonce = r.signer_nonce
+            WHERE r.hash = s.transaction_hash AND l.settlement_id = s.id AND l.attempt = s.attempt
+        ) THEN 'i9_signed_is_what_was_signed'
+        WHEN (SELECT COUNT(*) FROM settlement_events e WHERE e.settlement_id = s.id AND e.version <= s.version) <> s.version
+            OR EXISTS (SELECT 1 FROM settlement_events e WHERE e.settlement_id = s.id AND e.version > s.version)
+        THEN 'i12_the_log_is_dense'
+        WHEN NOT EXISTS (
+            SELECT 1 FROM settlement_events e
+            WHERE e.settlement_id = s.id AND e.version = s.version AND e.to_state = s.state AND e.attempt = s.attempt
+        ) THEN 'i12_the_log_ends_where_the_row_is'
+    END AS rule
+    FROM settlements s
+    WHERE s.state NOT IN ('CONFIRMED', 'FAILED') AND s.holder = :holder
+        AND s.updated_ms >= :from_ms AND s.updated_ms <= :to_ms AND s.retry_ms <= :now_ms
+) AS judged
+WHERE rule IS NOT NULL;
+
 -- name: set_aside
-UPDATE settlements SET failures = failures + 1
+UPDATE settlements SET failures = failures + :times
 WHERE id = :id AND holder = :holder AND state NOT IN ('CONFIRMED', 'FAILED')
 RETURNING failures;
 
