@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,10 +33,11 @@ CHECKED: Final[set[Path]] = set()
 
 @dataclass(frozen=True)
 class Site:
-    """A configured program, with the environment that it runs in."""
+    """A configured program, with the environment that it runs in; the role is `serve`, `gateway` or `hub`."""
 
     config: Path
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str]
+    role: str = "serve"
 
 
 async def assert_nothing_lost(
@@ -46,8 +47,9 @@ async def assert_nothing_lost(
     paid: Iterable[Authorization],
     refused: Iterable[Authorization] = (),
     sites: Iterable[Site] = (),
+    since_block: int = 0,
 ) -> None:
-    """Holds of every database below the directory, whether its program runs or not.
+    """Holds of every database below the directory, whether its program runs or not, and of the chain since that block.
 
     A database belongs to one of the sites, or is that of a hub alone, `hub.db`.
     """
@@ -55,14 +57,15 @@ async def assert_nothing_lost(
     left = {path for path in databases_in(directory) if path.parent.name != "backup"}
     for site in sites:
         home = site.config.parent
-        command = ("db", "check", "--chain", "--config", site.config)
+        since = ("--since-block", str(since_block)) if since_block else ()
+        command = ("db", "check", "--chain", *since, "--for", site.role, "--config", site.config)
         checked = await asyncio.to_thread(finished, *command, environ=site.environ)
         assert checked.returncode == 0, checked.stdout + checked.stderr
         left = {path for path in left if home not in path.parents}
     for path in left:
         assert path.name in {"hub.db", "books.db"}, path
         assert await compare_with_chain(settings_for(chain.url, path, role=Role.HUB)) == []
-    await asyncio.to_thread(_assert_carried_out, chain, list(paid), list(refused))
+    await asyncio.to_thread(_assert_carried_out, chain, list(paid), list(refused), since_block)
     CHECKED.add(directory)
 
 
@@ -73,21 +76,28 @@ def authorization_in(header: str) -> Authorization:
     return payload.authorization
 
 
-def _assert_carried_out(chain: ChainUnderTest, paid: list[Authorization], refused: list[Authorization]) -> None:
-    ours = _transfers_of_signers(chain)
+def _assert_carried_out(
+    chain: ChainUnderTest, paid: list[Authorization], refused: list[Authorization], since_block: int
+) -> None:
+    ours = _transfers_of_signers(chain, since_block)
     wanted = Counter((one.payer.lower(), one.nonce.lower(), one.pay_to.lower(), one.value) for one in paid)
     assert set(wanted.values()) <= {1}
     assert ours == wanted
     assert not {one.nonce.lower() for one in refused} & {nonce for _, nonce, _, _ in ours}
 
 
-def _transfers_of_signers(chain: ChainUnderTest) -> Counter[tuple[str, str, str, int]]:
+def _transfers_of_signers(chain: ChainUnderTest, since_block: int) -> Counter[tuple[str, str, str, int]]:
     """Payer, nonce, payee and value of everything that the relayer carried out, as the token's events say.
 
     The token emits AuthorizationUsed and then, of the same payment, Transfer.
     """
     found: Counter[tuple[str, str, str, int]] = Counter()
-    asked = {"address": USDC_ADDRESS, "fromBlock": "0x0", "toBlock": "latest", "topics": [[_USED, _TRANSFER]]}
+    asked = {
+        "address": USDC_ADDRESS,
+        "fromBlock": hex(since_block),
+        "toBlock": "latest",
+        "topics": [[_USED, _TRANSFER]],
+    }
     used: dict[str, Any] = {}
     senders: dict[str, str] = {}
     for log in chain.rpc.call("eth_getLogs", asked):

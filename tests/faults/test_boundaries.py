@@ -210,5 +210,4 @@ async def test_every_kind_of_fault_at_every_boundary_ends_as_it_should(
     kind: Kind,
 ) -> None:
     boundaries = SETTLING if through is settle_through else REFUSING
-    for _ in range(3):
-        await through(tmp_path, embedded_chain, list(cases(boundaries, kind)))
+    await through(tmp_path, embedded_chain, list(cases(boundaries, kind)))

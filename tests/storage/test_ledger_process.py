@@ -7,10 +7,12 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.faults.counts import PROPERTY, rounds
 from tests.storage.test_ledger_kills import CALLERS, check
 from tests.storage.test_purchases import Shop
 from tollkeeper.serving.ledger_keeper import LedgerKeeper
@@ -139,12 +141,15 @@ async def test_kills_of_ledger_and_workers_lose_no_answered_spend_and_double_non
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
-async def test_many_kills_of_ledger_and_workers_lose_no_answered_spend_and_double_none(tmp_path: Path) -> None:
-    for part in range(50):
+@pytest.mark.timeout(900)
+async def test_many_kills_of_ledger_and_workers_lose_no_answered_spend_and_double_none(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    for part in rounds(50, seconds=60):
         directory = tmp_path / str(part)
         directory.mkdir()
         await kill_many(directory, 20, part)
+        record_property(PROPERTY, {"kill of a ledger or its workers": 20})
 
 
 async def test_a_dead_ledger_process_is_unavailable_until_it_is_started_anew(tmp_path: Path) -> None:

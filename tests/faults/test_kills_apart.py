@@ -1,0 +1,166 @@
+"""Gateway and hub apart, each with its own database, killed at any moment under load (security F1 to F4, F19, F24).
+
+Killed are the hub's process, the gateway's parent, its ledger and its workers, alone and two at a time; who died as a
+whole is started anew. At the end both books agree with the chain, and no buyer needed a second signature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.processes import Running, running
+from tests.faults.aftermath import Site as Configured
+from tests.faults.aftermath import assert_nothing_lost, authorization_in
+from tests.faults.counts import came, rounds
+from tests.faults.load import (
+    BOUGHT_CREDITS,
+    HELD_CREDITS,
+    Load,
+    Reached,
+    block_number,
+    check,
+    free_port,
+    hold,
+    report,
+    sell,
+    settled,
+    wait_at_random,
+)
+from tests.gateway.recording_target import recording_target
+from tests.workers.program import PAYEE, START_SECONDS, Program, Site, is_alive
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+PURCHASES: Final = 3
+VICTIMS: Final = ["hub", "hub", "gateway", "ledger", "worker 1", "hub+ledger", "hub+gateway", "hub+worker 2"]
+
+
+class Part:
+    """Gateway or hub: configured, on a port of its own, started anew whenever it was killed."""
+
+    def __init__(self, name: str, directory: Path, chain: ChainUnderTest, port: int, **environ: str) -> None:
+        self.name = name
+        self.site = Site(directory / name, chain)
+        self.site.environ |= environ
+        self.url = f"http://127.0.0.1:{port}"
+        self.program: Program
+        workers = ("--workers", "2") if name == "gateway" else ()
+        self._command = (name, "--config", self.site.config, "--port", str(port), *workers)
+        self._running = ExitStack()
+
+    def start(self) -> None:
+        process: Running = self._running.enter_context(running(*self._command, environ=self.site.environ))
+        said = process.wait_for_event("serving", START_SECONDS)
+        self.program = Program(self.site, process, said["url"], said.get("processes", {}))
+
+    def kill(self) -> None:
+        """All of it: its children end without their parent."""
+        everybody = list(self.program.children().values())
+        os.kill(self.program.parent, signal.SIGKILL)
+        self.program.process.process.wait(30)
+        while any(is_alive(pid) for pid in everybody):
+            time.sleep(0.02)
+        self.stop()
+
+    def stop(self) -> None:
+        self._running.close()
+
+    @property
+    def configured(self) -> Configured:
+        return Configured(self.site.config, self.site.environ, self.name)
+
+
+@contextmanager
+def parts_of(directory: Path, chain: ChainUnderTest) -> Iterator[dict[str, Part]]:
+    """Both, running."""
+    ports = {"hub": free_port(), "gateway": free_port()}
+    hub_url, gateway_url = (f"http://127.0.0.1:{ports[name]}" for name in ("hub", "gateway"))
+    environs = {
+        "hub": {"TOLLKEEPER_PUBLIC_URL": hub_url, "TOLLKEEPER_TRUSTED_ISSUERS": gateway_url},
+        "gateway": {
+            "TOLLKEEPER_PUBLIC_URL": gateway_url,
+            "TOLLKEEPER_HUB_URL": hub_url,
+            "TOLLKEEPER_TRUSTED_ISSUERS": hub_url,
+        },
+    }
+    parts = {name: Part(name, directory, chain, ports[name], **environs[name]) for name in ports}
+    try:
+        for part in parts.values():
+            part.start()
+        yield parts
+    finally:
+        for part in parts.values():
+            part.stop()
+
+
+def strike(parts: dict[str, Part], names: list[str]) -> int:
+    """Kills these at once, and starts anew what is nobody's child; how many there were."""
+    whole = [parts[name] for name in names if name in parts]
+    living = parts["gateway"].program.children()
+    children = [name for name in names if name in living]
+    for name in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(living[name], signal.SIGKILL)
+    for part in whole:
+        part.kill()
+    for part in whole:
+        part.start()
+    for name in (*children, *(name for name in names if name in parts)):
+        came(f"kill of a {name.split()[0]} apart, under load")
+    return len(whole) + len(children)
+
+
+async def kill_many(directory: Path, chain: ChainUnderTest, kills: int, seed: int) -> None:
+    random_ = random.Random(seed)
+    since_block, before_micro = block_number(chain) + 1, chain.balance(PAYEE)
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
+        reached = Reached(target)
+        with ExitStack() as stack:
+            parts = await asyncio.to_thread(stack.enter_context, parts_of(directory, chain))
+            gateway = parts["gateway"]
+            held = await sell(buyer, gateway.url, target, HELD_CREDITS)
+            sold = await sell(buyer, gateway.url, target, BOUGHT_CREDITS)
+            payments = [await hold(buyer, held) for _ in range(PURCHASES)]
+            load = Load(held, sold, payments)
+            loading = asyncio.create_task(load.run())
+            done = 0
+            while done < kills:
+                await wait_at_random(random_)
+                done += await asyncio.to_thread(strike, parts, random_.choice(VICTIMS).split("+"))
+            await asyncio.sleep(1)
+            load.stop()
+            await loading
+            await settled(gateway.site, buyer, load.told, sold)
+        check(gateway.site, load.told, reached, chain.balance(PAYEE) - before_micro)
+        report(gateway.site, load.told)
+    paid = [authorization_in(payment) for payment in (*payments, *load.told.bought)]
+    sites = [part.configured for part in parts.values()]
+    await assert_nothing_lost(directory, chain, paid=paid, sites=sites, since_block=since_block)
+
+
+@pytest.mark.timeout(600)
+async def test_kills_of_gateway_and_hub_apart_lose_and_double_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    await kill_many(tmp_path, embedded_chain, 8, seed=5)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+async def test_many_kills_of_gateway_and_hub_apart_lose_and_double_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    for seed in rounds(8, seconds=150):
+        await kill_many(tmp_path / str(seed), embedded_chain, 25, seed)
