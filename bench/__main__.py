@@ -14,6 +14,7 @@ BENCHMARKS: Final = {
     "verify-solana": "bench.verify_solana:measure",
     "verify-node": "bench.verify_node:measure",
     "settle-sandbox": "bench.settle_sandbox:measure",
+    "settle-solana": "bench.settle_solana:measure",
     "settle-anvil": "bench.settle_anvil:measure",
     "settle-load": "bench.settle_load:measure",
     "settle-batch": "bench.settle_batch:measure",

@@ -22,6 +22,8 @@ from tollkeeper.sandbox.wallets import derive_solana_wallets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tollkeeper.sandbox.wallets import SolanaWallets
+
 NETWORK: Final = NETWORKS["solana-devnet"]
 PRICE_MICRO: Final = 100
 _LIMIT: Final = b"\x02" + (20_000).to_bytes(4, "little")
@@ -39,17 +41,18 @@ class Signed:
     body: bytes
 
 
-def signed_payments(count: int, blockhash: bytes, first: int = 0, **options: bool) -> list[Signed]:
+def signed_payments(count: int, blockhash: bytes, first: int = 0, fee_payer: str = "", **options: bool) -> list[Signed]:
     """Distinct payments of the sandbox's buyer to its owner, their memos numbered from `first`, as clients make them.
 
-    `options` are further members of each body.
+    The hub's first fee payer pays unless another one is named. `options` are further members of each body.
     """
-    return [_signed(blockhash, b"%032x" % number, options) for number in range(first, first + count)]
+    wallets = derive_solana_wallets()
+    named = fee_payer or wallets.fee_payers[0].address
+    return [_signed(wallets, named, blockhash, b"%032x" % number, options) for number in range(first, first + count)]
 
 
-def _signed(blockhash: bytes, memo: bytes, options: dict[str, bool]) -> Signed:
-    wallets, mint = derive_solana_wallets(), NETWORK.usdc.address
-    buyer, owner, fee_payer = wallets.buyer, wallets.owner.address, wallets.fee_payers[0].address
+def _signed(wallets: SolanaWallets, fee_payer: str, blockhash: bytes, memo: bytes, options: dict[str, bool]) -> Signed:
+    buyer, owner, mint = wallets.buyer, wallets.owner.address, NETWORK.usdc.address
     accounts = [
         decode_key(address)
         for address in (

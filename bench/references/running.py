@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HERE: Final = pathlib.Path(__file__).resolve().parent
 CACHE: Final = HERE.parent.parent / ".cache"
 PYTHON: Final = CACHE / "interop" / "x402-2.25.0" / "bin" / "python"
+PYTHON_SVM: Final = CACHE / "interop" / "x402-2.25.0-svm" / "bin" / "python"
 STOP_TIMEOUT_SECONDS: Final = 10
 
 
@@ -39,6 +40,14 @@ def official_facilitator(rpc_url: str, private_key: str) -> Iterator[str]:
     command = (str(PYTHON), str(HERE / "facilitator.py"))
     with _running(command, FACILITATOR_RPC_URL=rpc_url, FACILITATOR_PRIVATE_KEY=private_key) as server:
         yield server.url
+
+
+@contextmanager
+def official_solana_facilitator(rpc_url: str, secret_key: str) -> Iterator[Reference]:
+    """An official facilitator that settles on this Solana node, where the key pays the fees."""
+    command = (str(PYTHON_SVM), str(HERE / "solana_facilitator.py"))
+    with _running(command, FACILITATOR_RPC_URL=rpc_url, FACILITATOR_PRIVATE_KEY=secret_key) as server:
+        yield server
 
 
 @contextmanager

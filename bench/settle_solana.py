@@ -1,0 +1,93 @@
+"""`settle-solana`: settles per second on the sandbox's Solana chain, in a process of its own.
+
+As the settle benchmarks of EVM networks: 16 callers, distinct payments, our hub beside the official Python facilitator,
+each with a fee payer of its own, each answering only when it saw the transaction confirmed. A payment is good for 150
+slots, so that each turn has payments that were signed just before. The chain executes at once; then it executes at the
+next slot's beginning, as a cluster does, which is what a facilitator waits for in truth: `slot_...`.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections import deque
+from contextlib import ExitStack
+from typing import Final
+
+from bench.load import Load, drive, prepared
+from bench.measuring import Result, alternate, cores, cpu_seconds, pinned
+from bench.processes import serving
+from bench.references.running import official_solana_facilitator
+from bench.settling import CALLERS, EXPECTED, OUR_SECONDS, REFERENCE_SECONDS, ROUNDS
+from bench.solana_payments import signed_payments
+from tollkeeper.core.base58 import decode_key
+from tollkeeper.sandbox.wallets import derive_solana_wallets
+
+OUR_PAYMENTS: Final = 6_000
+REFERENCE_PAYMENTS: Final = 2_000
+SLOT_SECONDS: Final = 5.0  # of a turn on slots
+
+
+class _Bench:
+    """A chain, our hub and the official facilitator on it; `also` takes what is measured beside the rates."""
+
+    def __init__(self, running: ExitStack, *chain: str) -> None:
+        self.also: dict[str, float | str] = {}
+        self._server_core, self._load_core = cores()
+        mine, other = derive_solana_wallets().fee_payers
+        self._fee_payers = mine.address, other.address
+        self._node = running.enter_context(serving("embedded_solana_node", self._load_core, *chain))
+        self._hub = running.enter_context(serving("our_hub", self._server_core, self._node.url, "solana"))
+        with pinned(self._server_core):
+            official = official_solana_facilitator(self._node.url, other.secret_key)
+            self._facilitator = running.enter_context(official)
+        self._signed = 0
+
+    def ours(self, seconds: float = OUR_SECONDS) -> float:
+        """The rate of one turn of our hub."""
+        url = self._hub.url + "/settle"
+        requests = self._fresh(url, OUR_PAYMENTS, self._fee_payers[0], confirm=True)
+        used = cpu_seconds(self._hub.pid)
+        load = self._settle(url, requests, seconds)
+        self.also["p50_ms"], self.also["p99_ms"] = load.wait_ms(0.5), load.wait_ms(0.99)
+        self.also["cpu_ms"] = (cpu_seconds(self._hub.pid) - used) * 1000 / load.answers
+        return load.rate
+
+    def theirs(self, seconds: float = REFERENCE_SECONDS) -> float:
+        """The rate of one turn of the official facilitator."""
+        url = self._facilitator.url + "/settle"
+        requests = self._fresh(url, REFERENCE_PAYMENTS, self._fee_payers[1])
+        used = cpu_seconds(self._facilitator.pid)
+        load = self._settle(url, requests, seconds)
+        self.also["reference_p50_ms"] = load.wait_ms(0.5)
+        self.also["reference_cpu_ms"] = (cpu_seconds(self._facilitator.pid) - used) * 1000 / load.answers
+        return load.rate
+
+    def _fresh(self, url: str, count: int, fee_payer: str, **options: bool) -> deque[bytes]:
+        self._signed += count
+        payments = signed_payments(count, _blockhash(self._node.url), self._signed, fee_payer, **options)
+        return prepared(url, [one.body for one in payments])
+
+    def _settle(self, url: str, requests: deque[bytes], seconds: float) -> Load:
+        with pinned(self._load_core):
+            return drive(url, requests, callers=CALLERS, seconds=seconds, expected=EXPECTED)
+
+
+def measure() -> Result:
+    """Our hub beside the official Python facilitator."""
+    with ExitStack() as running:
+        slots = _Bench(running, "slots")
+        ours, theirs = slots.ours(SLOT_SECONDS), slots.theirs(SLOT_SECONDS)
+    shown = {"slot_ours": ours, "slot_reference": theirs, "slot_ratio": ours / theirs, "callers": CALLERS}
+    with ExitStack() as running:
+        bench = _Bench(running)
+        bench.also.update(shown)
+        return alternate("settle-solana", "settles/s", ROUNDS, bench.ours, bench.theirs, also=bench.also)
+
+
+def _blockhash(rpc_url: str) -> bytes:
+    call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getLatestBlockhash", "params": []}).encode()
+    request = urllib.request.Request(rpc_url, call, {"Content-Type": "application/json"})  # noqa: S310 - http, ours
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        blockhash: str = json.load(answer)["result"]["value"]["blockhash"]
+    return decode_key(blockhash)
