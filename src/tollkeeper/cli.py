@@ -34,10 +34,12 @@ database_app = typer.Typer(help="The database.", no_args_is_help=True)
 payments_app = typer.Typer(help="Payments.", no_args_is_help=True)
 config_app = typer.Typer(help="The configuration.", no_args_is_help=True)
 contracts_app = typer.Typer(help="Contracts of ours on a chain.", no_args_is_help=True)
+keys_app = typer.Typer(help="The keys that encrypt what is stored.", no_args_is_help=True)
 paygate_app = typer.Typer(help="PayGates, at a running gateway.", no_args_is_help=True)
 app.add_typer(database_app, name="db")
 app.add_typer(paygate_app, name="paygate")
 app.add_typer(config_app, name="config")
+app.add_typer(keys_app, name="keys")
 app.add_typer(payments_app, name="payments")
 app.add_typer(contracts_app, name="contracts")
 
@@ -274,6 +276,44 @@ def deploy_command(
         typer.echo(line)
 
 
+@keys_app.command("list")
+def list_keys_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
+    """Print each encryption key's id, and how many stored values it sealed. A server may be running.
+
+    Example: tollkeeper keys list --for gateway
+    """
+    from tollkeeper.serving.rotating import list_keys
+
+    for line in list_keys(load_settings(role, config)):
+        typer.echo(line)
+
+
+@keys_app.command("rotate")
+def rotate_command(
+    *,
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+    revoke_tokens: Annotated[
+        bool, typer.Option("--revoke-tokens", help="A former key leaked: its credit tokens and links end.")
+    ] = False,
+) -> None:
+    """Make a new encryption key, seal everything stored under it, and retire the former one. Servers go on serving.
+
+    Where it was cut off, run it again: it goes on.
+
+    Example: tollkeeper keys rotate --config /etc/tollkeeper/tollkeeper.toml
+    """
+    import asyncio
+
+    from tollkeeper.serving.rotating import rotate
+
+    settings = load_settings(role, config)
+    try:
+        asyncio.run(rotate(settings, typer.echo, revokes_tokens=revoke_tokens))
+    except OSError as error:
+        _refuse(f"the rotation stopped ({error}): run it again when that is mended", code=EXIT_FAILED)
+
+
 @payments_app.command("honour")
 def honour_command(
     transaction: Annotated[str, typer.Argument(help="The hash of the transaction that carried the payment out.")],
@@ -288,7 +328,7 @@ def honour_command(
     """
     import asyncio
 
-    from tollkeeper.serving.honouring import honour_payment
+    from tollkeeper.serving.hands import honour_payment
 
     order = {"gate": gate, "transaction": transaction, "nonce": nonce}
     answer = asyncio.run(honour_payment(load_settings(role, config), order))

@@ -15,7 +15,10 @@ from tollkeeper.core.keyring import (
     parse_key_ring,
     parse_private_key,
     parse_private_keys,
+    ring_text,
+    without_keys,
 )
+from tollkeeper.core.sealing import KeyRing
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -32,6 +35,27 @@ def test_a_ring_reads_back_what_key_line_wrote_and_its_first_key_is_current() ->
 )
 def test_entries_of_a_ring_may_be_apart_by_commas_blanks_and_line_ends(text: str) -> None:
     assert list(parse_key_ring(text).keys) == ["a", "b"]
+
+
+def test_a_ring_is_written_with_its_current_key_first() -> None:
+    ring = KeyRing("b", {"a": bytes(32), "b": bytes.fromhex(KEY)})
+    assert ring_text(ring) == f"b:{KEY}\na:{'00' * 32}\n"
+    assert parse_key_ring(ring_text(ring)) == ring
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"new:{KEY}\nold:{OTHER}\n", f"new:{KEY}\n"),
+        (f"# made in May\nnew:{KEY}\n  old:0x{OTHER} # a:{OTHER}\n", f"# made in May\nnew:{KEY}\n   # a:{OTHER}\n"),
+        (f"new:{KEY},old:{OTHER}", f"new:{KEY},"),
+        (f"very-old:{KEY}\n\nold:{OTHER}", f"very-old:{KEY}\n\n"),
+        (f"new:{KEY}\n# old:{OTHER}\n", f"new:{KEY}\n# old:{OTHER}\n"),
+        (f"a:{KEY}\nold:{OTHER}\n", f"a:{KEY}\n"),
+    ],
+)
+def test_keys_leave_a_ring_and_all_else_stays(text: str, left: str) -> None:
+    assert without_keys(text, {"old"}) == left
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,14 @@ from tollkeeper.core.sealing import KeyRing
 from tollkeeper.storage import open_database
 from tollkeeper.storage.creations import CreatedBeforeError, CreationKey, Creations
 from tollkeeper.storage.database import Unit
+from tollkeeper.storage.sealing import Sealing
 
 DAY_MS = 24 * 3600 * 1000
 KEY = CreationKey("0xwallet", "key", "print")
 
 
 async def test_an_answer_is_known_for_a_day_and_then_its_key_is_free(tmp_path: Path) -> None:
-    creations = Creations(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    creations = Creations(Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom))
 
     def create(key: CreationKey, answer: bytes, now_ms: int) -> Unit[None]:
         yield from creations.check(key, now_ms)
@@ -45,7 +46,7 @@ async def test_an_answer_is_known_for_a_day_and_then_its_key_is_free(tmp_path: P
 
 
 async def test_of_two_that_race_one_is_told_to_come_again(tmp_path: Path) -> None:
-    creations = Creations(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    creations = Creations(Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom))
     database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     try:
         await database.run(creations.keep(KEY, b"first", 0))

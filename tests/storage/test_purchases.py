@@ -23,6 +23,7 @@ from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import ClaimResult, Exposure, Paid, Purchase, Purchases, SpendRequest
 from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.sealing import Sealing
 
 RING = KeyRing("a", {"a": bytes(32)})
 PAYEE = "0x" + "ab" * 20
@@ -40,8 +41,9 @@ class Shop:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.gates = PayGates(database, RING, os.urandom)
-        self.purchases = Purchases(database, RING, os.urandom)
+        sealing = Sealing(RING, os.urandom)
+        self.gates = PayGates(database, sealing, os.urandom)
+        self.purchases = Purchases(database, sealing)
         self.calls = 0
 
     async def gate(self, granted: int = 3, **fields: object) -> PayGate:

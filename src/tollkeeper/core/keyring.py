@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
 from tollkeeper.core.evm import SECP256K1_ORDER
 from tollkeeper.core.sealing import KeyRing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 T = TypeVar("T")
 
@@ -108,6 +111,26 @@ def fee_payer_seeds(signer_key: bytes) -> tuple[bytes, ...]:
 def key_line(key_id: str, key: bytes) -> str:
     """The line of one key, as `parse_key_ring` reads it."""
     return f"{key_id}:{key.hex()}\n"
+
+
+def ring_text(ring: KeyRing) -> str:
+    """The ring as `parse_key_ring` reads it."""
+    others = (name for name in ring.keys if name != ring.current)
+    return "".join(key_line(name, ring.keys[name]) for name in (ring.current, *others))
+
+
+def without_keys(text: str, key_ids: Collection[str]) -> str:
+    """A ring's text without these keys; its comments and all else stay as they are."""
+    entry = re.compile(
+        rf"(?<![A-Za-z0-9_-])(?:{'|'.join(map(re.escape, key_ids))}):(?:0x)?[0-9a-fA-F]{{64}}(?![0-9a-fA-F])"
+    )
+
+    def line_without(line: str) -> str:
+        keys, mark, comment = line.partition("#")
+        left = entry.sub("", keys)
+        return "" if left != keys and not left.strip(", \t\r\n") and not mark else left + mark + comment
+
+    return "".join(map(line_without, text.splitlines(keepends=True)))
 
 
 def _words(text: str) -> list[str]:

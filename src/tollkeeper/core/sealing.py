@@ -50,10 +50,14 @@ def place(table: str, row: str | int, column: str) -> bytes:
     return f"{table}|{row}|{column}".encode()
 
 
+def sealed_prefix(name: str) -> bytes:
+    """How every value begins that was sealed under the key of this name, and no other."""
+    return bytes([len(name.encode())]) + name.encode()
+
+
 def seal(ring: KeyRing, plaintext: bytes, where: bytes, nonce: bytes) -> bytes:
     """The value to store: key name, nonce, ciphertext. `nonce` is 12 fresh random bytes."""
-    name = ring.current.encode()
-    return bytes([len(name)]) + name + nonce + AESGCM(ring.keys[ring.current]).encrypt(nonce, plaintext, where)
+    return sealed_prefix(ring.current) + nonce + AESGCM(ring.keys[ring.current]).encrypt(nonce, plaintext, where)
 
 
 def unseal(ring: KeyRing, sealed: bytes, where: bytes) -> bytes:

@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
-    from tollkeeper.core.sealing import KeyRing
     from tollkeeper.core.tenders import Asset
     from tollkeeper.edge.pool import TargetPool
     from tollkeeper.gateway.gates import Announce
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore
+    from tollkeeper.storage.sealing import Sealing
 
 _LOG = structlog.get_logger("tollkeeper.gateway")
 BODY_LIMIT_BYTES = 100 * 1024 * 1024
@@ -77,8 +77,8 @@ class GatewayConfig:
     """The gateway's settings. `public_url` is without a slash at its end.
 
     `hub_url` is the hub's public URL, where buyers are told to follow a payment. `token_keys` make credit tokens: the
-    first one now, the others before. `clients` tells whose request came through a proxy. `listening_port` is refused to
-    targets at this machine's addresses.
+    first one now, the others before; they may change while it runs, as what `sealing` seals with. `clients` tells whose
+    request came through a proxy. `listening_port` is refused to targets at this machine's addresses.
     """
 
     public_url: str
@@ -86,7 +86,7 @@ class GatewayConfig:
     default_payment_address: str | None
     anonymous: AnonymousPaygates
     allow_private_targets: bool
-    key_ring: KeyRing = field(repr=False)
+    sealing: Sealing = field(repr=False)
     token_keys: Sequence[bytes] = field(repr=False)
     profile: Profile = Profile.SUPERSET
     hub_url: str = ""
@@ -142,8 +142,8 @@ class Gateway:
         self.token_accounts = TokenAccounts({name: one for name, one in nodes if isinstance(one, SolanaChain)})
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
         self._database = database
-        self.paygates = PayGates(database, config.key_ring, random_bytes)
-        self.purchases = Purchases(database, config.key_ring, random_bytes)
+        self.paygates = PayGates(database, config.sealing, random_bytes)
+        self.purchases = Purchases(database, config.sealing)
         statistics = Statistics(database)
         self.resolver = Resolver(
             allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url, config.listening_port)

@@ -197,6 +197,7 @@ def sandbox_settings(
         gas=GasCaps(),
         batching=Batching(),
         encryption_keys=_ring("encryption"),
+        encryption_key_paths=(),
         auth_keys=_ring("auth"),
         signer_keys=(relayer,),
         log_level=LogLevel.WARNING,

@@ -12,21 +12,36 @@ import pickle
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tollkeeper.core.keyring import ring_text
 from tollkeeper.serving import StartError
-from tollkeeper.serving.worker_messages import Changed, Forget, Go, Post, Ready, Stop, decode_from_worker, line
+from tollkeeper.serving.worker_messages import (
+    Changed,
+    Forget,
+    Go,
+    NewRing,
+    Post,
+    Ready,
+    Stop,
+    TakeRing,
+    decode_from_worker,
+    line,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tollkeeper.core.sealing import KeyRing
     from tollkeeper.serving.worker_messages import Announced
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 FORGET_SECONDS: Final = 3.0  # far beyond any turn of a worker's loop
+RING_SECONDS: Final = 60.0  # of a process that may just be starting, on a database that may be away
 END_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LAST_PAUSE_SECONDS: Final = 2.0
@@ -46,7 +61,12 @@ class _Life:
         self.mark = ""
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
-        self.forgetting: dict[int, asyncio.Event] = {}
+        self.asked: dict[int, asyncio.Event] = {}
+
+    def kill(self) -> None:
+        """End it at once; one that has ended just now is no error."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
 
 
 class Child:
@@ -56,7 +76,7 @@ class Child:
         self,
         post: Post,
         listening: socket.socket,
-        changed: Callable[[Child, Changed], None],
+        changed: Callable[[Child, Changed | NewRing], None],
         died: Callable[[], None],
     ) -> None:
         """`changed` is called with what the process announces; `died` after each of its ends that nobody ordered."""
@@ -131,17 +151,17 @@ class Child:
                     life.mark = message.mark
                     life.ready.set()
                     life.writer.write(line(Go()))
-                elif isinstance(message, Changed):
+                elif isinstance(message, Changed | NewRing):
                     self._changed(self, message)
                 else:
-                    life.forgetting.pop(message.number).set()
+                    life.asked.pop(message.number).set()
         except (OSError, ValueError, KeyError):
-            life.process.kill()
+            life.kill()
         await life.process.wait()
         life.writer.close()
         life.ended.set()
-        for forgotten in life.forgetting.values():
-            forgotten.set()
+        for noted in life.asked.values():
+            noted.set()
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -172,14 +192,27 @@ class Child:
             return
         if not life.ready.is_set():
             return  # it has no copies, and what it reads from now on is read after the update
-        forgotten = life.forgetting[number] = asyncio.Event()
-        life.writer.write(line(Forget(number, slug)))
+        await self._ask(life, Forget(number, slug), seconds)
+
+    async def take_ring(self, number: int, ring: KeyRing) -> None:
+        """Returns once the process opens and seals by this ring; it is started anew with it where it does not say so.
+
+        One that is starting must know it too before any other seals by it.
+        """
+        self._post = replace(self._post, settings=replace(self._post.settings, encryption_keys=ring))
+        life = self._life
+        if life is not None and not life.ended.is_set():
+            await self._ask(life, TakeRing(number, ring_text(ring)), RING_SECONDS)
+
+    async def _ask(self, life: _Life, message: Forget | TakeRing, seconds: float) -> None:
+        noted = life.asked[message.number] = asyncio.Event()
+        life.writer.write(line(message))
         try:
             async with asyncio.timeout(seconds):
-                await forgotten.wait()
+                await noted.wait()
         except TimeoutError:
             _LOG.error("process_hangs", process=self.name)
-            life.process.kill()
+            life.kill()
             await life.ended.wait()
 
     def answer(self, message: Announced) -> None:
@@ -205,7 +238,7 @@ class Child:
             async with asyncio.timeout(END_SECONDS):
                 await life.ended.wait()
         except TimeoutError:
-            life.process.kill()
+            life.kill()
             await life.ended.wait()
 
     async def _end_keeping(self) -> None:

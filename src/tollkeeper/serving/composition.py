@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -33,12 +34,12 @@ from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.admin import serving_metrics, telling_metrics
 from tollkeeper.serving.control import taking_orders
-from tollkeeper.serving.honouring import orders_of
 from tollkeeper.serving.hub_proxy import HubProxy
 from tollkeeper.serving.inspection import keep_inspecting
-from tollkeeper.serving.keys import token_keys
+from tollkeeper.serving.live_keys import LiveKeys
 from tollkeeper.serving.measuring import Measured
 from tollkeeper.serving.nodes import evm_config, evm_nodes, networks_of, solana_config
+from tollkeeper.serving.orders import orders_of
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
 from tollkeeper.serving.tracing import Spans, TracedHub
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.gateway.app import Worker
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
+    from tollkeeper.serving.orders import Spread
     from tollkeeper.settings import FileSettings
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore
@@ -80,9 +82,9 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
         if settings.role is not Role.GATEWAY:
             parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
         if settings.role is Role.GATEWAY:
-            gateway = await _open_gateway(parts, settings, database, auth, HttpTransport(_given(settings.hub_url)))
-            await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
-            measured.gateway = gateway
+            hub_there = HttpTransport(_given(settings.hub_url))
+            among = await _alone(settings, database)
+            measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there, among)
             yield _fronted(create_gateway_app(gateway), settings, measured)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
@@ -92,8 +94,8 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
         if settings.role is Role.HUB:
             yield _fronted(hub, settings, measured)
             return
-        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
-        await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
+        among = await _alone(settings, database)
+        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub), among)
         app = Mounted(create_gateway_app(gateway), HUB_PREFIX, hub)
         yield _fronted(app, settings, measured)
 
@@ -117,19 +119,26 @@ async def compose_hub(
         yield AccessLog(app, counts=measured.counts)
 
 
+@dataclass(frozen=True, slots=True)
+class Among:
+    """The keys of this process, what it is among several, and what makes all of them take a ring."""
+
+    keys: LiveKeys
+    worker: Worker | None = None
+    spread: Spread | None = None
+
+
 @asynccontextmanager
 async def compose_worker(
-    settings: Settings, database: Database, worker: Worker, hub_url: str | None, metrics: Path | None = None
+    settings: Settings, database: Database, among: Among, hub_url: str | None, metrics: Path | None = None
 ) -> AsyncIterator[tuple[Application, Gateway]]:
     """One of several gateways on one database; in `serve` the hub is at `hub_url` and reached through each of them."""
     async with AsyncExitStack() as parts:
         auth = _auth(parts, settings, database)
         transport = HttpTransport(hub_url or _given(settings.hub_url))
-        gateway = await _open_gateway(parts, settings, database, auth, transport, worker)
+        gateway = await _open_gateway(parts, settings, database, auth, transport, among)
         measured = Measured(gateway=gateway, spans=_spans(parts, settings))
         await parts.enter_async_context(telling_metrics(metrics, measured.text))
-        if worker.is_first:
-            await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database)))
         app: Application = create_gateway_app(gateway)
         if hub_url is not None:
             proxy = HubProxy(hub_url)
@@ -229,15 +238,21 @@ async def _end(task: asyncio.Task[None]) -> None:
         await task
 
 
+async def _alone(settings: Settings, database: Database) -> Among:
+    """The only process of a database."""
+    keys = LiveKeys(_given(settings.encryption_keys), os.urandom)
+    await keys.settle(database)
+    return Among(keys)
+
+
 async def _open_gateway(
     parts: AsyncExitStack,
     settings: Settings,
     database: Database,
     auth: Auth,
     transport: Transport,
-    worker: Worker | None = None,
+    among: Among,
 ) -> Gateway:
-    ring = _given(settings.encryption_keys)
     config = GatewayConfig(
         public_url=settings.public_url.text,
         default_network=_given(settings.default_network).name,
@@ -245,8 +260,8 @@ async def _open_gateway(
         transfer_fee_micro=settings.transfer_fee_micro,
         anonymous=settings.anonymous_paygates,
         allow_private_targets=settings.allow_private_targets,
-        key_ring=ring,
-        token_keys=token_keys(ring),
+        sealing=among.keys.sealing,
+        token_keys=among.keys.tokens,
         profile=settings.challenge_profile,
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
         exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
@@ -272,10 +287,13 @@ async def _open_gateway(
         store=_file_store(settings.files),
         random_bytes=os.urandom,
         chains=chains,
-        worker=worker,
+        worker=among.worker,
     )
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
+    if among.worker is None or among.worker.is_first:
+        orders = orders_of(settings, database, among.keys, among.spread)
+        await parts.enter_async_context(taking_orders(settings.database_url, orders))
     return gateway
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import ApiError
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.storage.opening import sqlite_path
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def _remove(address: str) -> None:
 
 
 async def answer_order(carry: Carry, order: dict[str, Any]) -> dict[str, Any]:
-    """What came of an order: `done`, or `error` with the reason."""
+    """What came of an order: `done`, or `error` with the reason, and whether to give it `again`."""
     try:
         return {"done": await carry(order)}
     except ApiError as refusal:
-        return {"error": refusal.message}
+        return {"error": refusal.message, "again": refusal.code is Code.UNAVAILABLE}
     except RpcUnavailable as error:
         return {"error": f"the chain cannot be asked: {error}"}
 
@@ -103,7 +103,7 @@ async def give_order(database_url: str, order: dict[str, Any]) -> dict[str, Any]
     async with asyncio.timeout(_ANSWER_SECONDS):
         line = await reader.readline()
     writer.close()
-    if not line:
-        return {"error": "the server ended before it answered: try again"}
+    if not line.endswith(b"\n"):
+        return {"error": "the server ended before it answered: try again", "again": True}
     answer: dict[str, Any] = json.loads(line)
     return answer

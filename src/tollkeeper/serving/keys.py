@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 _TOKEN_KEY_PURPOSE: Final = b"tollkeeper credit tokens"
 
 
+def token_key(key: bytes) -> bytes:
+    """What makes credit tokens and links while `key` seals."""
+    return hmac.digest(key, _TOKEN_KEY_PURPOSE, hashlib.sha256)
+
+
 def token_keys(ring: KeyRing) -> tuple[bytes, ...]:
     """Keys for credit tokens, the current one first: made from the ring's, so that no key has two uses."""
     names = (ring.current, *(name for name in ring.keys if name != ring.current))
-    return tuple(hmac.digest(ring.keys[name], _TOKEN_KEY_PURPOSE, hashlib.sha256) for name in names)
+    return tuple(token_key(ring.keys[name]) for name in names)

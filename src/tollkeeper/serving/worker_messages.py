@@ -2,7 +2,8 @@
 
 A worker says that it is ready, and which mark its calls bear, and serves once it is told to go: whatever the parent
 said before that has reached it. It announces each changed gate, is asked to forget each that another one announced,
-and is told when all have. What this module does not do: decide anything.
+and is told when all have; another ring of encryption keys goes the same way. What this module does not do: decide
+anything.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 from tollkeeper.storage import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from tollkeeper.settings import Settings
 
@@ -37,10 +38,17 @@ class Changed(msgspec.Struct, tag=True):
     slug: str
 
 
-class Forgotten(msgspec.Struct, tag=True):
-    """Worker: its copy is dropped."""
+class Noted(msgspec.Struct, tag=True):
+    """Worker: its copy is dropped, or it has the ring and nothing sealed by the former one can come any more."""
 
     number: int
+
+
+class NewRing(msgspec.Struct, tag=True):
+    """Worker: every worker shall take this ring of encryption keys."""
+
+    number: int
+    ring: str
 
 
 class Go(msgspec.Struct, tag=True):
@@ -54,8 +62,15 @@ class Forget(msgspec.Struct, tag=True):
     slug: str
 
 
+class TakeRing(msgspec.Struct, tag=True):
+    """Parent: open and seal by this ring, and say so."""
+
+    number: int
+    ring: str
+
+
 class Announced(msgspec.Struct, tag=True):
-    """Parent: no other worker has the former copy of what you announced."""
+    """Parent: no other worker has the former copy of what you announced, or every one has the ring."""
 
     number: int
 
@@ -64,8 +79,8 @@ class Stop(msgspec.Struct, tag=True):
     """Parent: finish what was accepted, and end. The second one: end."""
 
 
-FromWorker: TypeAlias = Ready | Changed | Forgotten
-FromParent: TypeAlias = Go | Forget | Announced | Stop
+FromWorker: TypeAlias = Ready | Changed | NewRing | Noted
+FromParent: TypeAlias = Go | Forget | TakeRing | Announced | Stop
 
 _ENCODE: Final = msgspec.json.Encoder().encode
 decode_from_worker: Final = msgspec.json.Decoder(FromWorker).decode
@@ -101,21 +116,34 @@ class Post:
 class ParentLine:
     """A worker's end of the socket pair. A worker whose parent is gone ends at once, as if both had been killed."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        stop: Callable[[], None],
+        take_ring: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._announced: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._go = asyncio.Event()
         self._stop = stop
+        self._take_ring = take_ring
+        self._taking: set[asyncio.Task[None]] = set()
         self._forget: Callable[[str], None] = lambda _slug: None
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def open(cls, descriptor: int, stop: Callable[[], None]) -> ParentLine:
-        """The line at an inherited descriptor; `stop` is called for each time that the parent says so."""
+    async def open(
+        cls, descriptor: int, stop: Callable[[], None], take_ring: Callable[[str], Awaitable[None]]
+    ) -> ParentLine:
+        """The line at an inherited descriptor; `stop` is called for each time that the parent says so.
+
+        `take_ring` returns when the process has taken a ring.
+        """
         reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
-        return cls(reader, writer, stop)
+        return cls(reader, writer, stop, take_ring)
 
     async def _read(self) -> None:
         # From the start on: a worker that waits for a ledger that will never come must see that its parent is gone.
@@ -123,7 +151,11 @@ class ParentLine:
             message = decode_from_parent(text)
             if isinstance(message, Forget):
                 self._forget(message.slug)
-                self._writer.write(line(Forgotten(message.number)))
+                self._writer.write(line(Noted(message.number)))
+            elif isinstance(message, TakeRing):
+                task = asyncio.create_task(self._take(message))
+                self._taking.add(task)
+                task.add_done_callback(self._taking.discard)
             elif isinstance(message, Announced):
                 self._announced.pop(message.number).set_result(None)
             elif isinstance(message, Go):
@@ -132,6 +164,10 @@ class ParentLine:
                 self._stop()
         # Without a parent nobody would tell this worker of changed gates, and the ledger has ended or soon will.
         os._exit(1)
+
+    async def _take(self, message: TakeRing) -> None:
+        await self._take_ring(message.ring)
+        self._writer.write(line(Noted(message.number)))
 
     async def _lines(self) -> bytes:
         try:
@@ -147,10 +183,17 @@ class ParentLine:
 
     async def announce(self, slug: str) -> None:
         """Returns once no other worker has a former copy of the gate. Raises: StorageError while stopping."""
+        await self._announce(lambda number: Changed(number, slug))
+
+    async def spread_ring(self, ring: str) -> None:
+        """Returns once every worker, this one included, has taken the ring. Raises: StorageError while stopping."""
+        await self._announce(lambda number: NewRing(number, ring))
+
+    async def _announce(self, message: Callable[[int], Changed | NewRing]) -> None:
         if self._writer.is_closing():
             raise StorageError("the other workers cannot be told at the moment")
         self._number += 1
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._announced[self._number] = future
-        self._writer.write(line(Changed(self._number, slug)))
+        self._writer.write(line(message(self._number)))
         await asyncio.shield(future)

@@ -7,6 +7,7 @@ parent says so: signals that a terminal or a service manager sends to the whole 
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import signal
 import socket
@@ -18,11 +19,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tollkeeper.api import PROCESS_MARK
-from tollkeeper.core.keyring import Secret
+from tollkeeper.core.keyring import Secret, parse_key_ring, ring_text
 from tollkeeper.gateway.app import Worker
 from tollkeeper.logs import configure_logs
-from tollkeeper.serving.composition import compose_hub, compose_worker
+from tollkeeper.serving.composition import Among, compose_hub, compose_worker
 from tollkeeper.serving.http_server import HttpServer, run
+from tollkeeper.serving.live_keys import LiveKeys
 from tollkeeper.serving.worker_messages import ParentLine, Post
 from tollkeeper.settings import wants_colours
 from tollkeeper.storage.remote import RemoteDatabase
@@ -30,16 +32,40 @@ from tollkeeper.storage.remote import RemoteDatabase
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from tollkeeper.core.sealing import KeyRing
     from tollkeeper.serving.access import Application
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 
 
-async def _serve(post: Post, parent: ParentLine, listening: socket.socket, stop: asyncio.Event) -> None:
-    database = RemoteDatabase(Path(post.ledger_path))
+class _Keys:
+    """The process's encryption keys, from before its database is open: the parent may change them at any moment."""
+
+    def __init__(self, post: Post) -> None:
+        ring = post.settings.encryption_keys
+        assert ring is not None  # noqa: S101 - whoever has workers seals
+        self.live = LiveKeys(ring, os.urandom)
+        self.database = RemoteDatabase(Path(post.ledger_path))
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Open the database, and know what retired keys made."""
+        await self.database.open()
+        self._is_open = True
+        await self.live.settle(self.database)
+
+    async def take(self, text: str) -> None:
+        """Take a ring; nothing was sealed before the database is open."""
+        self.live.take(parse_key_ring(text))
+        if self._is_open:
+            await self.live.settle(self.database)
+
+
+async def _serve(post: Post, keys: _Keys, parent: ParentLine, listening: socket.socket, stop: asyncio.Event) -> None:
+    database = keys.database
     try:
-        await database.open()
-        async with _composed(post, parent, database) as (app, forget):
+        await keys.open()
+        async with _composed(post, parent, keys) as (app, forget):
             await parent.ready(PROCESS_MARK, forget)
             async with HttpServer(app, listening, drain_seconds=post.settings.shutdown_timeout_seconds):
                 _LOG.info("process_serving", process=post.name)
@@ -50,15 +76,20 @@ async def _serve(post: Post, parent: ParentLine, listening: socket.socket, stop:
 
 @asynccontextmanager
 async def _composed(
-    post: Post, parent: ParentLine, database: RemoteDatabase
+    post: Post, parent: ParentLine, keys: _Keys
 ) -> AsyncIterator[tuple[Application, Callable[[str], None]]]:
     """The application, and what drops its copy of a gate."""
     if post.signer_keys:
-        async with compose_hub(post.settings, database, tuple(map(Secret, post.signer_keys)), post.metrics) as hub:
+        async with compose_hub(post.settings, keys.database, tuple(map(Secret, post.signer_keys)), post.metrics) as hub:
             yield hub, lambda _slug: None
     else:
         worker = Worker(parent.announce, post.is_first)
-        async with compose_worker(post.settings, database, worker, post.hub_url, post.metrics) as (app, gateway):
+
+        async def spread(ring: KeyRing) -> None:
+            await parent.spread_ring(ring_text(ring))
+
+        among = Among(keys.live, worker, spread)
+        async with compose_worker(post.settings, keys.database, among, post.hub_url, post.metrics) as (app, gateway):
             yield app, gateway.gates.forget
 
 
@@ -74,8 +105,9 @@ async def _main(post: Post, line_descriptor: int, listening: socket.socket) -> N
             serving.cancel()
         stop.set()
 
-    parent = await ParentLine.open(line_descriptor, stopped)
-    serving = asyncio.create_task(_serve(post, parent, listening, stop))
+    keys = _Keys(post)
+    parent = await ParentLine.open(line_descriptor, stopped, keys.take)
+    serving = asyncio.create_task(_serve(post, keys, parent, listening, stop))
     with suppress(asyncio.CancelledError):
         await serving
 

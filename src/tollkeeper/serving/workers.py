@@ -20,17 +20,19 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.api import clock_ms
+from tollkeeper.core.keyring import parse_key_ring
 from tollkeeper.serving.admin import serving_metrics, told_metrics
 from tollkeeper.serving.child import Child
 from tollkeeper.serving.composition import make_directory
 from tollkeeper.serving.http_server import Address, ListenError, listen
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.ledger_keeper import LedgerKeeper
-from tollkeeper.serving.worker_messages import Announced, Changed, Post
+from tollkeeper.serving.worker_messages import Announced, Changed, NewRing, Post
 from tollkeeper.settings import Role
 from tollkeeper.storage import StorageError
 from tollkeeper.storage.purchases import Purchases
 from tollkeeper.storage.remote import RemoteDatabase
+from tollkeeper.storage.sealing import Sealing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +105,7 @@ class Family:
         self._settings = settings
         self._ledger_path = str(ledger_path)
         assert settings.encryption_keys is not None  # noqa: S101 - a gateway has them
-        self._purchases = Purchases(database, settings.encryption_keys, os.urandom)
+        self._purchases = Purchases(database, Sealing(settings.encryption_keys, os.urandom))
         self._hub: Child | None = None
         self._workers: list[Child] = []
         self._number = 0
@@ -142,15 +144,19 @@ class Family:
         await asyncio.gather(*(worker.start() for worker in self._workers))
         self._background = [asyncio.create_task(self._mark_calls()), asyncio.create_task(self._ask_around())]
 
-    def _changed(self, origin: Child, message: Changed) -> None:
+    def _changed(self, origin: Child, message: Changed | NewRing) -> None:
         task = asyncio.create_task(self._tell(origin, message))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
-    async def _tell(self, origin: Child, message: Changed) -> None:
+    async def _tell(self, origin: Child, message: Changed | NewRing) -> None:
         self._number += 1
-        others = [worker for worker in self._workers if worker is not origin]
-        await asyncio.gather(*(other.forget(self._number, message.slug) for other in others))
+        if isinstance(message, NewRing):
+            ring = parse_key_ring(message.ring)
+            await asyncio.gather(*(worker.take_ring(self._number, ring) for worker in self._workers))
+        else:
+            others = [worker for worker in self._workers if worker is not origin]
+            await asyncio.gather(*(other.forget(self._number, message.slug) for other in others))
         origin.answer(Announced(message.number))
 
     async def _ask_around(self) -> None:

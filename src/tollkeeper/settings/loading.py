@@ -121,6 +121,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         fee_payer=_fee_payer(sources),
         batching=_batching(sources),
         encryption_keys=encryption_keys,
+        encryption_key_paths=sources.secret_paths("encryption_keys"),
         auth_keys=auth_keys,
         signer_keys=signer_keys,
         log_level=take("log_level", text_of.choice(LogLevel), LogLevel.INFO),

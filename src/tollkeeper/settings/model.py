@@ -136,6 +136,7 @@ class Settings:
     gas: GasCaps
     batching: Batching
     encryption_keys: KeyRing | None
+    encryption_key_paths: tuple[Path, ...]  # none where they come from the environment
     auth_keys: KeyRing | None
     signer_keys: tuple[Secret[bytes], ...]
     log_level: LogLevel

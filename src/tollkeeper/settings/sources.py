@@ -129,11 +129,18 @@ class Sources:
                 self.report(f"{name}_file", f"it is not set, and {needed_for}", "`tollkeeper init` makes one")
             return None
         try:
-            paths = list_of(str)(path_text)
-            return parse("\n".join(read_secret_file(self.base / path) for path in paths))
+            return parse("\n".join(map(read_secret_file, self._paths(path_text))))
         except ValueError as error:
             self.report(f"{name}_file", str(error))
             return None
+
+    def secret_paths(self, name: str) -> tuple[Path, ...]:
+        """The files that a secret comes from; none where it comes from the environment."""
+        path_text = self.text(f"{name}_file")
+        return () if self.text(name) is not None or path_text is None else tuple(self._paths(path_text))
+
+    def _paths(self, text: str) -> list[Path]:
+        return [self.base / path for path in list_of(str)(text)]
 
     def report_unknown(self) -> None:
         """Report every name that nobody asked for."""

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import IDEMPOTENCY_KEPT_SECONDS
-from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
+from tollkeeper.core.sealing import place
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.storage.database import Database, Row, Unit
+    from tollkeeper.storage.sealing import Sealing
 
 _Q: Final = load_queries("gateway.sql")
 
@@ -33,9 +32,13 @@ class CreationKey:
 
     @property
     def place(self) -> bytes:
-        """Where its answer is sealed to; a key may be any text."""
-        row = hashlib.sha256(f"{self.scope}|{self.key}".encode()).hexdigest()
-        return place("creations", row, "answer")
+        """Where its answer is sealed to."""
+        return place("creations", creation_row(self.scope, self.key), "answer")
+
+
+def creation_row(scope: str, key: str) -> str:
+    """The name of a row, from which its place is made: scope and key may be any text."""
+    return hashlib.sha256(f"{scope}|{key}".encode()).hexdigest()
 
 
 class CreatedBeforeError(Exception):
@@ -49,9 +52,8 @@ class CreatedBeforeError(Exception):
 class Creations:
     """Answers of creates in one database."""
 
-    def __init__(self, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
-        self._ring = ring
-        self._random = random_bytes
+    def __init__(self, sealing: Sealing) -> None:
+        self._sealing = sealing
 
     async def find(self, database: Database, key: CreationKey, now_ms: int) -> bytes | None:
         """The answer of an earlier request with this key. Raises: CONFLICT where that was another request."""
@@ -67,7 +69,7 @@ class Creations:
 
     def keep(self, key: CreationKey, answer: bytes, now_ms: int) -> Unit[None]:
         """Goes behind the create, in its unit. Raises: CONFLICT where another one with the key came first."""
-        sealed = seal(self._ring, answer, key.place, self._random(NONCE_SIZE_BYTES))
+        sealed = self._sealing.seal(answer, key.place)
         kept = yield _Q.insert_creation(
             scope=key.scope, key=key.key, fingerprint=key.fingerprint, answer=sealed, now_ms=now_ms
         )
@@ -77,7 +79,7 @@ class Creations:
     def _answer(self, key: CreationKey, row: Row) -> bytes:
         if row["fingerprint"] != key.fingerprint:
             raise ApiError(Code.CONFLICT, "this Idempotency-Key came with another request before")
-        return unseal(self._ring, row["answer"], key.place)
+        return self._sealing.unseal(row["answer"], key.place)
 
 
 def _since(now_ms: int) -> int:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import SECRET_OVERLAP_SECONDS, SECRETS_IN_FORCE_MAX
-from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
+from tollkeeper.core.sealing import place
 from tollkeeper.core.target_signing import HmacSecret
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.storage.database import Database, Row, Unit
+    from tollkeeper.storage.sealing import Sealing
 
 _Q = load_queries("gateway.sql")
 _OVERLAP_MS: Final = SECRET_OVERLAP_SECONDS * 1000
@@ -26,9 +25,8 @@ _OVERLAP_MS: Final = SECRET_OVERLAP_SECONDS * 1000
 class PayGateSecrets:
     """Secrets of gates in one database."""
 
-    def __init__(self, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
-        self._ring = ring
-        self._random = random_bytes
+    def __init__(self, sealing: Sealing) -> None:
+        self._sealing = sealing
 
     def keep_first(self, gate_id: int, spare: HmacSecret, now_ms: int) -> Unit[bool]:
         """Stores `spare` where the gate has no secret yet; was it needed?"""
@@ -49,7 +47,7 @@ class PayGateSecrets:
 
     def _insert(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Any:  # noqa: ANN401 - a Statement
         where = place("paygate_secrets", secret.key_id, "secret")
-        sealed = seal(self._ring, secret.secret.encode(), where, self._random(NONCE_SIZE_BYTES))
+        sealed = self._sealing.seal(secret.secret.encode(), where)
         return _Q.insert_secret(gate_id=gate_id, key_id=secret.key_id, secret=sealed, now_ms=now_ms)
 
     async def of_gate(self, database: Database, gate_id: int, now_ms: int) -> tuple[HmacSecret, ...]:
@@ -58,6 +56,6 @@ class PayGateSecrets:
         return tuple(self._secret(row) for row in rows)
 
     def _secret(self, row: Row) -> HmacSecret:
-        opened = unseal(self._ring, row["secret"], place("paygate_secrets", row["key_id"], "secret"))
+        opened = self._sealing.unseal(row["secret"], place("paygate_secrets", row["key_id"], "secret"))
         secret = HmacSecret(row["key_id"], opened.decode())
         return secret if row["replaced_ms"] is None else replace(secret, until_ms=row["replaced_ms"] + _OVERLAP_MS)

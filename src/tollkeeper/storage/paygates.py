@@ -15,7 +15,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
 from tollkeeper.core.paygate_fields import CreditBinding, HeaderAuthMode, OnFailure, Recipient, random_slug
 from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
-from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, place, seal, unseal
+from tollkeeper.core.sealing import place
 from tollkeeper.storage.creations import CreationKey, Creations
 from tollkeeper.storage.file_rows import file_of_row, give_up_files, keep_file
 from tollkeeper.storage.paygate_secrets import PayGateSecrets
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.target_signing import HmacSecret
     from tollkeeper.storage.database import Database, Row, Unit
+    from tollkeeper.storage.sealing import Sealing
 
 _Q = load_queries("gateway.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
@@ -45,14 +46,14 @@ class Once:
 
 
 class PayGates:
-    """PayGates in one database. `random_bytes` makes slugs and the nonces of sealing."""
+    """PayGates in one database. `random_bytes` makes slugs."""
 
-    def __init__(self, database: Database, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, database: Database, sealing: Sealing, random_bytes: Callable[[int], bytes]) -> None:
         self._database = database
-        self._ring = ring
+        self._sealing = sealing
         self._random = random_bytes
-        self._secrets = PayGateSecrets(ring, random_bytes)
-        self._creations = Creations(ring, random_bytes)
+        self._secrets = PayGateSecrets(sealing)
+        self._creations = Creations(sealing)
 
     async def create(
         self,
@@ -178,10 +179,10 @@ class PayGates:
         return self._seal(_ENCODE(gate.target_headers).decode(), "paygates", gate.id, "target_headers")
 
     def _seal(self, text: str, table: str, row: str | int, column: str) -> bytes:
-        return seal(self._ring, text.encode(), place(table, row, column), self._random(NONCE_SIZE_BYTES))
+        return self._sealing.seal(text.encode(), place(table, row, column))
 
     def _unseal(self, sealed: bytes, table: str, row: str | int, column: str) -> str:
-        return unseal(self._ring, sealed, place(table, row, column)).decode()
+        return self._sealing.unseal(sealed, place(table, row, column)).decode()
 
     async def by_id(self, gate_id: int) -> tuple[PayGate, bytes | None] | None:
         """The gate with this id and the hash of its management token, unless it is deleted."""

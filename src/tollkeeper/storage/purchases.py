@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.purchases import CallState, Claim, PurchaseState, Spend, Terms
-from tollkeeper.core.sealing import NONCE_SIZE_BYTES, KeyRing, SealError, place, seal, unseal
+from tollkeeper.core.sealing import SealError, place
 from tollkeeper.storage.database import LostError
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.errors import ApiError
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database, Row, Unit
+    from tollkeeper.storage.sealing import Sealing
 
 __all__ = ["ClaimResult", "Exposure", "Paid", "Purchase", "Purchases", "SpendRequest", "SpendResult"]
 
@@ -78,10 +79,9 @@ _AGAIN_PAUSE_SECONDS: Final = 0.1
 class Purchases:
     """Purchases and credits in one database."""
 
-    def __init__(self, database: Database, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, database: Database, sealing: Sealing) -> None:
         self._database = database
-        self._ring = ring
-        self._random = random_bytes
+        self._sealing = sealing
         self.ledger = Ledger(database)
 
     async def spend(self, key: PaymentKey, wish: SpendRequest, now_ms: int) -> SpendResult:
@@ -263,8 +263,7 @@ class Purchases:
         return ClaimResult(Claim.WON, purchase_from(won[0]))
 
     def _seal(self, purchase_id: str, column: str, plaintext: bytes) -> bytes:
-        where = place("purchases", purchase_id, column)
-        return seal(self._ring, plaintext, where, self._random(NONCE_SIZE_BYTES))
+        return self._sealing.seal(plaintext, place("purchases", purchase_id, column))
 
     async def grant(
         self, purchase: Purchase, transaction_hash: str, *, confirmed: bool, wish: SpendRequest | None, now_ms: int
@@ -388,14 +387,14 @@ class Purchases:
 
     def _request(self, row: Row) -> bytes:
         try:
-            return unseal(self._ring, row["request"], place("purchases", row["id"], "request"))
+            return self._sealing.unseal(row["request"], place("purchases", row["id"], "request"))
         except SealError:
             return b""
 
     async def pay_to(self, purchase: Purchase) -> str:
         """Who is paid by the purchase's terms. Raises: SealError."""
         row = (await self._database.read(_Q.purchase_by_id(id=purchase.id)))[0]
-        return unseal(self._ring, row["pay_to"], place("purchases", purchase.id, "pay_to")).decode()
+        return self._sealing.unseal(row["pay_to"], place("purchases", purchase.id, "pay_to")).decode()
 
     async def unconfirmed(self, limit: int) -> list[Purchase]:
         """Trusted purchases whose settlement is not known to be final, oldest first."""

@@ -1,0 +1,133 @@
+"""Everything stored that is sealed, moved under another key while it is used; keys that were retired (contract 3.1).
+
+A page of rows is read, then each value that another key than the current one sealed is replaced, if it is still what
+was read. So a crash leaves each value under one of the ring's keys, and the work is gone on with from anywhere. What
+this module does not do: change the ring (`serving.live_keys`), or order the steps (`serving.rotating`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.sealing import SealError, place, sealed_prefix
+from tollkeeper.storage.creations import creation_row
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tollkeeper.storage.database import Database, Row, Unit, Value
+    from tollkeeper.storage.sealing import Sealing
+    from tollkeeper.storage.snapshot import Snapshot
+
+_Q: Final = load_queries("sealing.sql")
+# Few, so that a page holds up the calls beside it for milliseconds.
+_PAGE_ROWS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTable:
+    """A table with sealed columns. `first`: keys below those of every row; `row`: what the row's place is made of."""
+
+    name: str
+    first: Mapping[str, Value]
+    columns: tuple[str, ...]
+    row: Callable[[Row], str]
+
+
+SEALED_TABLES: Final = (
+    SealedTable("paygates", {"id": 0}, ("payment_address", "accepts", "target_headers"), lambda row: str(row["id"])),
+    SealedTable(
+        "paygate_versions",
+        {"gate_id": 0, "version": 0},
+        ("pay_to", "accepts"),
+        lambda row: f"{row['gate_id']}.{row['version']}",
+    ),
+    SealedTable("purchases", {"id": ""}, ("pay_to", "request"), lambda row: row["id"]),
+    SealedTable("paygate_secrets", {"key_id": ""}, ("secret",), lambda row: row["key_id"]),
+    SealedTable("creations", {"scope": "", "key": ""}, ("answer",), lambda row: creation_row(row["scope"], row["key"])),
+    SealedTable("retired_keys", {"id": ""}, ("token_key",), lambda row: row["id"]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What became of a page: how many values were moved, and the last row's keys; None where it was the last page."""
+
+    moved: int
+    last: Mapping[str, Value] | None
+
+
+class Resealing:
+    """Moves what a database holds under the current key."""
+
+    def __init__(self, database: Database, sealing: Sealing) -> None:
+        self._database = database
+        self._sealing = sealing
+
+    async def page(self, table: SealedTable, after: Mapping[str, Value]) -> Page:
+        """Moves the rows that come after these keys, as many as one page has. Raises: StorageError."""
+        statement = getattr(_Q, f"page_{table.name}")(**after, limit=_PAGE_ROWS)
+        rows = await self._database.read(statement)
+        moves = [move for row in rows for move in self._moves(table, row)]
+        moved = await self._database.run(_move(moves)) if moves else 0
+        is_last = len(rows) < _PAGE_ROWS
+        return Page(moved, None if is_last else {name: rows[-1][name] for name in table.first})
+
+    def _moves(self, table: SealedTable, row: Row) -> list[Any]:
+        """The statements that move the row's values; none for a value that does not open, which is left as it is."""
+        current = sealed_prefix(self._sealing.ring.current)
+        keys = {name: row[name] for name in table.first}
+        moves = []
+        for column in table.columns:
+            former = row[column]
+            if former is None or former.startswith(current):
+                continue
+            where = place(table.name, table.row(row), column)
+            try:
+                sealed = self._sealing.seal(self._sealing.unseal(former, where), where)
+            except SealError:
+                continue
+            moves.append(getattr(_Q, f"reseal_{table.name}_{column}")(**keys, sealed=sealed, former=former))
+        return moves
+
+
+def _move(statements: Sequence[Any]) -> Unit[int]:
+    moved = 0
+    for statement in statements:
+        moved += len((yield statement))
+    return moved
+
+
+def sealed_under(snapshot: Snapshot, key_ids: Sequence[str]) -> tuple[dict[str, int], int]:
+    """How many values each of these keys sealed, and how many none of them did. Reads whole tables."""
+    counts = {}
+    for key_id in key_ids:
+        prefix = sealed_prefix(key_id)
+        counts[key_id] = snapshot.read(_Q.count_sealed_under(prefix=prefix, size=len(prefix)))[0]["total"]
+    return counts, snapshot.read(_Q.count_sealed())[0]["total"] - sum(counts.values())
+
+
+def retire(sealing: Sealing, token_keys: Mapping[str, bytes], now_ms: int) -> Unit[None]:
+    """Keep what made the credit tokens of these keys, by key id."""
+    for key_id, token_key in token_keys.items():
+        sealed = sealing.seal(token_key, place("retired_keys", key_id, "token_key"))
+        yield _Q.retire_key(id=key_id, token_key=sealed, now_ms=now_ms)
+
+
+def revoke(key_ids: Sequence[str]) -> Unit[None]:
+    """Forget what made the credit tokens of these keys."""
+    for key_id in key_ids:
+        yield _Q.forget_retired_keys(id=key_id)
+
+
+def units_before() -> Unit[None]:
+    """A unit that is done when every unit that its process began before is."""
+    yield _Q.nothing()
+
+
+async def retired_token_keys(database: Database, sealing: Sealing) -> tuple[bytes, ...]:
+    """What made the credit tokens of retired keys. Raises: StorageError, SealError."""
+    rows = await database.read(_Q.retired_keys())
+    return tuple(sealing.unseal(row["token_key"], place("retired_keys", row["id"], "token_key")) for row in rows)
