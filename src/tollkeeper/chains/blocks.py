@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tollkeeper.chains.receipts import quantity
+from tollkeeper.chains.receipts import hash_of_block, quantity
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 
 if TYPE_CHECKING:
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block as a node names it."""
+    """A block as a node names it; the hash is empty where it does not."""
 
     number: int
     timestamp_seconds: int
     base_fee_wei: int
+    hash: str = ""
 
 
 def read_block(answer: Answer) -> Block:
@@ -31,6 +32,7 @@ def read_block(answer: Answer) -> Block:
         quantity(answer.get("number")),
         quantity(answer.get("timestamp")),
         0 if base_fee is None else quantity(base_fee),
+        hash_of_block(answer) or "",
     )
 
 

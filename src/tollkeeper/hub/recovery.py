@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.authorizations import Standing, Use
+    from tollkeeper.chains.blocks import Block
     from tollkeeper.core.settling import Depths
     from tollkeeper.core.signed_transactions import SignedTransaction
     from tollkeeper.hub.accounts import Account
@@ -117,7 +118,7 @@ class Recovery:
                 return Finding(again)
         if conclusion is Conclusion.OURS and use is not None and signed is not None:
             return await self._adopt(account, row, signed)
-        return Finding(row, self._failure(conclusion, sightings, use))
+        return Finding(row, self._failure(conclusion, sightings, use, standing.block))
 
     async def _adopt(self, account: Account, row: Settlement, signed: SignedTransaction) -> Finding:
         """The authorization was used by one of our signers: the row names that transaction, if it made the transfer."""
@@ -145,10 +146,16 @@ class Recovery:
         move = seen(sighting, self._clock_ms())
         return Finding(row, None if move.to is row.state else move)
 
-    def _failure(self, conclusion: Conclusion, sightings: list[Sighting], use: Use | None) -> Move:
+    def _failure(self, conclusion: Conclusion, sightings: list[Sighting], use: Use | None, read: Block) -> Move:
+        """FAILED, resting on the block that shows why; else on the one that the facts are of, `read`.
+
+        Were that taken away, the facts might be others: the row would be open again.
+        """
         proof, reason = _FAILURES[conclusion]
         shown = next((one for one in sightings if one.block_number is not None), None)
-        where = (None, None) if shown is None else (shown.block_number, shown.block_hash)
+        where: tuple[int | None, str | None] = (read.number, read.hash or None)
+        if conclusion is Conclusion.REVERTED and shown is not None:
+            where = (shown.block_number, shown.block_hash)
         if use is not None:
             where = (use.block_number, use.block_hash)
         return Move(
