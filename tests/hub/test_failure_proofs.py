@@ -78,9 +78,7 @@ async def reorganised(hub: HubUnderTest, chain: ChainUnderTest, row: dict[str, A
     chain.rpc.call("anvil_reorg", height(chain) - row["block_number"] + 1, [])
     block = chain.rpc.call("eth_getBlockByNumber", hex(row["block_number"]), False)
     assert block["hash"] != row["block_hash"]
-    await hub.hub.completer._watch.look(  # noqa: SLF001 - the watch alone, before the row is judged anew
-        hub.hub.accounts["base-sepolia"], height(chain), thoroughly=True
-    )
+    await hub.complete()
 
 
 @pytest.mark.parametrize("kind", ["relayed", "cancelled"])
