@@ -12,6 +12,7 @@ from tests.gateway.conftest import target as target  # noqa: PLC0414 - the fixtu
 from tests.gateway.recording_target import RecordingTarget
 from tests.interop.stack import Stack, sandbox
 from tests.specification.client import Http
+from tests.specification.solana_world import SolanaWorld
 from tests.specification.world import World, of_stack
 
 
@@ -49,3 +50,9 @@ async def http() -> AsyncIterator[Http]:
 def world(stack: Stack, target: RecordingTarget, http: Http, folder: Path) -> World:
     """The running program, a target and a buyer with funds."""
     return of_stack(stack, target, http, folder / "log.txt", folder / "sandbox.db")
+
+
+@pytest.fixture
+def solana(world: World, stack: Stack) -> SolanaWorld:
+    """The same program on Solana."""
+    return SolanaWorld(world, stack.solana)

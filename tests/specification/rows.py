@@ -1,8 +1,9 @@
 """Every row of every table and every numbered rule of the specification's sections 2 to 5 and 7 to 9, by name.
 
-A row's name is its section and what its first column says: `2.1-price`, `4.4-verify-isValid`, `7-proxy-1`. Section 6
-has neither a table nor a rule. A row is tested by the one test case that is named after it (`@row`), and
-`test_rows.py` sees to it that no row is forgotten.
+A row's name is its section and what its first column says: `2.1-price`, `4.4-verify-isValid`, `7-proxy-1`; one that a
+network's family decides is there for Solana too, `4.4-verify-isValid-solana`. Section 6 has neither a table nor a rule.
+A row is tested by the one test case that is named after it (`@row`), and `test_rows.py` sees to it that no row is
+forgotten.
 """
 
 from __future__ import annotations
@@ -82,7 +83,31 @@ LIMITS: Final = _rows(
 )
 VERSIONING: Final = _rows("9.", "1 2 3")
 
-ROWS: Final = (*RESOURCES, *STATES, *ENDPOINTS, *AUTHENTICATION, *ERRORS, *LIMITS, *VERSIONING)
+# What a network's family decides, once more on Solana. Specification 2.5 and 4.3 name the EVM networks, 2.3 their typed
+# data and 4.1 their authorization in a direct transfer; the rest is of no family.
+ON_SOLANA: Final = tuple(
+    f"{name}-solana"
+    for name in (
+        "2.1-paymentAddress",
+        *(name for name in RESOURCES if name.startswith(("2.2-A-", "2.2-B-"))),
+        *_rows("2.3-", "x402Version scheme network payload value-of-amount"),
+        "2.4-node-address",
+        *(name for name in RESOURCES if name.startswith("2.5-")),
+        *STATES,
+        *_rows("4.1-", "access auth-message login"),
+        *_rows("4.2-", "message login refresh current-user logout message-text"),
+        *_rows("4.3-", "network history"),
+        *(name for name in ENDPOINTS if name.startswith(("4.4-supported", "4.4-verify", "4.4-settle", "4.4-transfer"))),
+        *_rows("5.", "1 2 3 5 6"),
+        *_rows("7-", "INVALID_SIGNATURE-authentication INVALID_SIGNATURE-payment INVALID_ADDRESS INVALID_AMOUNT"),
+        *_rows("7-", "INVALID_NETWORK MISSING_PARAMETER PAYMENT_INVALID INSUFFICIENT_FUNDS NONCE_ALREADY_USED"),
+        *_rows("7-", "INSUFFICIENT_AMOUNT PAYMENT_EXPIRED INSUFFICIENT_FUNDS-400 NONCE_ALREADY_USED-400"),
+        *_rows("7-proxy-", "2"),
+        *_rows("9.", "2 3"),
+    )
+)
+
+ROWS: Final = (*RESOURCES, *STATES, *ENDPOINTS, *AUTHENTICATION, *ERRORS, *LIMITS, *VERSIONING, *ON_SOLANA)
 
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., object])

@@ -91,6 +91,7 @@ _CODES: Final[dict[str, Code]] = {
     "invalid_exact_evm_insufficient_balance": Code.INSUFFICIENT_FUNDS,
     Reason.NONCE_USED: Code.NONCE_ALREADY_USED,
     Reason.DUPLICATE: Code.NONCE_ALREADY_USED,
+    Reason.SVM_NO_SENDER: Code.INSUFFICIENT_FUNDS,  # who has no token account holds nothing
     Reason.SVM_AMOUNT_LOW: Code.INSUFFICIENT_AMOUNT,
     Reason.SVM_SIGNATURE: Code.INVALID_SIGNATURE,
     Reason.SVM_EXPIRED: Code.PAYMENT_EXPIRED,
