@@ -135,7 +135,7 @@ def hub_command(config: Config = None, host: Host = None, port: Port = None) -> 
 def init_command(
     *,
     directory: Annotated[Path, typer.Option("--dir", help="Where to write; made where it is not there.")] = Path(),
-    network: Annotated[str, typer.Option(help="The network to enable: base-sepolia or base.")] = "base-sepolia",
+    network: Annotated[str, typer.Option(help="base-sepolia, base, solana-devnet or solana-mainnet.")] = "base-sepolia",
     rpc_url: Annotated[str | None, typer.Option(help="A JSON-RPC node of that network; can be written later.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8402,
@@ -146,6 +146,7 @@ def init_command(
 
     Example: tollkeeper init --dir /etc/tollkeeper --rpc-url https://node.example.org
     """
+    from tollkeeper.core.networks import Family
     from tollkeeper.serving.initialise import InitError, initialise, parse_choices
 
     try:
@@ -156,7 +157,11 @@ def init_command(
         made = initialise(directory, choices)
     except InitError as error:
         _refuse(str(error), code=EXIT_FAILED)
-    steps = [f"fund {made.relayer} with a little ether on {choices.network.name}: it pays the gas of settlements"]
+    if choices.network.family is Family.SOLANA:
+        payers, money, cost = " and ".join(made.fee_payers), "a little SOL", "they pay the fees of settlements"
+    else:
+        payers, money, cost = made.relayer, "a little ether", "it pays the gas of settlements"
+    steps = [f"fund {payers} with {money} on {choices.network.name}: {cost}"]
     if rpc_url is None:
         steps.append(f"write the URL of a {choices.network.name} node into {made.config_path}, at rpc_url")
     steps += [f"tollkeeper config check --config {made.config_path}", f"tollkeeper serve --config {made.config_path}"]

@@ -107,9 +107,9 @@ async def test_what_the_chain_would_refuse_is_named(node: SolanaNode, chain: Sol
     assert await reasons(paying(node, BUYER_MICRO + 1)) == [Reason.FUNDS, Reason.SVM_SIMULATION]
     stranger = str(FEE_PAYER.pubkey())  # has no token account
     assert await reasons(paying(node, 1, pay_to=stranger)) == [Reason.SVM_NO_RECIPIENT, Reason.SVM_SIMULATION]
-    assert not await chain.has_token_account(str(account_of(stranger)))
-    assert not await chain.has_token_account(DEVNET.usdc.address)
-    assert await chain.has_token_account(str(account_of(WALLETS.owner.address)))
+    assert await chain.owner_of(str(account_of(stranger))) is None
+    assert await chain.owner_of(DEVNET.usdc.address) is None
+    assert await chain.owner_of(str(account_of(WALLETS.owner.address))) == WALLETS.owner.address
     empty = drafted(
         node,
         compute_limit(),

@@ -8,10 +8,13 @@ import stat
 from pathlib import Path
 
 import pytest
+from solders.keypair import Keypair
 
 from tests.cli.processes import finished
+from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.evm import address_of_key, checksum_address
-from tollkeeper.core.keyring import parse_private_key
+from tollkeeper.core.keyring import fee_payer_seeds, parse_private_key
 from tollkeeper.settings import Role, load_settings
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-operator.md"
@@ -55,6 +58,24 @@ def test_init_says_whom_to_fund_and_no_secret(tmp_path: Path) -> None:
     for secret in keys_of(tmp_path):
         assert len(secret) == 64
         assert secret not in made.stdout + made.stderr
+
+
+def test_init_for_solana_says_whom_to_fund_there_and_config_check_agrees(tmp_path: Path) -> None:
+    wallet = str(Keypair().pubkey())
+    options = ("--network", "solana-devnet", "--rpc-url", RPC, "--payment-address", wallet)
+    made = finished("init", "--dir", tmp_path, *options)
+    assert made.returncode == 0, made.stderr
+    key = parse_private_key((tmp_path / "keys" / "signer.key").read_text())
+    payers = [encode_key(public_key(seed)) for seed in fee_payer_seeds(key.reveal())]
+    assert f"fund {' and '.join(payers)} with a little SOL on solana-devnet" in made.stdout
+    check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml")
+    assert check.returncode == 0, check.stdout
+    assert all(payer in check.stdout for payer in (*payers, wallet))
+    settings = load_settings(Role.SERVE, tmp_path / "tollkeeper.toml", environ={})
+    assert (list(settings.networks), settings.default_payment_address) == (["solana-devnet"], wallet)
+    other = finished("init", "--dir", tmp_path / "other", *options[:-1], "0x" + "71" * 20)
+    assert other.returncode == 2
+    assert not (tmp_path / "other").exists()
 
 
 def test_init_makes_other_keys_each_time(tmp_path: Path) -> None:

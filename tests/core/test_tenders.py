@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.payments import ASSETS, AUTHORIZATION, BASE_SEPOLIA, NOW_SECONDS, OTHER_KEY, PAYER, signed_payment
+from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, NOW_SECONDS, OTHER_KEY, PAYER, signed_payment
 from tests.core.solana_payments import (
     AMOUNT,
     DEVNET,
@@ -26,7 +26,6 @@ from tests.core.solana_payments import PAYER as SOLANA_PAYER
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.tenders import (
     Asset,
-    evm_asset,
     price_check,
     recipient_check,
     require_valid_now,
@@ -116,13 +115,3 @@ def test_only_an_evm_payment_has_times_of_its_own() -> None:
 def test_whose_solana_payment_was_used_before_is_told_to_sign_again() -> None:
     assert with_advice("used", PAYER) == "used"
     assert with_advice("used", str(SOLANA_PAYER.pubkey())).endswith("sign a new payment")
-
-
-def test_transfers_are_of_evm_networks() -> None:
-    assets: dict[str, Asset] = {**ASSETS, "solana-devnet": DEVNET}
-    assert evm_asset(assets, "base-sepolia") is BASE_SEPOLIA
-    for name in ("solana-devnet", "solana-mainnet"):
-        with pytest.raises(ApiError) as caught:
-            evm_asset(assets, name)
-        assert caught.value.code is Code.INVALID_NETWORK
-        assert caught.value.details == {"field": "network", "supported": ["base", "base-sepolia"]}

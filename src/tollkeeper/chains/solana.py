@@ -215,11 +215,14 @@ class SolanaChain:
         last_height = _number(height) + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
         return Simulation(_error(simulation), Lifetime(_slot(simulation), last_height), _number(_value(money)))
 
-    async def has_token_account(self, account: str) -> bool:
-        """Is there a usable account of the asset's at this address? Raises: RpcUnavailable."""
+    async def owner_of(self, account: str) -> str | None:
+        """Whose the asset's token account at this address is; None unless one is there and usable.
+
+        Raises: RpcUnavailable.
+        """
         (info,) = await self.rpc.ask([("getAccountInfo", [account, _BASE64])])
         found = self._held(_value(info))
-        return found is not None and found.is_usable and found.mint == self._mint
+        return found.owner if found is not None and found.is_usable and found.mint == self._mint else None
 
     async def balances(self, addresses: Sequence[str]) -> list[int]:
         """Lamports of each. Raises: RpcUnavailable."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.tenders import Asset
-    from tollkeeper.core.verification import EvmAsset
 
 
 class Profile(StrEnum):
@@ -137,7 +136,7 @@ def build_challenge(
     return challenge_for(requirements_of(gate, asset, resource), asset, sold, api_version, beside)
 
 
-def transfer_challenge(asset: EvmAsset, pay_to: str, amount_micro: int, resource: str, api_version: str) -> Challenge:
+def transfer_challenge(asset: Asset, pay_to: str, amount_micro: int, resource: str, api_version: str) -> Challenge:
     """The challenge that asks for one transfer of so much to that address (contract 8)."""
     sold = Sold("Direct transfer", "Carries out this very transfer", 1, "application/json")
     requirements = Requirements(
@@ -150,7 +149,7 @@ def transfer_challenge(asset: EvmAsset, pay_to: str, amount_micro: int, resource
         description=sold.description,
         mime_type=sold.mime_type,
         max_timeout_seconds=CHALLENGE_TIMEOUT_SECONDS,
-        extra={"name": asset.name, "version": asset.version},
+        extra=_extra(asset),
     )
     return challenge_for(requirements, asset, sold, api_version)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.networks import NETWORKS, Family, Network, normalise
+from tollkeeper.core.networks import NETWORKS, Network, normalise
 from tollkeeper.core.usdc import parse_usdc
 
 if TYPE_CHECKING:
@@ -213,16 +213,12 @@ def parse_files(text: str) -> str | Bucket:
 
 
 def parse_network(text: str) -> Network:
-    """An EVM network by its name or alias. Raises: ValueError."""
-    supported = sorted(name for name, network in NETWORKS.items() if network.family is Family.EVM)
+    """A network by its name or alias. Raises: ValueError."""
     try:
-        network = normalise(text)
+        return normalise(text)
     except ApiError:
-        network = None
-    if network is None or network.name not in supported:
-        msg = f"it is no network of this version: {', '.join(supported)}"
-        raise ValueError(msg)
-    return network
+        msg = f"it is no network of this version: {', '.join(sorted(NETWORKS))}"
+        raise ValueError(msg) from None
 
 
 def parse_token_text(text: str) -> str:

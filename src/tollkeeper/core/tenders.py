@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tollkeeper.core import verification
-from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import Family
 from tollkeeper.core.solana import SolanaAsset, payer_checks, payment_key, read_transfer
 from tollkeeper.core.solana_programs import associated_token_account
@@ -20,8 +19,6 @@ from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import EvmPayload, SolanaPayload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tollkeeper.core.wire import Payment, PaymentKey
 
 Asset: TypeAlias = EvmAsset | SolanaAsset
@@ -113,13 +110,3 @@ def with_advice(message: str, payer: str) -> str:
     Clients that add no memo do, and nothing in the payment shows it.
     """
     return message + _SIGN_AGAIN if family_of(payer) is Family.SOLANA else message
-
-
-def evm_asset(assets: Mapping[str, Asset], network: str) -> EvmAsset:
-    """The asset of an EVM network. Raises: INVALID_NETWORK for another network, naming those that there are."""
-    asset = assets.get(network)
-    if isinstance(asset, EvmAsset):
-        return asset
-    supported = sorted(name for name, one in assets.items() if one.network.family is Family.EVM)
-    details = {"field": "network", "supported": supported}
-    raise ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)

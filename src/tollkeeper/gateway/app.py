@@ -214,6 +214,7 @@ class Gateway:
         return DirectTransfers(
             hub=self._hub,
             supported=self.supported,
+            token_accounts=self.token_accounts,
             public_url=self.config.public_url,
             hub_url=self.config.hub_url,
             profile=self.config.profile,

@@ -216,13 +216,17 @@ class HubClient:
         except HubUnreachableError:
             return SettleAnswer(Settlement.PENDING, "", "unreachable")
 
-    def transfer_request(self, payment: Payment, asset: str, *, key: str, confirm: bool) -> SettleRequest:
+    def transfer_request(
+        self, payment: Payment, asset: str, amount: int, recipient: str, *, key: str, confirm: bool
+    ) -> SettleRequest:
         """A transfer by our hub, under an idempotency key; pure but for the signer's clock and nonce."""
         body = {
             "x402Version": X402_VERSION,
             "network": payment.network,
             "payload": payment_body(payment)["payload"],
             "asset": asset,
+            "amount": str(amount),
+            "recipient": recipient,
             "confirm": confirm,
         }
         headers = {**_JSON_HEADERS, "idempotency-key": key}

@@ -11,6 +11,7 @@ from typing import Final
 from tollkeeper.core.errors import Code
 from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, ref
 from tollkeeper.core.schemas import (
+    BASE_UNITS,
     FLAG,
     IDEMPOTENCY_KEY,
     IF_NONE_MATCH,
@@ -18,6 +19,7 @@ from tollkeeper.core.schemas import (
     OFFSET,
     TEXT,
     UNCHANGED,
+    WALLET_ADDRESS,
     header,
     in_path,
     limit,
@@ -227,9 +229,12 @@ TRANSFER: Final = Operation(
                 "network": NETWORK_ASKED,
                 "signature": {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})+$"},
                 "authorization": ref("Authorization"),
+                "transaction": {"type": "string", "description": "On Solana, in place of the two; base64"},
+                "recipient": {**WALLET_ADDRESS, "description": "On Solana, whose token account is paid"},
+                "amount": {**BASE_UNITS, "description": "On Solana, what is transferred"},
                 "confirm": FLAG,
             },
-            optional=["confirm"],
+            optional=["signature", "authorization", "transaction", "recipient", "amount", "confirm"],
         )
     },
     answers={

@@ -1,8 +1,8 @@
-"""A word to the owner whose Solana wallet cannot be paid yet, when a gate is saved (contract 3.1; specification 2.3).
+"""What a gateway asks a Solana node: has a wallet a token account, and whose is one (contract 3.1, 8; spec 2.3).
 
-A payment goes to the wallet's associated token account, which must be there before. Whether it is only a node can say,
-so nothing is said where none is set, where it does not answer in time, or where the facilitator has another mint. A
-save never fails by it: the account may be made later, and until then buyers are refused and not charged.
+A payment goes to the wallet's associated token account, which must be there before. The owner of a gate is told when it
+is not, where a node is set that answers in time and has the facilitator's mint. A save never fails by it: the account
+may be made later, and until then buyers are refused and not charged.
 """
 
 from __future__ import annotations
@@ -55,19 +55,32 @@ class TokenAccounts:
         ]
 
     async def _is_missing(self, recipient: Recipient, asset: Asset | None) -> bool:
-        chain = self.chains.get(recipient.network)
-        if chain is None or not isinstance(asset, SolanaAsset):
+        if recipient.network not in self.chains or not isinstance(asset, SolanaAsset):
             return False
         account = associated_token_account(recipient.payment_address, asset.address, asset.token_program)
         try:
-            if chain.asset is None:
-                await chain.open()
-            if chain.asset is None or chain.asset.address != asset.address:
-                return False
-            return not await chain.has_token_account(account)
+            return await self._owner(account, asset) is None
         except RpcUnavailable as error:
             _LOG.info("token_account_not_seen", network=recipient.network, reason=str(error))
             return False
+
+    async def owner(self, account: str, asset: Asset) -> str | None:
+        """Whose the token account is; None where there is none. Raises: RpcUnavailable, also where no node is set."""
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                return await self._owner(account, asset)
+        except TimeoutError as error:
+            msg = "the node does not answer"
+            raise RpcUnavailable(msg) from error
+
+    async def _owner(self, account: str, asset: Asset) -> str | None:
+        chain = self.chains.get(asset.network.name)
+        if chain is not None and chain.asset is None:
+            await chain.open()
+        if chain is None or chain.asset is None or chain.asset.address != asset.address:
+            msg = "no node of this network and mint can be asked"
+            raise RpcUnavailable(msg)
+        return await chain.owner_of(account)
 
     async def aclose(self) -> None:
         """Ends the connections."""

@@ -3,33 +3,36 @@
 Without `X-Payment` the answer is a 402 whose requirements are the body's own network, recipient and value. With an
 `X-Payment` of the same payer, recipient, value and network that authorization is transferred, once, by the hub; the
 body's own, where it is another one, is left unused, because an official client answers a 402 with a fresh nonce. Nobody
-pays twice. Nothing is stored here: the hub knows each payment. Where the operator asks for a fee the 402 asks for that
-in place of it, `X-Payment` pays the fee (`transfer_fee`) and the body's own authorization is transferred.
+pays twice. On Solana a transaction is what an authorization is on EVM networks, and the wallet that is paid is named by
+the body's `recipient` or by a node. Nothing is stored here: the hub knows each payment. Where the operator asks for a
+fee the 402 asks for that in place of it, `X-Payment` pays the fee (`transfer_fee`) and the body's own is transferred.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response
 
 from tollkeeper.api import clock_ms, iso, json_body, new_request_id, ok, string_field
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.challenge import Profile, profile_of, transfer_challenge
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
-from tollkeeper.core.evm import checksum_address
-from tollkeeper.core.networks import normalise
-from tollkeeper.core.tenders import evm_asset
-from tollkeeper.core.verification import code_of_reason, form_checks, payment_key, require
+from tollkeeper.core.networks import Family, normalise
+from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.tenders import price_check, recipient_check, tender_of
+from tollkeeper.core.verification import Check, Reason, code_of_reason, form_checks, require
+from tollkeeper.core.wallets import family_of, parse_address_of, shown_address
 from tollkeeper.core.wire import (
     SCHEME,
     X402_VERSION,
-    EvmPayload,
     Payment,
     decode_payment_header,
     encode_header,
     parse_payload,
+    parse_uint256,
 )
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
@@ -42,10 +45,10 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.core.challenge import Challenge
-    from tollkeeper.core.evm import Authorization
-    from tollkeeper.core.verification import EvmAsset
-    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.core.tenders import Asset, Tender
+    from tollkeeper.core.wire import PaymentKey, Requirements
     from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.gateway.token_accounts import TokenAccounts
     from tollkeeper.gateway.transfer_fee import TransferFees
 
 API_VERSION: Final = "v1"
@@ -55,10 +58,11 @@ _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The transfer that a body describes."""
+    """The transfer that a body describes. `pay_to` is the wallet that is paid; Solana's tender names its account."""
 
-    asset: EvmAsset
-    authorization: Authorization
+    asset: Asset
+    tender: Tender
+    pay_to: str
     confirm: bool
     payment: Payment
 
@@ -69,38 +73,73 @@ class DirectTransfers:
 
     hub: HubClient
     supported: Callable[[], Supported]
+    token_accounts: TokenAccounts
     public_url: str
     hub_url: str
     profile: Profile
     fees: TransferFees | None = None
     open_keys: OrderedDict[PaymentKey, str] = field(default_factory=OrderedDict)
 
-    def read(self, body: dict[str, Any]) -> Wish:
+    async def read(self, body: dict[str, Any]) -> Wish:
         """The body's transfer.
 
-        Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT, PAYMENT_INVALID;
-        UNAVAILABLE while the facilitator's networks are unknown.
+        Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT, PAYMENT_INVALID,
+        INVALID_SIGNATURE; UNAVAILABLE while the facilitator's networks are unknown.
         """
         network = string_field(body, "network")
-        name = normalise(network).name
-        assets = self.supported().assets
-        if not assets:
-            raise unavailable()
-        asset = evm_asset(assets, name)
+        asset = self._asset(normalise(network).name)
         confirm = body.get("confirm", True)
         if not isinstance(confirm, bool):
             raise invalid("confirm", "confirm must be true or false")
-        for name_of in ("signature", "authorization"):
-            if body.get(name_of) is None and body.get("transaction") is None:
-                raise missing(name_of)
-        payload = parse_payload(body, "")
-        require(form_checks(Payment(X402_VERSION, SCHEME, network, payload), assets))
-        assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
-        if payload.authorization.value == 0:
-            named = "authorization.value"
+        is_evm = asset.network.family is Family.EVM
+        for name in ("signature", "authorization") if is_evm else ("transaction",):
+            if body.get(name) is None and body.get("transaction" if is_evm else "authorization") is None:
+                raise missing(name)
+        payment = Payment(X402_VERSION, SCHEME, network, parse_payload(body, ""))
+        tender = self._tender(payment)
+        if tender.value == 0:
+            named = "authorization.value" if is_evm else "transaction"
             raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
-        payment = Payment(X402_VERSION, SCHEME, network, payload)
-        return Wish(asset, payload.authorization, confirm, payment)
+        return Wish(asset, tender, await self._recipient(tender, asset, body), confirm, payment)
+
+    def _asset(self, network: str) -> Asset:
+        assets = self.supported().assets
+        if not assets:
+            raise unavailable()
+        allowed = {
+            name: asset
+            for name, asset in assets.items()
+            if self.fees is None or asset.network.family is family_of(self.fees.pay_to)
+        }
+        if network not in allowed:
+            details = {"field": "network", "supported": sorted(allowed)}
+            raise ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
+        return allowed[network]
+
+    def _tender(self, payment: Payment) -> Tender:
+        assets = self.supported().assets
+        require(form_checks(payment, assets))
+        return tender_of(payment, assets[normalise(payment.network).name])
+
+    async def _recipient(self, tender: Tender, asset: Asset, body: Mapping[str, Any]) -> str:
+        """The wallet that is paid. On Solana the body names it, or a node whose the account is."""
+        if asset.network.family is Family.EVM:
+            return tender.recipient
+        named = body.get("recipient")
+        if named is not None:
+            recipient = parse_address_of(Family.SOLANA, named, field="recipient")
+        else:
+            try:
+                owner = await self.token_accounts.owner(tender.recipient, asset)
+            except RpcUnavailable:
+                raise missing("recipient") from None
+            is_there = Check("recipient", owner is not None, Reason.SVM_NO_RECIPIENT, "a token account", None)
+            require([is_there])
+            recipient = str(owner)
+        require([recipient_check(tender, asset, recipient)])
+        if body.get("amount") is not None:
+            require([price_check(tender, asset, parse_uint256(body["amount"], "amount"))])
+        return recipient
 
     def challenge(self, wish: Wish) -> Challenge:
         """The 402 that asks for the body's own transfer, or for the fee."""
@@ -112,30 +151,30 @@ class DirectTransfers:
                 self.public_url + operations.TRANSFER.path,
                 API_VERSION,
             )
-        return self.own_terms(wish)
-
-    def own_terms(self, wish: Wish) -> Challenge:
-        """The body's own transfer as a payment."""
-        terms = wish.authorization
         return transfer_challenge(
-            wish.asset, terms.pay_to, terms.value, self.public_url + operations.TRANSFER.path, API_VERSION
+            wish.asset, wish.pay_to, wish.tender.value, self.public_url + operations.TRANSFER.path, API_VERSION
         )
 
-    def read_payment(self, wish: Wish, headers: Sequence[str]) -> Payment:
-        """The payment, good in form and for this transfer; its signature is the hub's to judge.
+    def own_terms(self, wish: Wish, tender: Tender) -> Requirements:
+        """What this payment of the body's transfer answers, with the fee payer that it names."""
+        asset = replace(wish.asset, fee_payer=tender.fee_payer) if isinstance(wish.asset, SolanaAsset) else wish.asset
+        resource = self.public_url + operations.TRANSFER.path
+        return transfer_challenge(asset, wish.pay_to, tender.value, resource, API_VERSION).requirements
+
+    def read_payment(self, wish: Wish, headers: Sequence[str]) -> tuple[Payment, Tender]:
+        """The payment, good in form and for this transfer; on EVM its signature is the hub's to judge.
 
         Raises: the refusal, of type payment.
         """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
         payment = decode_payment_header(headers[0].encode("latin-1"))
-        require(form_checks(payment, self.supported().assets))
-        paid = _payload(payment).authorization
+        paid = self._tender(payment)
         for name, expected, found in (
-            ("network", wish.asset.network.name, normalise(payment.network).name),
-            ("from", wish.authorization.payer, paid.payer),
-            ("to", wish.authorization.pay_to, paid.pay_to),
-            ("value", str(wish.authorization.value), str(paid.value)),
+            ("network", wish.asset.network.name, paid.key.network),
+            ("from", wish.tender.key.payer, paid.key.payer),
+            ("to", wish.tender.recipient, paid.recipient),
+            ("value", str(wish.tender.value), str(paid.value)),
         ):
             if expected != found:
                 raise payment_error(
@@ -143,7 +182,7 @@ class DirectTransfers:
                     f"the payment is not the transfer that the body describes: {name}",
                     details={"check": name, "expected": expected, "found": found},
                 )
-        return payment
+        return payment, paid
 
     async def carry_out_for_fee(self, wish: Wish, headers: Sequence[str], fees: TransferFees) -> dict[str, Any]:
         """The same for a fee, which is charged once for this transfer, and only if the hub would make it.
@@ -153,9 +192,9 @@ class DirectTransfers:
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
         presented = fees.read(headers[0])
-        call_id, is_charged = await fees.standing(presented, wish.authorization)
+        call_id, is_charged = await fees.standing(presented, wish.tender.key)
         if not is_charged:
-            verdict = await self.hub.verify(asked_of(wish.payment, self.own_terms(wish).requirements))
+            verdict = await self.hub.verify(asked_of(wish.payment, self.own_terms(wish, wish.tender)))
             if not verdict.is_valid:
                 reason = verdict.reason or "invalid_payment"
                 raise payment_error(
@@ -163,7 +202,7 @@ class DirectTransfers:
                 )
             await fees.charge(wish.asset.network.name, presented, call_id)
         try:
-            done = await self.carry_out(wish, wish.payment, call_id)
+            done = await self.carry_out(wish, wish.payment, wish.tender, call_id)
         except ApiError as error:
             if error.code is not Code.SETTLEMENT_PENDING:
                 await fees.give_back(call_id, error.status)
@@ -171,16 +210,18 @@ class DirectTransfers:
         await (fees.keep(call_id) if done["success"] is True else fees.give_back(call_id, 400))
         return done
 
-    async def carry_out(self, wish: Wish, payment: Payment, request_key: str = "") -> dict[str, Any]:
+    async def carry_out(self, wish: Wish, payment: Payment, paid: Tender, request_key: str = "") -> dict[str, Any]:
         """The hub's transfer body. Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE."""
         supported = self.supported()
-        key = payment_key(wish.asset, _payload(payment))
+        key = paid.key
         if not supported.is_ours:
-            return await self._settle(wish, payment, key)
+            return await self._settle(wish, payment, paid)
         # The same key again shows an outcome whose answer was lost on its way from the hub.
         known_key = self.open_keys.pop(key, None)
         request_key = request_key or known_key or f"transfer-{new_request_id()}"
-        request = self.hub.transfer_request(payment, wish.asset.address, key=request_key, confirm=wish.confirm)
+        request = self.hub.transfer_request(
+            payment, wish.asset.address, paid.value, wish.pay_to, key=request_key, confirm=wish.confirm
+        )
         answer = await self.hub.transfer(request)
         if answer is None or answer[0] not in {200, 400}:
             self.open_keys[key] = request_key
@@ -193,13 +234,13 @@ class DirectTransfers:
             return body
         raise _refusal_of(status, body) or self._pending(key, "")
 
-    async def _settle(self, wish: Wish, payment: Payment, key: PaymentKey) -> dict[str, Any]:
+    async def _settle(self, wish: Wish, payment: Payment, paid: Tender) -> dict[str, Any]:
         """The same at a facilitator that has no transfers of its own: a settlement of these requirements."""
-        asked = asked_of(payment, self.own_terms(wish).requirements)
+        asked = asked_of(payment, self.own_terms(wish, paid))
         request = self.hub.settle_request(asked, key="", confirm=wish.confirm, purchase_data={})
         answer: SettleAnswer = await self.hub.settle(request)
         if answer.outcome is Settlement.PENDING:
-            raise self._pending(key, answer.transaction)
+            raise self._pending(paid.key, answer.transaction)
         if answer.outcome is Settlement.REFUSED:
             raise unavailable()
         if answer.outcome is Settlement.FAILED:
@@ -212,8 +253,8 @@ class DirectTransfers:
             "status": "success",
             "transaction": answer.transaction,
             "network": payment.network,
-            "amount": str(wish.authorization.value),
-            "payer": checksum_address(wish.authorization.payer),
+            "amount": str(paid.value),
+            "payer": shown_address(paid.key.payer),
             "errorReason": None,
         }
 
@@ -231,7 +272,7 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
     @route(operations.TRANSFER)
     async def transfer(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 8: 402 without a payment, the hub's transfer body with one."""
-        wish = transfers.read(await json_body(request))
+        wish = await transfers.read(await json_body(request))
         headers = request.headers.getall("x-payment", [])
 
         def ask() -> Response[bytes]:
@@ -242,7 +283,7 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
         if not headers:
             return ask()
         if transfers.fees is None:
-            done = await transfers.carry_out(wish, transfers.read_payment(wish, headers))
+            done = await transfers.carry_out(wish, *transfers.read_payment(wish, headers))
         else:
             try:
                 done = await transfers.carry_out_for_fee(wish, headers, transfers.fees)
@@ -253,11 +294,6 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
         return ok(told, headers={**_NO_STORE, "X-Payment-Response": encode_header(receipt)})
 
     return [transfer]
-
-
-def _payload(payment: Payment) -> EvmPayload:
-    assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
-    return payment.payload
 
 
 def _refusal_of(status: int, body: Mapping[str, Any]) -> ApiError | None:

@@ -24,7 +24,7 @@ from tollkeeper.gateway.buying import Buyer
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
-    from tollkeeper.core.evm import Authorization
+    from tollkeeper.core.wire import PaymentKey
     from tollkeeper.gateway.buying import Buying, Presented
     from tollkeeper.gateway.gates import Gates, OpenGate
     from tollkeeper.gateway.proofs import Proofs
@@ -82,7 +82,7 @@ class TransferFees:
         """The fee's payment. Raises: the refusal."""
         return self.proofs.read([header.encode("latin-1")])
 
-    async def standing(self, presented: Presented, transfer: Authorization) -> tuple[str, bool]:
+    async def standing(self, presented: Presented, transfer: PaymentKey) -> tuple[str, bool]:
         """The id under which this pair is charged, and whether it is already."""
         pair = f"{presented.key}/{transfer.payer}/{transfer.nonce}"
         name = hashlib.sha256(pair.encode()).hexdigest()[:32]

@@ -13,6 +13,7 @@ from tollkeeper.chains.rpc import Rpc, RpcUnavailable
 from tollkeeper.core.configuration import parse_network
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.keyring import parse_private_key
+from tollkeeper.core.networks import Family
 from tollkeeper.hub.deploying import DeploymentError, DeploymentPolicy, deploy_batcher
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.composition import open_own_database
@@ -35,7 +36,11 @@ async def deploy(settings: Settings, name: str, key_file: Path | None, *, is_pla
 
     Raises: ValueError for options that cannot be used; DeploymentFailed; StorageError where a hub runs.
     """
-    network = settings.networks.get(parse_network(name).name)
+    wanted = parse_network(name)
+    if wanted.family is not Family.EVM:
+        msg = f"{name} needs no contract of ours"
+        raise ValueError(msg)
+    network = settings.networks.get(wanted.name)
     if network is None or not network.rpc_urls:
         msg = f"no node of {name} is configured"
         raise ValueError(msg)

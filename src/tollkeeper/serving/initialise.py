@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.core import configuration as text_of
+from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.evm import address_of_key, checksum_address, parse_address
-from tollkeeper.core.keyring import key_line
+from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.keyring import fee_payer_seeds, key_line
+from tollkeeper.core.wallets import parse_address_of, shown_address
 from tollkeeper.settings import FILE_NAME
 
 if TYPE_CHECKING:
@@ -129,10 +132,11 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Initialised:
-    """What was made. `relayer` (EIP-55) pays the gas of settlements and must be funded."""
+    """What was made, and who is to be funded: `relayer` (EIP-55) pays gas, `fee_payers` pay fees on Solana."""
 
     config_path: Path
     relayer: str
+    fee_payers: tuple[str, ...]
 
 
 def parse_choices(
@@ -151,18 +155,19 @@ def parse_choices(
     host = parsed("--host", text_of.parse_host, host)
     if public_url is None and not text_of.is_loopback(host):
         raise ValueError(f"--public-url: give the URL by which clients reach {host}")
+    chosen = parsed("--network", text_of.parse_network, network)
+
+    def recipient(text: str) -> str:
+        return shown_address(parse_address_of(chosen.family, text, field="it"))
+
     return Choices(
-        network=parsed("--network", text_of.parse_network, network),
+        network=chosen,
         rpc_url=None if rpc_url is None else parsed("--rpc-url", text_of.parse_rpc_url, rpc_url),
         host=host,
         port=port,
         public_url=parsed("--public-url", text_of.parse_origin, public_url or text_of.local_url(host, port)).text,
-        payment_address=None if payment_address is None else parsed("--payment-address", _address, payment_address),
+        payment_address=None if payment_address is None else parsed("--payment-address", recipient, payment_address),
     )
-
-
-def _address(text: str) -> str:
-    return checksum_address(parse_address(text, field="it"))
 
 
 def initialise(directory: Path, choices: Choices) -> Initialised:
@@ -188,7 +193,8 @@ def initialise(directory: Path, choices: Choices) -> Initialised:
     except OSError as error:
         msg = f"{error.filename} cannot be written ({error.strerror})"
         raise InitError(msg) from error
-    return Initialised(config_path, checksum_address(address_of_key(signer)))
+    fee_payers = tuple(encode_key(public_key(seed)) for seed in fee_payer_seeds(signer))
+    return Initialised(config_path, checksum_address(address_of_key(signer)), fee_payers)
 
 
 def _write_new(path: Path, text: str) -> None:

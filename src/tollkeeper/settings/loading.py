@@ -20,6 +20,7 @@ from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana_programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
+from tollkeeper.core.wallets import parse_wallet
 from tollkeeper.settings.model import (
     Batching,
     ExposureCaps,
@@ -105,7 +106,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         request_log_days=take("request_log_days", text_of.whole_number(1, 3650), REQUEST_LOG_DAYS),
         networks=networks,
         default_network=_default_network(sources, role, networks),
-        default_payment_address=sources.optional("default_payment_address", _address),
+        default_payment_address=sources.optional("default_payment_address", _wallet),
         anonymous_paygates=take("anonymous_paygates", text_of.choice(AnonymousPaygates), anonymous),
         allow_private_targets=take("allow_private_targets", text_of.parse_boolean, default=False),
         challenge_profile=take("challenge_profile", text_of.choice(Profile), Profile.SUPERSET),
@@ -303,3 +304,7 @@ def _mint(text: str) -> str:
 
 def _address(text: str) -> str:
     return parse_address(text, field="it")
+
+
+def _wallet(text: str) -> str:
+    return parse_wallet(text, field="it")
