@@ -1,4 +1,4 @@
-"""Every command: reads its options, calls what carries it out, prints, and turns refusals into exit codes.
+"""Every command of operators: reads its options, calls what carries it out, prints, turns refusals into exit codes.
 
 Exit codes: 0 done; 1 it failed; 2 the command line was wrong; 3 configuration, keys or database cannot be used.
 What this module does not do: compose or run anything itself (`tollkeeper.serving` and `tollkeeper.sandbox` do).
@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TextIO
+from typing import Annotated
 
 import typer
 
 from tollkeeper import __version__
-from tollkeeper.settings import FILE_NAME, Role, SettingsError, load_settings, wants_colours
-
-if TYPE_CHECKING:
-    from tollkeeper.core.wallet_keys import WalletKey
-
-EXIT_FAILED: Final = 1
-EXIT_CONFIGURATION: Final = 3
+from tollkeeper.cli.clients import create_command, pay_command
+from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say
+from tollkeeper.settings import FILE_NAME, Role, SettingsError, load_settings
 
 app = typer.Typer(
     name="tollkeeper",
@@ -42,6 +38,8 @@ app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
 app.add_typer(payments_app, name="payments")
 app.add_typer(contracts_app, name="contracts")
+paygate_app.command("create")(create_command)
+app.command("pay")(pay_command)
 
 Config = Annotated[
     Path | None,
@@ -50,7 +48,6 @@ Config = Annotated[
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
 Workers = Annotated[int | None, typer.Option(help="How many processes serve calls; 1 unless given.", min=1, max=64)]
-KeyFile = Annotated[Path | None, typer.Option(help="The private key of a wallet, of either chain family, in a file.")]
 ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gateway or of hub.")]
 
 
@@ -62,21 +59,11 @@ def main() -> None:
     try:
         app()
     except SettingsError as error:
-        _refuse(*(str(finding) for finding in error.findings))
+        refuse(*(str(finding) for finding in error.findings))
     except StorageError as error:
-        _refuse(error.message)
+        refuse(error.message)
     except StartError as error:
-        _refuse(str(error))
-
-
-def _refuse(*problems: str, code: int = EXIT_CONFIGURATION) -> NoReturn:
-    for problem in problems:
-        _print(problem, typer.colors.RED, sys.stderr)
-    sys.exit(code)
-
-
-def _print(text: str, colour: str, stream: TextIO) -> None:
-    typer.secho(text, file=stream, fg=colour if wants_colours(stream) else None)
+        refuse(str(error))
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
@@ -156,7 +143,7 @@ def init_command(
     try:
         made = initialise(directory, choices)
     except InitError as error:
-        _refuse(str(error), code=EXIT_FAILED)
+        refuse(str(error), code=EXIT_FAILED)
     if choices.network.family is Family.SOLANA:
         payers, money, cost = " and ".join(made.fee_payers), "a little SOL", "they pay the fees of settlements"
     else:
@@ -184,9 +171,9 @@ def config_check_command(config: Config = None, role: ForRole = Role.SERVE) -> N
         typer.echo(f"{name:<{width}}  {value}")
     typer.echo()
     for finding in report.warnings:
-        _print(f"warning: {finding}", typer.colors.YELLOW, sys.stdout)
+        say(f"warning: {finding}", typer.colors.YELLOW, sys.stdout)
     for finding in report.errors:
-        _print(f"error: {finding}", typer.colors.RED, sys.stdout)
+        say(f"error: {finding}", typer.colors.RED, sys.stdout)
     if report.errors:
         sys.exit(EXIT_CONFIGURATION)
     typer.echo(f"`tollkeeper {role.value}` can start with this.")
@@ -237,9 +224,9 @@ def check_command(
         try:
             differences += asyncio.run(compare_with_chain(settings, since_block))
         except RpcUnavailable as error:
-            _refuse(f"the chain cannot be compared: {error}", code=EXIT_FAILED)
+            refuse(f"the chain cannot be compared: {error}", code=EXIT_FAILED)
     for difference in differences:
-        _print(str(difference), typer.colors.RED, sys.stdout)
+        say(str(difference), typer.colors.RED, sys.stdout)
     if differences:
         typer.echo(f"{len(differences)} differences")
         sys.exit(EXIT_FAILED)
@@ -276,7 +263,7 @@ def deploy_command(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     except DeploymentFailed as error:
-        _refuse(str(error), code=EXIT_FAILED)
+        refuse(str(error), code=EXIT_FAILED)
     for line in lines:
         typer.echo(line)
 
@@ -316,7 +303,7 @@ def rotate_command(
     try:
         asyncio.run(rotate(settings, typer.echo, revokes_tokens=revoke_tokens))
     except OSError as error:
-        _refuse(f"the rotation stopped ({error}): run it again when that is mended", code=EXIT_FAILED)
+        refuse(f"the rotation stopped ({error}): run it again when that is mended", code=EXIT_FAILED)
 
 
 @payments_app.command("honour")
@@ -338,130 +325,12 @@ def honour_command(
     order = {"gate": gate, "transaction": transaction, "nonce": nonce}
     answer = asyncio.run(honour_payment(load_settings(role, config), order))
     if "error" in answer:
-        _refuse(answer["error"], code=EXIT_FAILED)
+        refuse(answer["error"], code=EXIT_FAILED)
     done = answer["done"]
     typer.echo(f"{done['credits']} credits of {done['slug']} for {done['payer']}, who paid {done['paid']} USDC")
     typer.echo(f"purchase      {done['purchaseId']}")
     typer.echo(f"credit token  {done['creditToken']}")
     typer.echo("Hand the credit token to the buyer: X-Credit-Token on each call. The payment header does not count.")
-
-
-@paygate_app.command("create")
-def create_command(  # noqa: PLR0913 - one for each option
-    *,
-    gateway: Annotated[str, typer.Option(help="The gateway's URL.")] = "http://127.0.0.1:8402",
-    price: Annotated[str, typer.Option(help="USDC for one purchase, such as 0.50.")],
-    target: Annotated[str | None, typer.Option(help="The URL whose calls are sold.")] = None,
-    file: Annotated[Path | None, typer.Option(help="The file that is sold.", exists=True, dir_okay=False)] = None,
-    credit_count: Annotated[int, typer.Option("--credits", help="Calls or links for one purchase.", min=1)] = 1,
-    title: Annotated[str, typer.Option(help="What buyers read.")] = "",
-    network: Annotated[str | None, typer.Option(help="Where it is paid; else the gateway's default network.")] = None,
-    payment_address: Annotated[str | None, typer.Option(help="Who is paid, unless the gate's owner is.")] = None,
-    key_file: KeyFile = None,
-) -> None:
-    """Put a price on a URL or on a file, and print the link that buyers call.
-
-    A file needs the wallet of its owner; it is sent while a bar shows how far it has come.
-
-    Example: tollkeeper paygate create --file report.pdf --price 0.50 --key-file wallet.key
-    """
-    import asyncio
-
-    from tollkeeper.client.owner import make_paygate
-    from tollkeeper.client.requests import RefusedError
-
-    if (target is None) == (file is None):
-        raise typer.BadParameter("give either --target or --file")
-    if file is not None and key_file is None:
-        raise typer.BadParameter("a file needs --key-file: it belongs to a wallet")
-    chosen = {"network": network, "paymentAddress": payment_address}
-    fields = {"price": price, "credits": credit_count, "title": title, **{k: v for k, v in chosen.items() if v}}
-    key = None if key_file is None else _read_wallet_key(key_file)
-    try:
-        made = asyncio.run(make_paygate(gateway.rstrip("/"), key, fields, target or file or ""))
-    except (RefusedError, OSError) as error:
-        _refuse(str(error), code=EXIT_FAILED)
-    typer.echo(made["accessUrl"])
-    for warning in made.get("warnings", ()):
-        _print(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
-    if "managementToken" in made:
-        typer.echo(f"managementToken (shown once): {made['managementToken']}")
-
-
-def _read_wallet_key(path: Path) -> WalletKey:
-    from tollkeeper.core.wallet_keys import parse_wallet_key
-    from tollkeeper.settings import read_secret_file
-
-    try:
-        return parse_wallet_key(read_secret_file(path))
-    except ValueError as error:
-        raise typer.BadParameter(f"--key-file: {error}") from None
-
-
-@app.command("pay")
-def pay_command(  # noqa: PLR0913 - one for each option
-    *,
-    url: Annotated[str, typer.Argument(help="The link of a PayGate, or of any x402 version 1 server.")],
-    most: Annotated[str, typer.Option("--max", help="The most that it may cost, in USDC.")] = "0.10",
-    key_file: KeyFile = None,
-    test_wallet: Annotated[bool, typer.Option("--test-wallet", help="Pay with the sandbox's public wallet.")] = False,
-    network: Annotated[str | None, typer.Option(help="Where to pay; else where the link asks first.")] = None,
-    rpc_url: Annotated[str | None, typer.Option("--rpc-url", help="A node of the network; on Solana only.")] = None,
-    method: Annotated[str, typer.Option(help="GET, POST, ...")] = "GET",
-    data: Annotated[str | None, typer.Option(help="The body of the call; @FILE reads one.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="A header, as 'Name: value'; may be repeated.")] = None,
-    credit_token: Annotated[str | None, typer.Option(help="Spend credits of this X-Credit-Token first.")] = None,
-) -> None:
-    """Call a link, pay what it asks in USDC up to a limit, and print the answer.
-
-    The answer's body goes to standard output, everything else to standard error. Exits with 1 unless it was served.
-
-    Example: tollkeeper pay http://127.0.0.1:8402/weather --test-wallet --max 0.05
-    """
-    import asyncio
-
-    from tollkeeper.client.buying import Wish, pay
-    from tollkeeper.client.requests import RefusedError
-    from tollkeeper.core.errors import ApiError
-    from tollkeeper.core.networks import Family, normalise
-    from tollkeeper.core.usdc import parse_usdc
-    from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
-
-    if (key_file is None) != test_wallet:
-        raise typer.BadParameter("give either --key-file or --test-wallet")
-    try:
-        chosen = None if network is None else normalise(network)
-        most_micro = parse_usdc(most, field="--max")
-        body = None if data is None else Path(data[1:]).read_bytes() if data.startswith("@") else data.encode()
-        headers = dict(_header_of(line) for line in header or [])
-    except ApiError as error:
-        raise typer.BadParameter(error.message) from None
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from None
-    if key_file is not None:
-        key = _read_wallet_key(key_file)
-    elif chosen is not None and chosen.family is Family.SOLANA:
-        key = derive_solana_wallets().buyer.key
-    else:
-        key = derive_wallets().buyer.key
-    wish = Wish(url, key, most_micro, chosen, rpc_url, method, body, headers, credit_token)
-    try:
-        called = asyncio.run(pay(wish, lambda said: typer.echo(said, err=True)))
-    except RefusedError as error:
-        _refuse(str(error), code=EXIT_FAILED)
-    sys.stdout.buffer.write(called.body)
-    sys.stdout.flush()
-    typer.echo(f"\nstatus {called.status}", err=True)
-    for name, value in called.told:
-        typer.echo(f"{name} {value}", err=True)
-    sys.exit(0 if called.status < 400 else EXIT_FAILED)
-
-
-def _header_of(line: str) -> tuple[str, str]:
-    name, colon, value = line.partition(":")
-    if not colon:
-        raise ValueError("--header: a header is written as 'Name: value'")
-    return name.strip(), value.strip()
 
 
 @app.command("sandbox")
@@ -511,7 +380,3 @@ def demo_command(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     sys.exit(0 if done else EXIT_FAILED)
-
-
-if __name__ == "__main__":
-    main()

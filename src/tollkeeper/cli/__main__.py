@@ -1,0 +1,5 @@
+"""`python -m tollkeeper.cli`."""
+
+from tollkeeper.cli.main import main
+
+main()

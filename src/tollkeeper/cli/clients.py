@@ -1,0 +1,133 @@
+"""The commands of owners and buyers at a running gateway: `paygate create` and `pay`."""
+# ruff: noqa: PLC0415 - a command imports what it runs, so that the others start at once
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollkeeper.cli.output import EXIT_FAILED, refuse, say
+
+if TYPE_CHECKING:
+    from tollkeeper.core.wallet_keys import WalletKey
+
+KeyFile = Annotated[Path | None, typer.Option(help="The private key of a wallet, of either chain family, in a file.")]
+
+
+def create_command(  # noqa: PLR0913 - one for each option
+    *,
+    gateway: Annotated[str, typer.Option(help="The gateway's URL.")] = "http://127.0.0.1:8402",
+    price: Annotated[str, typer.Option(help="USDC for one purchase, such as 0.50.")],
+    target: Annotated[str | None, typer.Option(help="The URL whose calls are sold.")] = None,
+    file: Annotated[Path | None, typer.Option(help="The file that is sold.", exists=True, dir_okay=False)] = None,
+    credit_count: Annotated[int, typer.Option("--credits", help="Calls or links for one purchase.", min=1)] = 1,
+    title: Annotated[str, typer.Option(help="What buyers read.")] = "",
+    network: Annotated[str | None, typer.Option(help="Where it is paid; else the gateway's default network.")] = None,
+    payment_address: Annotated[str | None, typer.Option(help="Who is paid, unless the gate's owner is.")] = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Put a price on a URL or on a file, and print the link that buyers call.
+
+    A file needs the wallet of its owner; it is sent while a bar shows how far it has come.
+
+    Example: tollkeeper paygate create --file report.pdf --price 0.50 --key-file wallet.key
+    """
+    import asyncio
+
+    from tollkeeper.client.owner import make_paygate
+    from tollkeeper.client.requests import RefusedError
+
+    if (target is None) == (file is None):
+        raise typer.BadParameter("give either --target or --file")
+    if file is not None and key_file is None:
+        raise typer.BadParameter("a file needs --key-file: it belongs to a wallet")
+    chosen = {"network": network, "paymentAddress": payment_address}
+    fields = {"price": price, "credits": credit_count, "title": title, **{k: v for k, v in chosen.items() if v}}
+    key = None if key_file is None else _read_wallet_key(key_file)
+    try:
+        made = asyncio.run(make_paygate(gateway.rstrip("/"), key, fields, target or file or ""))
+    except (RefusedError, OSError) as error:
+        refuse(str(error), code=EXIT_FAILED)
+    typer.echo(made["accessUrl"])
+    for warning in made.get("warnings", ()):
+        say(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
+    if "managementToken" in made:
+        typer.echo(f"managementToken (shown once): {made['managementToken']}")
+
+
+def pay_command(  # noqa: PLR0913 - one for each option
+    *,
+    url: Annotated[str, typer.Argument(help="The link of a PayGate, or of any x402 version 1 server.")],
+    most: Annotated[str, typer.Option("--max", help="The most that it may cost, in USDC.")] = "0.10",
+    key_file: KeyFile = None,
+    test_wallet: Annotated[bool, typer.Option("--test-wallet", help="Pay with the sandbox's public wallet.")] = False,
+    network: Annotated[str | None, typer.Option(help="Where to pay; else where the link asks first.")] = None,
+    rpc_url: Annotated[str | None, typer.Option("--rpc-url", help="A node of the network; on Solana only.")] = None,
+    method: Annotated[str, typer.Option(help="GET, POST, ...")] = "GET",
+    data: Annotated[str | None, typer.Option(help="The body of the call; @FILE reads one.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="A header, as 'Name: value'; may be repeated.")] = None,
+    credit_token: Annotated[str | None, typer.Option(help="Spend credits of this X-Credit-Token first.")] = None,
+) -> None:
+    """Call a link, pay what it asks in USDC up to a limit, and print the answer.
+
+    The answer's body goes to standard output, everything else to standard error. Exits with 1 unless it was served.
+
+    Example: tollkeeper pay http://127.0.0.1:8402/weather --test-wallet --max 0.05
+    """
+    import asyncio
+
+    from tollkeeper.client.buying import Wish, pay
+    from tollkeeper.client.requests import RefusedError
+    from tollkeeper.core.errors import ApiError
+    from tollkeeper.core.networks import Family, normalise
+    from tollkeeper.core.usdc import parse_usdc
+    from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
+
+    if (key_file is None) != test_wallet:
+        raise typer.BadParameter("give either --key-file or --test-wallet")
+    try:
+        chosen = None if network is None else normalise(network)
+        most_micro = parse_usdc(most, field="--max")
+        body = None if data is None else Path(data[1:]).read_bytes() if data.startswith("@") else data.encode()
+        headers = dict(_header_of(line) for line in header or [])
+    except ApiError as error:
+        raise typer.BadParameter(error.message) from None
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if key_file is not None:
+        key = _read_wallet_key(key_file)
+    elif chosen is not None and chosen.family is Family.SOLANA:
+        key = derive_solana_wallets().buyer.key
+    else:
+        key = derive_wallets().buyer.key
+    wish = Wish(url, key, most_micro, chosen, rpc_url, method, body, headers, credit_token)
+    try:
+        called = asyncio.run(pay(wish, lambda said: typer.echo(said, err=True)))
+    except RefusedError as error:
+        refuse(str(error), code=EXIT_FAILED)
+    sys.stdout.buffer.write(called.body)
+    sys.stdout.flush()
+    typer.echo(f"\nstatus {called.status}", err=True)
+    for name, value in called.told:
+        typer.echo(f"{name} {value}", err=True)
+    sys.exit(0 if called.status < 400 else EXIT_FAILED)
+
+
+def _read_wallet_key(path: Path) -> WalletKey:
+    from tollkeeper.core.wallet_keys import parse_wallet_key
+    from tollkeeper.settings import read_secret_file
+
+    try:
+        return parse_wallet_key(read_secret_file(path))
+    except ValueError as error:
+        raise typer.BadParameter(f"--key-file: {error}") from None
+
+
+def _header_of(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon:
+        raise ValueError("--header: a header is written as 'Name: value'")
+    return name.strip(), value.strip()
