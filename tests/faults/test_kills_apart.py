@@ -11,17 +11,13 @@ import contextlib
 import os
 import random
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import Running, running
-from tests.faults.aftermath import Site as Configured
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.faults.counts import came, rounds
 from tests.faults.load import (
@@ -31,78 +27,20 @@ from tests.faults.load import (
     Reached,
     block_number,
     check,
-    free_port,
     hold,
     report,
     sell,
     settled,
     wait_at_random,
 )
+from tests.faults.parts import Part, parts_of
 from tests.gateway.recording_target import recording_target
-from tests.workers.program import PAYEE, START_SECONDS, Program, Site, is_alive
+from tests.workers.program import PAYEE
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 PURCHASES: Final = 3
 VICTIMS: Final = ["hub", "hub", "gateway", "ledger", "worker 1", "hub+ledger", "hub+gateway", "hub+worker 2"]
-
-
-class Part:
-    """Gateway or hub: configured, on a port of its own, started anew whenever it was killed."""
-
-    def __init__(self, name: str, directory: Path, chain: ChainUnderTest, port: int, **environ: str) -> None:
-        self.name = name
-        self.site = Site(directory / name, chain)
-        self.site.environ |= environ
-        self.url = f"http://127.0.0.1:{port}"
-        self.program: Program
-        workers = ("--workers", "2") if name == "gateway" else ()
-        self._command = (name, "--config", self.site.config, "--port", str(port), *workers)
-        self._running = ExitStack()
-
-    def start(self) -> None:
-        process: Running = self._running.enter_context(running(*self._command, environ=self.site.environ))
-        said = process.wait_for_event("serving", START_SECONDS)
-        self.program = Program(self.site, process, said["url"], said.get("processes", {}))
-
-    def kill(self) -> None:
-        """All of it: its children end without their parent."""
-        everybody = list(self.program.children().values())
-        os.kill(self.program.parent, signal.SIGKILL)
-        self.program.process.process.wait(30)
-        while any(is_alive(pid) for pid in everybody):
-            time.sleep(0.02)
-        self.stop()
-
-    def stop(self) -> None:
-        self._running.close()
-
-    @property
-    def configured(self) -> Configured:
-        return Configured(self.site.config, self.site.environ, self.name)
-
-
-@contextmanager
-def parts_of(directory: Path, chain: ChainUnderTest) -> Iterator[dict[str, Part]]:
-    """Both, running."""
-    ports = {"hub": free_port(), "gateway": free_port()}
-    hub_url, gateway_url = (f"http://127.0.0.1:{ports[name]}" for name in ("hub", "gateway"))
-    environs = {
-        "hub": {"TOLLKEEPER_PUBLIC_URL": hub_url, "TOLLKEEPER_TRUSTED_ISSUERS": gateway_url},
-        "gateway": {
-            "TOLLKEEPER_PUBLIC_URL": gateway_url,
-            "TOLLKEEPER_HUB_URL": hub_url,
-            "TOLLKEEPER_TRUSTED_ISSUERS": hub_url,
-        },
-    }
-    parts = {name: Part(name, directory, chain, ports[name], **environs[name]) for name in ports}
-    try:
-        for part in parts.values():
-            part.start()
-        yield parts
-    finally:
-        for part in parts.values():
-            part.stop()
 
 
 def strike(parts: dict[str, Part], names: list[str]) -> int:

@@ -22,7 +22,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import Reason, code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.chain_proofs import Owed
-from tollkeeper.gateway.hub_client import Settlement, asked_of, unavailable
+from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, asked_of, unavailable
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid
 
@@ -200,8 +200,9 @@ class Buying:
         requirements = settle_requirements(opened, tender, terms.price_micro)
         asked = asked_of(presented.payment, requirements)
         verdict = await self._hub.verify(asked)
-        if not verdict.is_valid:
-            raise await self._invalid(verdict, presented.key)
+        refusal = None if verdict.is_valid else await self._invalid(verdict, presented.key)
+        if refusal is not None and not await self._may_be_forgotten(verdict, presented.key):
+            raise refusal
         if not opened.gate.assume_valid:
             self._require_proof(network)
 
@@ -226,7 +227,7 @@ class Buying:
             now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
         )
         if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
-            raise attempts_exhausted()
+            raise refusal or attempts_exhausted()
         if claim.outcome is not Claim.WON or claim.purchase is None:
             return _ASK_AGAIN
         self._attempts[slot].purchase = claim.purchase
@@ -329,6 +330,15 @@ class Buying:
         if code is Code.NONCE_ALREADY_USED:
             message = with_advice(message, key.payer)
         return payment_error(code, message, details=details)
+
+    async def _may_be_forgotten(self, verdict: Verdict, key: PaymentKey) -> bool:
+        """Was it perhaps sold here before both databases were restored? A hub of ours finds out when it settles it."""
+        if not self._supported().is_ours or verdict.reason != Reason.NONCE_USED:
+            return False
+        try:
+            return await self._hub.payment_status(key) is None
+        except HubUnreachableError:
+            return False
 
     async def _transaction_of(self, key: PaymentKey) -> str | None:
         try:
