@@ -18,9 +18,14 @@ from tests.books import assert_books_agree, databases_in
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
 from tests.gateway.composed import settings_for
+from tests.hub.solana_hub import solana_settings
 from tollkeeper.core.evm import Authorization
+from tollkeeper.core.solana import SolanaTransfer
+from tollkeeper.core.solana_message import read_transaction
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS
+from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import Role
 
@@ -66,6 +71,22 @@ async def assert_nothing_lost(
         assert path.name in {"hub.db", "books.db"}, path
         assert await compare_with_chain(settings_for(chain.url, path, role=Role.HUB)) == []
     await asyncio.to_thread(_assert_carried_out, chain, list(paid), list(refused), since_block)
+    CHECKED.add(directory)
+
+
+async def assert_nothing_lost_on_solana(
+    directory: Path, node: SolanaNode, *, paid: Iterable[SolanaTransfer], refused: Iterable[SolanaTransfer] = ()
+) -> None:
+    """The same of a hub on the embedded Solana chain, `hub.db`: what is on the chain by now is final."""
+    assert_books_agree(directory)
+    node.chain.next_slot(FINAL_SLOTS + 1)
+    assert await compare_with_chain(solana_settings(node.url, directory / "hub.db")) == []
+    wanted = Counter(one.transaction.message.raw for one in paid)
+    assert set(wanted.values()) <= {1}
+    done = [one for one in node.chain.executed.values() if one.error is None]
+    ours = Counter(read_transaction(one.raw).message.raw for one in done)
+    assert ours == wanted
+    assert not {one.transaction.message.raw for one in refused} & set(ours)
     CHECKED.add(directory)
 
 

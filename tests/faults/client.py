@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 
@@ -17,8 +17,19 @@ PATIENCE_SECONDS: Final = 60
 PRICE: Final = 10_000
 
 
+class Signed(Protocol):
+    """A payment of either family."""
+
+    def asking(self, **fields: Any) -> dict[str, Any]:
+        """The body of a settle request."""
+
+    @property
+    def status_path(self) -> str:
+        """Where everybody is shown how it ended."""
+
+
 async def present(
-    http: aiohttp.ClientSession, url: str, payment: TestPayment, *, key: str | None = None, **fields: Any
+    http: aiohttp.ClientSession, url: str, payment: Signed, *, key: str | None = None, **fields: Any
 ) -> dict[str, Any] | None:
     """The final answer to one presentation; None where it is to be presented again."""
     asked = payment.asking(**{"confirm": True, **fields})
@@ -35,7 +46,7 @@ async def present(
     return body
 
 
-async def pay(url: str, payment: TestPayment, *, key: str | None = None, **fields: Any) -> dict[str, Any]:
+async def pay(url: str, payment: Signed, *, key: str | None = None, **fields: Any) -> dict[str, Any]:
     """Presents the same payment until the hub says how it ended; that answer."""
     async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as http:
         while True:
@@ -45,10 +56,19 @@ async def pay(url: str, payment: TestPayment, *, key: str | None = None, **field
             await asyncio.sleep(0.1)
 
 
-async def public_status(url: str, payment: TestPayment) -> str:
+async def public_status(url: str, payment: Signed) -> str:
     """What everybody is shown of the payment."""
     async with aiohttp.ClientSession() as http, http.get(url + payment.status_path) as answer:
         return "unknown" if answer.status == 404 else str((await answer.json())["status"])
+
+
+async def assert_handed_out_once(url: str, payment: Signed) -> None:
+    """It is a success for everybody, and nobody's second one."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await public_status(url, payment) != "success":  # noqa: ASYNC110 - over HTTP
+            await asyncio.sleep(0.05)
+    again = await pay(url, payment)
+    assert (again["success"], again["errorReason"]) == (False, "duplicate_settlement")
 
 
 async def assert_settled_once(
@@ -59,11 +79,7 @@ async def assert_settled_once(
     `before` is what the payee held before.
     """
     for payment in payments:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await public_status(url, payment) != "success":  # noqa: ASYNC110 - over HTTP
-                await asyncio.sleep(0.05)
-        again = await pay(url, payment)
-        assert (again["success"], again["errorReason"]) == (False, "duplicate_settlement")
+        await assert_handed_out_once(url, payment)
         assert chain.is_used(payment.authorization.payer, payment.authorization.nonce)
     assert chain.balance(chain.wallets.owner.address) == before + PRICE * len(payments)
     await assert_nothing_lost(directory, chain, paid=[payment.authorization for payment in payments])

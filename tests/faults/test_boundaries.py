@@ -17,12 +17,12 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost
-from tests.faults.client import assert_settled_once, pay, present
+from tests.faults.client import Signed, assert_settled_once, pay, present
 from tests.faults.counts import came
 from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, Fault, TcpChaos, run_tcp_chaos
 from tests.hub.faulty_database import Kind, Moment, order
 from tests.hub.hub_process import HubProcess
-from tests.hub.hub_under_test import TestPayment, new_payment
+from tests.hub.hub_under_test import new_payment
 from tests.hub.test_unknown_outcomes import relay
 
 HUB: Final = Path(__file__).parents[2] / "src" / "tollkeeper" / "hub"
@@ -65,7 +65,8 @@ class Case:
 
     @property
     def is_of_node(self) -> bool:
-        return self.boundary.startswith("eth_")
+        """The database's are called by functions' names, a Solana node's without an underscore."""
+        return self.boundary.startswith("eth_") or "_" not in self.boundary
 
 
 def cases(boundaries: tuple[str, ...], *kinds: Kind) -> Iterator[Case]:
@@ -81,10 +82,11 @@ def cases(boundaries: tuple[str, ...], *kinds: Kind) -> Iterator[Case]:
 class FaultyHub:
     """A hub process between a faulty database and a faulty node; a new one where the last one was killed."""
 
-    def __init__(self, directory: Path, chaos: TcpChaos) -> None:
+    def __init__(self, directory: Path, chaos: TcpChaos, *, is_solana: bool = False) -> None:
         self._directory = directory
         self._orders = directory / "order.json"
         self._chaos = chaos
+        self._is_solana = is_solana
         self._process: HubProcess | None = None
         self.starts = 0
 
@@ -98,6 +100,7 @@ class FaultyHub:
                 self._chaos.url,
                 node_timeout_seconds=NODE_TIMEOUT_SECONDS,
                 orders=self._orders,
+                is_solana=self._is_solana,
             )
             self._chaos.kill = self._process.kill
             self.starts += 1
@@ -121,16 +124,16 @@ class FaultyHub:
 
 
 @asynccontextmanager
-async def faulty_hub(directory: Path, chain: ChainUnderTest) -> AsyncIterator[FaultyHub]:
-    async with run_tcp_chaos(chain.url) as chaos:
-        hub = FaultyHub(directory, chaos)
+async def faulty_hub(directory: Path, node_url: str, *, is_solana: bool = False) -> AsyncIterator[FaultyHub]:
+    async with run_tcp_chaos(node_url) as chaos:
+        hub = FaultyHub(directory, chaos, is_solana=is_solana)
         try:
             yield hub
         finally:
             hub.end()
 
 
-async def carry_out(hub: FaultyHub, payment: TestPayment, key: str, case: Case) -> bool:
+async def carry_out(hub: FaultyHub, payment: Signed, key: str, case: Case) -> bool:
     """Presents the payment through the fault, with the same key, until it is known how it ended: its success."""
     if case.boundary == "eth_maxPriorityFeePerGas":
         await asyncio.sleep(FEES_FORGOTTEN_SECONDS)
@@ -150,7 +153,7 @@ async def settle_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
     before = chain.balance(chain.wallets.owner.address)
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
-    async with faulty_hub(directory, chain) as hub:
+    async with faulty_hub(directory, chain.url) as hub:
         for number, case in enumerate(chosen):
             payments.append(new_payment(chain))
             assert await carry_out(hub, payments[-1], f"key.{number}", case), case
@@ -163,7 +166,7 @@ async def refuse_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
     """For each case a payment that a stranger carried out; each is refused, and moves nothing more."""
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
-    async with faulty_hub(directory, chain) as hub:
+    async with faulty_hub(directory, chain.url) as hub:
         for number, case in enumerate(chosen):
             payments.append(payment := new_payment(chain))
             relay(chain, payment)

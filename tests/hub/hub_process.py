@@ -18,7 +18,8 @@ import structlog
 
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_under_test import hub_config, new_hub, serving
-from tollkeeper.hub.app import create_app
+from tests.hub.solana_hub import new_solana_hub
+from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.storage import Database, open_database
 from tollkeeper.storage.remote import RemoteDatabase
@@ -44,6 +45,7 @@ class HubProcess:
         node_timeout_seconds: float = 2.0,
         life_seconds: float | None = None,
         orders: Path | None = None,
+        is_solana: bool = False,
         under: Sequence[str] = (),
     ) -> None:
         """`orders`: the file that faults of its database are ordered by; `under` is a command that runs it."""
@@ -53,6 +55,7 @@ class HubProcess:
             config={"batch_queue_depth": batch_queue_depth, "timeout_seconds": node_timeout_seconds},
             life_seconds=life_seconds,
             orders=None if orders is None else str(orders),
+            is_solana=is_solana,
         )
         self.process = subprocess.Popen([*under, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
@@ -85,6 +88,21 @@ async def settle_at(url: str, body: object) -> int | None:
         return None
 
 
+def on_evm(database: Database, options: dict[str, Any]) -> Hub:
+    """A hub of the chain at the node."""
+    key = derive_wallets().relayer.private_key
+    config = hub_config(options["node_url"], **options.get("config", {}))
+    life_seconds = options.get("life_seconds")
+    return new_hub(database, (key,), config, completer_interval_seconds=0.1, shared_life_seconds=life_seconds)
+
+
+def on_solana(database: Database, options: dict[str, Any]) -> Hub:
+    """The same of the embedded Solana chain."""
+    timeout_seconds = options["config"]["timeout_seconds"]
+    url = options["node_url"]
+    return new_solana_hub(database, url, completer_interval_seconds=0.1, timeout_seconds=timeout_seconds)
+
+
 async def main(options: dict[str, Any]) -> None:
     """Serves until it is killed. Its log goes to standard error: nobody reads the other one after the URL."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -96,10 +114,7 @@ async def main(options: dict[str, Any]) -> None:
         await remote.open()
     if options.get("orders") is not None:
         database = FaultyDatabase(database, Path(options["orders"]))
-    key = derive_wallets().relayer.private_key
-    config = hub_config(options["node_url"], **options.get("config", {}))
-    life_seconds = options.get("life_seconds")
-    hub = new_hub(database, (key,), config, completer_interval_seconds=0.1, shared_life_seconds=life_seconds)
+    hub = on_solana(database, options) if options.get("is_solana") else on_evm(database, options)
     await hub.start()
     async with serving(create_app(hub, manages_hub=False)) as url:
         sys.stdout.write(url + "\n")

@@ -14,6 +14,7 @@ import aiohttp
 from tests.books import assert_books_agree
 from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
 from tests.core.solana_payments import Draft
+from tests.gateway.composed import settings_for
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, serving
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
@@ -26,6 +27,7 @@ from tollkeeper.hub.app import Hub, SolanaHubNetwork, create_app
 from tollkeeper.hub.fee_payers import FeePayer
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import SolanaWallet
+from tollkeeper.settings import NetworkSettings, Role, Settings
 from tollkeeper.storage import Database, open_database
 
 NETWORK: Final = "solana-devnet"
@@ -106,15 +108,25 @@ def message_hash(body: dict[str, Any]) -> str:
     return read_transfer(SolanaPayload(body["paymentPayload"]["payload"]["transaction"])).transaction.message.hash
 
 
+def solana_settings(rpc_url: str, database: Path) -> Settings:
+    """Of a hub of that chain alone."""
+    networks = {NETWORK: NetworkSettings(NETWORKS[NETWORK], (rpc_url,))}
+    return settings_for(rpc_url, database, role=Role.HUB, networks=networks)
+
+
 def new_solana_hub(
-    database: Database, rpc_url: str, *, keys: Sequence[SolanaWallet] = WALLETS.fee_payers, **changes: Any
+    database: Database,
+    rpc_url: str,
+    *,
+    keys: Sequence[SolanaWallet] = WALLETS.fee_payers,
+    completer_interval_seconds: float = 3600,
+    **changes: Any,
 ) -> Hub:
-    """A hub of the embedded chain's network, its completer at rest."""
-    config = replace(SolanaConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=2.0), **changes)
+    """A hub of the embedded chain's network, its completer at rest unless told otherwise."""
+    config = replace(SolanaConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=10.0), **changes)
     auth = Auth(database, [("k1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
-    payers = [FeePayer(one.seed) for one in keys]
-    networks = [SolanaHubNetwork(config, payers)]
-    return Hub(database, auth, networks, public_url=PUBLIC_URL, completer_interval_seconds=3600)
+    networks = [SolanaHubNetwork(config, [FeePayer(one.seed) for one in keys])]
+    return Hub(database, auth, networks, public_url=PUBLIC_URL, completer_interval_seconds=completer_interval_seconds)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import structlog
 from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import Lifetime
+from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, Lifetime
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
 from tollkeeper.core.transactions import Proof, State
@@ -179,13 +179,33 @@ class SolanaSettlements(Settlements):
                     return check.reason, None
         return None, simulated.lifetime
 
-    async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:  # noqa: ARG002
-        """The answer to a payment that the chain would not take; no row is written for it."""
-        if reason is Reason.DUPLICATE:
-            row = await find_settlement(self._database, order.key)
-            if row is not None:  # another process was faster, or this one just before
-                return await self._known_payment(order, row)
-        return await self._recorded_with_key(order, refusal(reason.value))
+    async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
+        """The answer to a payment that the chain would not take; no row is written for it.
+
+        But for one that we carried out already and that the database, restored from a backup, does not remember: only
+        we can have, and our signature names the transaction. That one is settled by what the chain shows of it.
+        """
+        if reason not in {Reason.DUPLICATE, Reason.SVM_EXPIRED}:
+            return await self._recorded_with_key(order, refusal(reason.value))
+        row = await find_settlement(self._database, order.key)
+        if row is not None and not row.may_be_claimed_again:  # another process was faster, or this one just before
+            return await self._known_payment(order, row)
+        account: SolanaAccount = order.account
+        transfer: SolanaTransfer = order.payload
+        fee_payer = account.fee_payers.of(transfer.fee_payer)
+        _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
+        (sighting,) = await account.chain.see([signature])
+        if sighting.verdict is not Verdict.TRANSFERRED or sighting.block_number is None:
+            return await self._recorded_with_key(order, refusal(reason.value))
+        slot = sighting.block_number
+        row_id = self._signing.settlement_id(known)
+        _LOG.warning("transaction_adopted", settlement=row_id, transaction=signature)
+        self._metrics.adopted.labels(order.key.network).inc()
+        self._active.add(row_id)
+        try:
+            return await self._carry(order, known, row_id, Lifetime(slot, slot + BLOCKHASH_LIFETIME_BLOCKS))
+        finally:
+            self._active.discard(row_id)
 
 
 class SolanaCompleter(Completer):

@@ -51,6 +51,7 @@ class Executed:
     compute_units: int
     fee: int
     raw: bytes
+    accounts: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,7 @@ class EmbeddedSolanaChain:
             compute_units=meta.compute_units_consumed(),
             fee=meta.fee(),
             raw=bytes(transaction),
+            accounts=frozenset(map(str, keys)),
         )
 
     def _error(self, error: Any) -> Any:  # noqa: ANN401 - one of the library's many classes; JSON

@@ -29,6 +29,7 @@ _VERSION: Final = "2.0.0"
 _SIMULATION_FAILED: Final = -32002
 _SIGNATURE_FAILURE: Final = -32003
 _AIRDROP_MAX: Final = 10 * LAMPORTS_PER_SOL
+_SIGNATURES_MAX: Final = 1_000  # finalized ones only: a cluster has others too
 _SLOTS_IN_EPOCH: Final = 432_000
 
 
@@ -157,7 +158,19 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
         executed = chain.executed.get(signature)
         return None if executed is None else _transaction(executed)
 
+    def get_signatures_for_address(address: str, config: Json = None) -> Json:
+        wanted = config or {}
+        found = [
+            {"signature": name, "slot": one.slot, "err": one.error, "memo": None, "confirmationStatus": "finalized"}
+            for name, one in reversed(chain.executed.items())
+            if address in one.accounts and chain.is_final(one.slot)
+        ]
+        names = [one["signature"] for one in found]
+        start = names.index(wanted["before"]) + 1 if "before" in wanted else 0
+        return found[start : start + wanted.get("limit", _SIGNATURES_MAX)]
+
     return {
+        "getSignaturesForAddress": get_signatures_for_address,
         "simulateTransaction": simulate_transaction,
         "sendTransaction": send_transaction,
         "getSignatureStatuses": get_signature_statuses,

@@ -14,22 +14,19 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from prometheus_client import Counter
 
-from tollkeeper.chains.evm import EvmChain
-from tollkeeper.chains.payments import asset_of, read_payments
 from tollkeeper.chains.receipts import Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.differences import Difference
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.reconciliation import Standing, compare
-from tollkeeper.serving.nodes import evm_nodes
+from tollkeeper.serving.compared_chains import compared_chains
 from tollkeeper.settings import Role
 from tollkeeper.storage.reconciliation import Books, move_cursor
 from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tollkeeper.core.reconciliation import ChainPayment, Entry
+    from tollkeeper.serving.compared_chains import ComparedChain
     from tollkeeper.settings import Settings
     from tollkeeper.storage.database import Database
 
@@ -39,7 +36,6 @@ BEHIND_BLOCKS: Final = 30
 # Of a chain that was not compared for long: so much at a time, so that the cursor moves on.
 _BLOCKS_AT_ONCE: Final = 20_000
 _LOOKED_AT_ONCE: Final = 50
-_DAY_BLOCKS: Final = 43_200  # of Base
 _LOG = structlog.get_logger("tollkeeper.serving.reconciling")
 _FOUND: Final = Counter("tollkeeper_chain_differences", "Differences found between books and chain.", ["rule"])
 
@@ -50,14 +46,14 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
     Raises: RpcUnavailable where a node cannot be asked; StorageError, SealError.
     """
     found: list[Difference] = []
-    async for chain in _chains(settings):
+    for chain in compared_chains(settings):
         try:
             await chain.open()
-            newest = (await chain.latest_block()).number
+            newest = await chain.newest()
             with open_snapshot(settings.database_url) as snapshot:
-                books = Books(snapshot, chain.network.name, asset_of(chain))
+                books = Books(snapshot, chain.name, chain.asset)
                 if settings.role is Role.GATEWAY:
-                    start = max(0, newest - _DAY_BLOCKS) if since_block is None else since_block
+                    start = max(0, newest - chain.day_blocks) if since_block is None else since_block
                     found += await _compare_sales(chain, books, settings, range(start, newest + 1))
                 else:
                     first = books.first_block() or 0 if since_block is None else since_block
@@ -67,23 +63,19 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
     return sorted(found)
 
 
-async def _chains(settings: Settings) -> AsyncIterator[EvmChain]:
-    for config in evm_nodes(settings).values():
-        yield EvmChain(config)
-
-
-async def _compare_settlements(chain: EvmChain, books: Books, blocks: range) -> list[Difference]:
-    payments = _not_honoured(books, await read_payments(chain, books.recipients(), blocks))
+async def _compare_settlements(chain: ComparedChain, books: Books, blocks: range) -> list[Difference]:
+    signers, sold_to = books.signers(), books.sold_to()
+    payments = _not_honoured(books, await chain.payments(signers, sold_to, books.recipients(), blocks))
     entries = books.entries((payment.key for payment in payments), blocks)
-    return compare(entries, payments, books.signers(), blocks, books.sold_to())
+    return compare(entries, payments, signers, blocks, sold_to)
 
 
-async def _compare_sales(chain: EvmChain, books: Books, settings: Settings, blocks: range) -> list[Difference]:
+async def _compare_sales(chain: ComparedChain, books: Books, settings: Settings, blocks: range) -> list[Difference]:
     """Whoever sent them: the facilitator is somebody else. Sales name no block, so each is looked up."""
     assert settings.encryption_keys is not None  # noqa: S101 - a gateway's settings have them
     entries = books.sales(settings.encryption_keys)
     sold_to = frozenset(entry.pay_to for entry in entries)
-    payments = _not_honoured(books, await read_payments(chain, sorted(sold_to), blocks))
+    payments = _not_honoured(books, await chain.payments((), sold_to, sorted(sold_to), blocks))
     paid = [entry for entry in entries if entry.standing is Standing.PAID]
     missing: list[Difference] = []
     for first in range(0, len(paid), _LOOKED_AT_ONCE):
@@ -114,7 +106,7 @@ async def keep_reconciling(
     behind_blocks: int = BEHIND_BLOCKS,
 ) -> None:
     """Compares the blocks that are new and old enough, every minute, until cancelled."""
-    chains = [chain async for chain in _chains(settings)]
+    chains = compared_chains(settings)
     try:
         while True:
             await asyncio.sleep(interval_seconds)
@@ -122,20 +114,20 @@ async def keep_reconciling(
                 try:
                     await _go_on(chain, settings, database, behind_blocks)
                 except (ApiError, RpcUnavailable) as error:
-                    _LOG.warning("chain_not_compared", network=chain.network.name, reason=str(error))
+                    _LOG.warning("chain_not_compared", network=chain.name, reason=str(error))
                 except Exception:  # noqa: BLE001 - logged; the next round tries again
-                    _LOG.exception("chain_not_compared", network=chain.network.name)
+                    _LOG.exception("chain_not_compared", network=chain.name)
     finally:
         for chain in chains:
             with suppress(Exception):
                 await chain.close()
 
 
-async def _go_on(chain: EvmChain, settings: Settings, database: Database, behind_blocks: int) -> None:
+async def _go_on(chain: ComparedChain, settings: Settings, database: Database, behind_blocks: int) -> None:
     await chain.open()
-    end = (await chain.latest_block()).number - behind_blocks + 1
+    end = await chain.newest() - behind_blocks + 1
     with open_snapshot(settings.database_url) as snapshot:
-        books = Books(snapshot, chain.network.name, asset_of(chain))
+        books = Books(snapshot, chain.name, chain.asset)
         start = books.next_block()
         if start is None:
             start = books.first_block()
@@ -147,4 +139,4 @@ async def _go_on(chain: EvmChain, settings: Settings, database: Database, behind
         _FOUND.labels(difference.rule).inc()
         _LOG.error("chain_differs", rule=difference.rule, subject=difference.subject, found=difference.found)
     next_block = max(start, blocks.stop)
-    await database.run(move_cursor(chain.network.name, asset_of(chain), next_block))
+    await database.run(move_cursor(chain.name, chain.asset, next_block))

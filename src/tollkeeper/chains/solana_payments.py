@@ -1,0 +1,123 @@
+"""Every payment that a facilitator carried out on Solana for some accounts, in a range of slots (security I6, I7).
+
+What a wallet sends by itself is nobody's business here: a payment is a transaction of a payment's shape whose fee
+another account than the payer paid. Only finalized transactions are read. Whether the books agree is decided in
+`core.reconciliation`.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.core.base58 import encode, encode_key
+from tollkeeper.core.reconciliation import ChainPayment
+from tollkeeper.core.solana import payment_key, read_transfer
+from tollkeeper.core.solana_message import MalformedTransaction
+from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.wire import SolanaPayload
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.core.solana import SolanaAsset
+
+_PAGE: Final = 1_000  # signatures that one question is answered with at most
+_TRANSACTIONS_AT_ONCE: Final = 50
+_FINALIZED: Final = {"commitment": "finalized"}
+_WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_FINALIZED}
+
+
+def asset_of(chain: SolanaChain) -> SolanaAsset:
+    """The token. Raises: RpcUnavailable where the node has not said who it is, or is the wrong one."""
+    if chain.asset is None:
+        raise RpcUnavailable(chain.problem)
+    return chain.asset
+
+
+async def read_payments(
+    chain: SolanaChain, senders: Iterable[str], sold_to: Iterable[str], known: Iterable[str], slots: range
+) -> list[ChainPayment]:
+    """The payments whose fees `senders` paid, or that reached the wallets `sold_to`, in the chain's order.
+
+    `known` are wallets by which recipients are named; another one is named by its token account. Raises:
+    RpcUnavailable.
+    """
+    asset = asset_of(chain)
+    accounts = {_account(asset, wallet): wallet for wallet in {*known, *sold_to}}
+    looked_at = [*senders, *(_account(asset, wallet) for wallet in sold_to)]
+    wanted: dict[str, None] = {}
+    for address in looked_at:
+        async for signature in _signatures(chain, address, slots):
+            wanted[signature] = None
+    names = list(wanted)
+    found: list[ChainPayment] = []
+    for first in range(0, len(names), _TRANSACTIONS_AT_ONCE):
+        some = names[first : first + _TRANSACTIONS_AT_ONCE]
+        for answer in await chain.rpc.ask([("getTransaction", [one, _WHOLE]) for one in some]):
+            found += _payments_in(asset, answer, accounts)
+    return sorted(found, key=lambda payment: payment.block_number)
+
+
+def _account(asset: SolanaAsset, wallet: str) -> str:
+    return associated_token_account(wallet, asset.address, asset.token_program)
+
+
+async def _signatures(chain: SolanaChain, address: str, slots: range) -> AsyncIterator[str]:
+    """What was executed with this account and did not fail, the newest first."""
+    before: dict[str, str] = {}
+    while True:
+        options = {"limit": _PAGE, **before, **_FINALIZED}
+        (page,) = await chain.rpc.ask([("getSignaturesForAddress", [address, options])])
+        entries = _entries(page)
+        for signature, slot, has_failed in entries:
+            if slot in slots and not has_failed:
+                yield signature
+        if len(entries) < _PAGE or entries[-1][1] < slots.start:
+            return
+        before = {"before": entries[-1][0]}
+
+
+def _entries(page: Any) -> list[tuple[str, int, bool]]:  # noqa: ANN401 - JSON
+    if isinstance(page, list):
+        try:
+            return [(str(one["signature"]), int(one["slot"]), one["err"] is not None) for one in page]
+        except (KeyError, TypeError, ValueError):
+            pass
+    said = f": {page.message}" if isinstance(page, RpcError) else ""
+    msg = f"the node does not list an account's transactions{said}"
+    raise RpcUnavailable(msg)
+
+
+def _payments_in(asset: SolanaAsset, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401
+    """The payment that one transaction is, or none. Raises: RpcUnavailable where the node does not show it."""
+    try:
+        text, encoding = answer["transaction"]
+        slot = int(answer["slot"])
+        raw = base64.b64decode(text, validate=True) if encoding == "base64" else b""
+    except (KeyError, TypeError, ValueError):
+        raw = b""
+    if not raw:
+        msg = "the node does not show a transaction that it lists"
+        raise RpcUnavailable(msg)
+    try:
+        transfer = read_transfer(SolanaPayload(base64.b64encode(raw).decode()))
+        message = transfer.transaction.message
+        moved = message.instructions[2]
+        mint, program = (encode_key(message.accounts[place]) for place in (moved.accounts[1], moved.program))
+    except (MalformedTransaction, IndexError):
+        return []
+    if (mint, program) != (asset.address, asset.token_program) or transfer.payer == transfer.fee_payer:
+        return []
+    return [
+        ChainPayment(
+            payment_key(asset, transfer),
+            wallets.get(transfer.destination, transfer.destination),
+            transfer.value,
+            encode(transfer.transaction.signatures[0]),
+            transfer.fee_payer,
+            slot,
+        )
+    ]
