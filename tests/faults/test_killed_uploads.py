@@ -28,7 +28,7 @@ from tests.cli.processes import Running
 from tests.faults import dying_upload
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.faults.counts import came, rounds
-from tests.faults.shop import Shop, url_of
+from tests.faults.shop import Shop
 from tests.storage.s3_server import s3_server
 from tollkeeper.api import clock_ms
 from tollkeeper.gateway.files import Files
@@ -40,6 +40,7 @@ from tollkeeper.storage.files_s3 import S3Files
 
 PAYGATES = "/api/v1/paygates"
 LONG_SECONDS = 600
+START_SECONDS = 120  # it is started a hundred times, on a machine that may have other work
 TWO_DAYS_MS = 2 * 24 * 3600 * 1000
 FORMER = b"former " * 60_000
 NEVER = (0, "asked")
@@ -65,7 +66,7 @@ class Seller:
     def serving(self, boundary: int, side: str) -> Iterator[Running]:
         wrapper = (sys.executable, dying_upload.__file__, str(boundary), side)
         with self.shop.serving(under=wrapper) as program:
-            self.url = url_of(program)
+            self.url = program.wait_for_event("serving", START_SECONDS)["url"]
             yield program
 
     async def send(self, method: str, path: str, body: aiohttp.BytesPayload | AsyncIterator[bytes]) -> Any:
