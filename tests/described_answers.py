@@ -1,8 +1,9 @@
 """Every answer of the program that a test sees is one that its description has (contract 2, `/openapi.json`).
 
-A plugin of all tests: what any of them reads through aiohttp, or gives to `seen`, is compared with the operation that
-was asked, by status, media type, headers and body; the test fails at its end where one is not described. An answer is
-the program's own where it has the two headers that each of these has; what a target or a node says is theirs.
+A plugin of all tests: what any of them reads through aiohttp, or gives to `seen` or `seen_raw`, is compared with the
+operation that was asked, by status, media type, headers and body; the test fails at its end where one is not described.
+An answer is the program's own where it has the two headers that each of these has; what a target or a node says is
+theirs.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ def seen(method: str, url: str, status: int, headers: Mapping[str, str], body: b
     problems = differences(method, urlsplit(url).path, status, named, body)
     if problems:
         _undescribed.append(f"{method} {url} -> {status} {body[:400]!r}: {'; '.join(problems)}")
+
+
+def seen_raw(method: str, url: str, head: bytes, body: bytes) -> None:
+    """The same for an answer as it came from a socket: its head, with or without the empty line, and its body."""
+    first, *lines = head.decode("latin-1").strip().split("\r\n")
+    pairs = (line.partition(":") for line in lines)
+    seen(method, url, int(first.split(" ")[1]), {name: value.strip() for name, _, value in pairs}, body)
 
 
 def _is_a_targets(status: int, headers: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.core.malformed import malformed_headers
+from tests.described_answers import seen_raw
 from tests.gateway.market import Market
 
 CONNECTIONS = 16
@@ -48,7 +49,8 @@ async def statuses(market: Market, slug: str, headers: Iterable[bytes]) -> Count
             length = next(
                 int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length:" in line
             )
-            await reader.readexactly(length)
+            body = await reader.readexactly(length)
+            seen_raw("GET", f"{market.stack.gateway_url}/{slug}", head, body)
             if b"connection: close" in head.lower():
                 writer.close()
                 reader = None

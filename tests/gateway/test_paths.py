@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.described_answers import seen_raw
 from tests.gateway.market import Market
 from tests.gateway.path_tricks import GOOD, escapes, tricks
 
@@ -19,9 +20,11 @@ async def raw(url: str, target: bytes, *lines: bytes) -> tuple[int, dict[str, st
     try:
         head = [b"GET %b HTTP/1.1" % target, b"Host: %b" % parts.netloc.encode(), b"Connection: close", *lines]
         writer.write(b"\r\n".join(head) + b"\r\n\r\n")
-        answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).decode("latin-1")
+        head_bytes = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+        seen_raw("GET", url, head_bytes, await asyncio.wait_for(reader.read(), 20))
     finally:
         writer.close()
+    answer = head_bytes.decode("latin-1")
     status, *rest = answer[:-4].split("\r\n")
     return int(status.split(" ")[1]), {
         name.lower(): value for name, _, value in (line.partition(": ") for line in rest)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.described_answers import seen_raw
 from tests.gateway.market import Market
 
 
@@ -33,6 +34,8 @@ class Caller:
         first, *lines = head.strip().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in lines)
         body = b"" if data.startswith(b"HEAD") else await self.reader.readexactly(int(headers["content-length"]))
+        method, target, _ = data.decode("latin-1").split(" ", 2)
+        seen_raw(method, target, head.encode(), body)
         return int(first.split(" ")[1]), headers, json.loads(body or b"{}")
 
 

@@ -14,6 +14,7 @@ from eth_utils.crypto import keccak
 
 from tests.specification.client import Answer, Wallet, header
 from tests.specification.rows import row
+from tests.specification.test_2_files import upload
 from tests.specification.world import World, bearer_header
 from tollkeeper.sandbox.wallets import PUBLIC_SEED
 
@@ -23,7 +24,9 @@ DAY_MS = 24 * 3600 * 1000
 async def bearer_routes(world: World, headers: dict[str, str]) -> list[Answer]:
     """What each route that needs a bearer answers; logout comes last."""
     gate = await world.gate(requireAuth=True)
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
     return [
+        await upload(world, b"sold", token if scheme == "Bearer" else None),
         await world.hub("GET", "/api/v1/auth/me", headers=headers),
         await world.hub("GET", "/api/v1/history", params={"limit": "1"}, headers=headers),
         await world.call(gate, headers=headers),
@@ -51,9 +54,9 @@ async def test_bearer_routes_take_a_jwt(world: World) -> None:
     claims = jwt.decode(token, options={"verify_signature": False})
     assert claims["sub"] == world.buyer.address
     without = await bearer_routes(world, {})
-    assert [answer.refusal for answer in without] == [(401, "AUTH_REQUIRED", "authentication")] * 4
+    assert [answer.refusal for answer in without] == [(401, "AUTH_REQUIRED", "authentication")] * 5
     answers = await bearer_routes(world, bearer_header(token))
-    assert [answer.status for answer in answers] == [200, 200, 402, 200]
+    assert [answer.status for answer in answers] == [201, 200, 200, 402, 200]
 
 
 @row("5.3")
