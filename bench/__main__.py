@@ -19,6 +19,7 @@ BENCHMARKS: Final = {
     "settle-load": "bench.settle_load:measure",
     "settle-batch": "bench.settle_batch:measure",
     "start": "bench.start:measure",
+    "ledger": "bench.ledger:measure",
     "challenge": "bench.calling:challenge",
     "held-credits": "bench.calling:held_credits",
     "held-credits-hot": "bench.calling:held_credits_hot",

@@ -46,7 +46,7 @@ def test_sound_books_agree_and_a_difference_is_a_line_and_an_exit_code(config: P
     sound = finished("db", "check", "--config", config)
     assert (sound.returncode, sound.stdout) == (0, "the books agree\n")
     content = books.path.read_bytes()
-    books.break_with("UPDATE purchases SET remaining = 1", "PRAGMA wal_checkpoint(TRUNCATE)")
+    books.break_with("UPDATE credits SET remaining = 1", "PRAGMA wal_checkpoint(TRUNCATE)")
     broken = books.path.read_bytes()
     assert broken != content
     found = finished("db", "check", "--config", config)

@@ -156,7 +156,7 @@ def check(site: Site, told: Told, reached: Reached, paid_micro: int) -> None:
     assert set(told.statuses) <= {200, 502, 503}, told.statuses
     for remaining, granted, spent, entries in site.rows(
         "SELECT remaining, granted, (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id),"
-        " (SELECT sum(delta) FROM credit_entries e WHERE e.purchase_id = p.id) FROM purchases p WHERE state = 'LIVE'"
+        " (SELECT sum(delta) FROM credit_entries e WHERE e.purchase_id = p.id) FROM holdings p WHERE state = 'LIVE'"
     ):
         assert remaining == granted - spent == entries
     assert site.rows("SELECT count(*) FROM credit_entries") == [

@@ -78,7 +78,7 @@ class Abroad:
         """State, failure, whether it is confirmed, and remaining credits of the one purchase."""
         with closing(sqlite3.connect(self.database)) as connection:
             row: tuple[Any, ...] = connection.execute(
-                "SELECT state, failure, confirmed, remaining FROM purchases"
+                "SELECT state, failure, confirmed, remaining FROM holdings"
             ).fetchone()
             return row
 
@@ -338,9 +338,10 @@ async def test_a_claim_outlives_a_start_of_the_gateway(
         with closing(sqlite3.connect(database)) as connection:  # as if the process had ended before it heard the answer
             for undo in (
                 "DELETE FROM calls",
-                "DELETE FROM credit_entries",
+                "DELETE FROM credits_given",
+                "DELETE FROM credits",
                 "UPDATE paygate_counters SET purchases = 0, revenue_micro = 0",
-                "UPDATE purchases SET state = 'CLAIMED', granted = 0, remaining = 0, request = x'00'",
+                "UPDATE purchases SET state = 'CLAIMED', request = x'00'",
                 "UPDATE purchases SET transaction_hash = NULL, granted_ms = NULL",
             ):
                 connection.execute(undo)

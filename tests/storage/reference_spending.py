@@ -23,11 +23,11 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     if spend.key is not None:
         key = spend.key
         rows = yield Statement(
-            "SELECT * FROM purchases WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce",
+            "SELECT * FROM holdings WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce",
             {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce},
         )
     else:
-        rows = yield Statement("SELECT * FROM purchases WHERE id = :id", {"id": spend.purchase_id})
+        rows = yield Statement("SELECT * FROM holdings WHERE id = :id", {"id": spend.purchase_id})
     if not rows:
         return SpendResult(Spend.UNKNOWN)
     wish, purchase = spend.wish, purchase_from(rows[0])
@@ -47,6 +47,7 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
             " WHERE id = :id AND state = 'LIVE'",
             {"id": purchase.id, "now_ms": now_ms},
         )
+        yield Statement("UPDATE credits SET is_live = 0 WHERE number = :number", {"number": purchase.number})
         return result
     return (yield from _take(rows[0], wish, now_ms))
 
@@ -54,20 +55,14 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
 def _take(row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
     token_used = int(bool(row["token_used"]) or wish.header is None)
     spent = yield Statement(
-        "UPDATE purchases SET remaining = remaining - 1, token_used = :token_used, updated_ms = :now_ms"
-        " WHERE id = :id AND state = 'LIVE' AND remaining > 0 RETURNING remaining",
-        {"id": row["id"], "token_used": token_used, "now_ms": now_ms},
+        "UPDATE credits SET remaining = remaining - 1, token_used = :token_used"
+        " WHERE number = :number AND remaining > 0 RETURNING remaining",
+        {"number": row["number"], "token_used": token_used},
     )
     if not spent:
         return SpendResult(Spend.EXHAUSTED, purchase_from(row, remaining=0))
     yield Statement(
-        "INSERT INTO credit_entries (cause, reason, purchase_id, delta, created_ms)"
-        " VALUES (:call, 'spend', :purchase, -1, :now_ms)",
+        "INSERT INTO calls (id, purchase_id, state, created_ms) VALUES (:call, :purchase, 'DISPATCHED', :now_ms)",
         {"call": wish.call_id, "purchase": row["id"], "now_ms": now_ms},
-    )
-    yield Statement(
-        "INSERT INTO calls (id, purchase_id, gate_id, state, created_ms)"
-        " VALUES (:call, :purchase, :gate, 'DISPATCHED', :now_ms)",
-        {"call": wish.call_id, "purchase": row["id"], "gate": wish.gate_id, "now_ms": now_ms},
     )
     return SpendResult(Spend.SPENT, purchase_from(row, remaining=spent[0]["remaining"], token_used=token_used))

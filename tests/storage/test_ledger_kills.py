@@ -82,7 +82,7 @@ def check(path: Path, told: list[str], runs: int) -> None:
         grants = {name for (name,) in connection.execute("SELECT cause FROM credit_entries WHERE reason = 'grant'")}
         purchases = connection.execute(
             "SELECT p.remaining, p.granted, (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id),"
-            " (SELECT sum(e.delta) FROM credit_entries e WHERE e.purchase_id = p.id) FROM purchases p"
+            " (SELECT sum(e.delta) FROM credit_entries e WHERE e.purchase_id = p.id) FROM holdings p"
             " WHERE state = 'LIVE'"
         ).fetchall()
     assert calls == spends

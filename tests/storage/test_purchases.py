@@ -87,7 +87,7 @@ class Shop:
             Statement(
                 "SELECT p.id, p.remaining, p.granted, coalesce(sum(e.delta), 0) AS ledger,"
                 " (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id AND c.state <> 'RESTORED') AS calls"
-                " FROM purchases p LEFT JOIN credit_entries e ON e.purchase_id = p.id GROUP BY p.id"
+                " FROM holdings p LEFT JOIN credit_entries e ON e.purchase_id = p.id GROUP BY p.id"
             )
         )
         for row in rows:

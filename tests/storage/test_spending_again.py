@@ -15,7 +15,7 @@ __all__ = ["shop"]
 
 async def remaining(shop: Shop) -> int:
     await shop.ledger_agrees()
-    (row,) = await shop.database.read(Statement("SELECT remaining FROM purchases"))
+    (row,) = await shop.database.read(Statement("SELECT remaining FROM credits"))
     left: int = row["remaining"]
     return left
 

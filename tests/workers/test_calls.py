@@ -56,7 +56,7 @@ async def test_credits_are_exact_over_workers(tmp_path: Path, embedded_chain: Ch
         assert {answer.status for answer in answers} == {200, 402}
         assert len(shop.target.requests) == 100
         ((remaining, entries),) = shop.site.rows(
-            "SELECT p.remaining, (SELECT sum(delta) FROM credit_entries e WHERE e.purchase_id = p.id) FROM purchases p"
+            "SELECT p.remaining, (SELECT sum(delta) FROM credit_entries e WHERE e.purchase_id = p.id) FROM holdings p"
         )
         assert remaining == entries == 0
 

@@ -1,7 +1,8 @@
 """Purchases and credits: states, outcomes, the proof that a later call must show (specification 1.5, contract 4.3).
 
-The append-only ledger (`credit_entries`) is the truth; the counter `remaining` is a cache written in the same
-transaction. Storage applies a transition with `WHERE state = :from` and reads how many rows it changed.
+The append-only ledger (`credit_entries`: calls, and what was granted and given back) is the truth; the counter
+`remaining` is a cache written in the same transaction. Storage applies a transition with `WHERE state = :from` and
+reads how many rows it changed.
 """
 
 from __future__ import annotations

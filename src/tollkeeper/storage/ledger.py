@@ -71,7 +71,7 @@ class Ledger:
             return
         bought = self._known(request)
         if bought is not None:
-            request = HeldSpend(request.key, bought.id, request.wish)
+            request = HeldSpend(None, bought.id, request.wish, bought.number)
         self._waiting.append((request, bought, now_ms, callback))
         if not self._is_under_way:
             self._is_under_way = True

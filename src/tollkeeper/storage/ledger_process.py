@@ -13,16 +13,14 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, cast
 
 import uvloop
 
-from tollkeeper.core.errors import ApiError
-from tollkeeper.storage.database import Row, Statement, StorageError, Unit
-from tollkeeper.storage.ledger import Ledger
+from tollkeeper.storage.database import Outcome, Row, Statement, StorageError, Unit
+from tollkeeper.storage.joined_spends import JoinedSpends
 from tollkeeper.storage.opening import open_database
 from tollkeeper.storage.remote_messages import (
     Abort,
@@ -32,7 +30,6 @@ from tollkeeper.storage.remote_messages import (
     Failed,
     Frames,
     Read,
-    Refusal,
     Request,
     Rows,
     Spends,
@@ -41,14 +38,12 @@ from tollkeeper.storage.remote_messages import (
     decode_request,
     failed,
     frame,
-    refusal_of,
+    told,
 )
-from tollkeeper.storage.spending_again import spend_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.storage.purchase_rows import SpendResult
     from tollkeeper.storage.remote_messages import Answer
     from tollkeeper.storage.sqlite import SqliteDatabase
 
@@ -63,10 +58,10 @@ class _AbortedError(Exception):
 class _Worker(asyncio.Protocol):
     """One worker's connection."""
 
-    def __init__(self, database: SqliteDatabase, ledger: Ledger, workers: set[_Worker]) -> None:
+    def __init__(self, database: SqliteDatabase, joined: JoinedSpends, workers: set[_Worker]) -> None:
         self._workers = workers
         self._database = database
-        self._ledger = ledger
+        self._joined = joined
         self._frames = Frames()
         self._steps: dict[int, SimpleQueue[Statement | End | Abort]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,31 +125,13 @@ class _Worker(asyncio.Protocol):
             self._transport.write(frame(answer))
 
     def _spend(self, request: Spends) -> None:
-        for call_id, status in request.ended:
-            self._ledger.end(call_id, status)
-        if request.is_again:
-            self._start(self._spend_again(request))
-            return
-        results: list[tuple[SpendResult | None, Refusal | None]] = [(None, None)] * len(request.spends)
-        left = len(request.spends)
+        def answered(outcome: Outcome) -> None:
+            if outcome.error is None:
+                self._send(Spent(request.number, [told(result) for result in outcome.result]))
+            else:
+                self._send(failed(request.number, outcome.error))
 
-        def answered(place: int, answer: SpendResult | ApiError) -> None:
-            nonlocal left
-            results[place] = (None, refusal_of(answer)) if isinstance(answer, ApiError) else (answer, None)
-            left -= 1
-            if not left:
-                self._send(Spent(request.number, results))
-
-        for place, spend in enumerate(request.spends):
-            self._ledger.spend(spend, request.now_ms, partial(answered, place))
-
-    async def _spend_again(self, request: Spends) -> None:
-        try:
-            results = await self._database.run(spend_again(request.spends, request.now_ms))
-        except Exception as error:  # noqa: BLE001 - the worker's own
-            self._send(failed(request.number, error))
-        else:
-            self._send(Spent(request.number, [(result, None) for result in results]))
+        self._joined.spend(request, answered)
 
     async def _read(self, request: Read) -> None:
         try:
@@ -215,10 +192,10 @@ def listen(path: Path) -> socket.socket:
 
 async def serve_ledger(database: SqliteDatabase, listening: socket.socket, stop: asyncio.Event) -> None:
     """Serve the database on the socket until `stop`."""
-    ledger = Ledger(database)
+    joined = JoinedSpends(database)
     workers: set[_Worker] = set()
     server = await asyncio.get_running_loop().create_unix_server(
-        lambda: _Worker(database, ledger, workers), sock=listening
+        lambda: _Worker(database, joined, workers), sock=listening
     )
     await stop.wait()
     server.close()

@@ -275,6 +275,7 @@ class PayGates:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
         rows = yield _Q.outstanding_credits(gate_id=gate_id, now_ms=now_ms)
         yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms)
+        yield _Q.close_credits_of_gate(gate_id=gate_id)
         yield from give_up_files(gate_id, now_ms)
         outstanding: int = rows[0]["outstanding"]
         return outstanding

@@ -20,10 +20,11 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     """A purchase row as the gateway reads it. Amounts in micro-units, `value_micro` what was really paid.
 
     `valid_before_seconds`: the authorization's end; None on Solana, and on rows of a version that did not keep it.
-    `expires_ms` is when credits that are left are lost, None for never.
+    `expires_ms` is when credits that are left are lost, None for never. `number` names the row within this database.
     """
 
     id: str
+    number: int
     network: str
     payer: str
     nonce: str
@@ -46,7 +47,7 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     attempt_ms: int
 
 
-class SpendRequest(msgspec.Struct, frozen=True):
+class SpendRequest(msgspec.Struct, frozen=True, array_like=True):
     """One call's wish for a credit at a gate version. `header` is the shown header's hash.
 
     It is empty where a header does not count at this gate, and None where another proof was shown and checked.
@@ -71,11 +72,12 @@ class SpendResult(msgspec.Struct, frozen=True):
 
 
 def purchase_from(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - column values
-    """The purchase of a row of `purchases`, some columns replaced."""
+    """The purchase of a row of `holdings`, some columns replaced."""
     if changed:
         row = {**row, **changed}
     return Purchase(
         id=row["id"],
+        number=row["number"],
         network=row["network"],
         payer=row["payer"],
         nonce=row["nonce"],

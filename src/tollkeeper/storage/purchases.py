@@ -18,7 +18,7 @@ from tollkeeper.storage.database import LostError
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import restore_call, spend_all, spend_first, spend_of_payer
+from tollkeeper.storage.spending import restore_call, spend_all, spend_first, spend_of_payer, void
 from tollkeeper.storage.spending_again import spend_again, spend_of_payer_again
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ GATE_EXPOSURE_FACTOR: Final = 10
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
 _AGAIN_SECONDS: Final = 10.0  # how long what may have been done waits for a database that went away
 _AGAIN_PAUSE_SECONDS: Final = 0.1
+_NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
 
 
 class Purchases:
@@ -196,7 +197,7 @@ class Purchases:
             granted = yield honours[found.state](
                 id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms
             )
-            yield from _book_grant(found.id, granted[0], now_ms)
+            yield from _book_grant(found.id, granted[0], now_ms, token_used=True)
         else:
             standing = yield _Q.gate_standing(gate_id=terms.gate_id)
             if standing[0]["version"] != terms.gate_version or standing[0]["deleted_ms"] is not None:
@@ -215,7 +216,7 @@ class Purchases:
                 id=purchase_id, attempt=1, transaction_hash=transaction_hash, confirmed=1, now_ms=now_ms
             )
             yield _Q.mark_honoured(id=purchase_id, now_ms=now_ms)
-            yield from _book_grant(purchase_id, granted[0], now_ms)
+            yield from _book_grant(purchase_id, granted[0], now_ms, token_used=True)
         rows = yield _Q.purchase_by_payment(**identity)
         return ClaimResult(Claim.WON, purchase_from(rows[0]))
 
@@ -260,7 +261,7 @@ class Purchases:
             )
             if not won:
                 return ClaimResult(Claim.ATTEMPTS_EXHAUSTED, found)
-        return ClaimResult(Claim.WON, purchase_from(won[0]))
+        return ClaimResult(Claim.WON, purchase_from(won[0], **_NO_CREDITS))
 
     def _seal(self, purchase_id: str, column: str, plaintext: bytes) -> bytes:
         return self._sealing.seal(plaintext, place("purchases", purchase_id, column))
@@ -297,14 +298,13 @@ class Purchases:
             rows = yield _Q.purchase_by_id(id=purchase.id)
             spent = [] if wish is None else (yield _Q.purchase_of_call(id=wish.call_id))
             return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
-        row = granted[0]
-        yield from _book_grant(purchase.id, row, now_ms)
+        row: Row = {**granted[0], **(yield from _book_grant(purchase.id, granted[0], now_ms, token_used=False))}
         result = SpendResult(Spend.STALE, purchase_from(row))
         if wish is not None:
             result = yield from spend_first(row, wish, now_ms)
         standing = yield _Q.gate_standing(gate_id=row["gate_id"])
         if standing[0]["deleted_ms"] is not None and wish is not None:
-            yield _Q.void_purchase(id=purchase.id, failure="gate_deleted", now_ms=now_ms)
+            yield from void(purchase.id, "gate_deleted", now_ms)
         return result
 
     async def fail(self, purchase: Purchase, failure: str, transaction_hash: str | None, now_ms: int) -> bool:
@@ -401,12 +401,15 @@ class Purchases:
         return [purchase_from(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
 
 
-def _book_grant(purchase_id: str, granted: Row, now_ms: int) -> Unit[None]:
-    """The ledger's entry and the gate's counters of a grant."""
-    yield _Q.insert_entry(
-        cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=granted["granted"], now_ms=now_ms
-    )
+def _book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool) -> Unit[Row]:
+    """The credits of a grant, their entry in the ledger and the gate's counters. Returns them as in `holdings`."""
+    count: int = granted["credits"]
+    lasting_seconds: int | None = granted["credits_expire_after_seconds"]
+    expires_ms = None if lasting_seconds is None else now_ms + lasting_seconds * 1000
+    yield _Q.open_credits(number=granted["number"], granted=count, token_used=int(token_used), expires_ms=expires_ms)
+    yield _Q.give_credits(cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=count, now_ms=now_ms)
     yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
+    return {"granted": count, "remaining": count, "token_used": token_used, "expires_ms": expires_ms}
 
 
 def _may_trust(payer: str, gate_id: int, value_micro: int, cap: Exposure) -> Unit[bool]:
@@ -420,7 +423,7 @@ def _may_trust(payer: str, gate_id: int, value_micro: int, cap: Exposure) -> Uni
 
 
 def _void(purchase_id: str, failure: str, now_ms: int) -> Unit[None]:
-    rows = yield _Q.void_purchase(id=purchase_id, failure=failure, now_ms=now_ms)
+    rows = yield from void(purchase_id, failure, now_ms)
     for row in rows:
         yield _Q.uncount_revenue(gate_id=row["gate_id"], revenue_micro=int(row["value_micro"]))
 

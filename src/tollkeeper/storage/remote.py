@@ -30,10 +30,10 @@ from tollkeeper.storage.remote_messages import (
     Spent,
     Sql,
     Step,
-    api_error_of,
     decode_answer,
     error_of,
     frame,
+    result_of,
 )
 from tollkeeper.storage.spending import SpendBatch
 
@@ -259,5 +259,5 @@ def _error_of(answer: Answer) -> Exception:
 
 def _outcome(answer: Answer) -> Outcome:
     if isinstance(answer, Spent):
-        return Outcome([api_error_of(refusal) if refusal else result for result, refusal in answer.results])
+        return Outcome([result_of(told) for told in answer.results])
     return Outcome(error=_error_of(answer))

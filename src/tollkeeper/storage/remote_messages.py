@@ -11,9 +11,9 @@ from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import ConstraintError, LostError, Statement, StatementError, StorageError
-from tollkeeper.storage.purchase_rows import SpendResult
+from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 from tollkeeper.storage.spending import HeldSpend
 
 FRAME_SIZE_MAX_BYTES: Final = 256 * 1024 * 1024
@@ -100,18 +100,18 @@ class Failed(msgspec.Struct, tag=13, array_like=True):
     message: str
 
 
-class Refusal(msgspec.Struct, tag=21, array_like=True):
-    """A spend that could not be carried out."""
+class Told(msgspec.Struct, tag=21, array_like=True):
+    """A `SpendResult` with its purchase."""
 
-    is_unavailable: bool
-    message: str
+    outcome: Spend
+    purchase: Purchase | None
 
 
 class Spent(msgspec.Struct, tag=14, array_like=True):
-    """The answers to a batch, in its order."""
+    """The answers to a batch, in its order. A number: spent, and so many credits are left."""
 
     number: int
-    results: list[tuple[SpendResult | None, Refusal | None]]
+    results: list[int | Told]
 
 
 Request: TypeAlias = Read | Begin | Step | End | Abort | Spends
@@ -176,11 +176,11 @@ def error_of(answer: Failed) -> Exception:
     return _ERRORS.get(answer.kind, RuntimeError)(answer.message)
 
 
-def refusal_of(error: ApiError) -> Refusal:
-    """What a worker is told of a spend that could not be carried out."""
-    return Refusal(isinstance(error, StorageError), error.message)
+def told(result: SpendResult) -> int | Told:
+    """What a worker is told of a spend."""
+    return Told(result.outcome, result.purchase) if result.left is None else result.left
 
 
-def api_error_of(refusal: Refusal) -> ApiError:
-    """The exception that a refusal stands for."""
-    return StorageError(refusal.message) if refusal.is_unavailable else ApiError(Code.INTERNAL_ERROR, refusal.message)
+def result_of(told: int | Told) -> SpendResult:
+    """The result that it stands for."""
+    return SpendResult(Spend.SPENT, None, told) if isinstance(told, int) else SpendResult(told.outcome, told.purchase)

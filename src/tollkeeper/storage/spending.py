@@ -1,23 +1,24 @@
 """Spending held credits: the one place that takes a credit, whatever bought it and however many calls ask at once.
 
 `spend_all` answers a batch exactly as if its spends came one after the other (contract 4.3): the purchases are looked
-up once, every outcome is decided here in the order of the batch, and one statement each changes the counters, appends
-the ledger's entries and writes the calls, all in one transaction, so before the first byte goes to a target. A counter
-changes only where the purchase is live and has the credits. Where an engine lets another transaction be faster, that
-purchase's spends of the batch are done again one by one, and the last word has the conditional statement of each.
-What this module does not do: gather batches (`ledger` does).
+up once, every outcome is decided here in the order of the batch, and one statement each changes the counters and writes
+the calls, each of which is the ledger's entry of its spend, all in one transaction, so before the first byte goes to a
+target. A counter changes only where the purchase is live and has the credits. Where an engine lets another transaction
+be faster, that purchase's spends of the batch are done again one by one, and the last word has the conditional
+statement of each. What this module does not do: gather batches (`ledger` does).
 """
 
 from __future__ import annotations
 
 import hmac
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tollkeeper.core.purchases import PurchaseState, Spend
 from tollkeeper.core.wire import PaymentKey
-from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.database import ConstraintError, StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _Q: Final = load_queries("gateway.sql")
 _BATCH: Final = load_queries("spending_sqlite.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
+_SPENT: Final = Spend.SPENT
 _UNKNOWN: Final = SpendResult(Spend.UNKNOWN)
 _WITHOUT_CREDIT: Final = {
     PurchaseState.CLAIMED: Spend.IN_FLIGHT,
@@ -39,16 +41,17 @@ _WITHOUT_CREDIT: Final = {
 }
 
 
-class HeldSpend(msgspec.Struct, frozen=True):
+class HeldSpend(msgspec.Struct, frozen=True, array_like=True):
     """A wish for one credit of a purchase, which is named by its payment or, for a credit token, by its id.
 
-    By both it is named by whoever knows that the payment bought this purchase, that its credits were granted at the
-    wish's gate and that the wish shows the very header that bought it; none of this ever changes.
+    By id and `number` it is named by whoever knows that its credits were granted at the wish's gate and that the wish
+    shows the very header that bought it; none of this ever changes.
     """
 
     key: PaymentKey | None
     purchase_id: str | None
     wish: SpendRequest
+    number: int | None = None
 
 
 class SpendBatch(msgspec.Struct, frozen=True):
@@ -117,45 +120,42 @@ _changed = msgspec.structs.replace
 def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
     """Spend one credit for each that has a right to one; the answers, in the same order.
 
-    Those that name their purchase come first: nothing need be read for them, and the statement that takes the credits
-    says whether the purchase still stands as they think; where it does not, they are asked anew with the others.
+    Those that name their purchase by number come first: nothing need be read for them, and the statement that takes the
+    credits says whether the purchase still stands as they think; where it does not, they are asked with the others.
     Raises: ConstraintError for a call id that was used before.
     """
-    results = yield from _spend_known(spends, now_ms)
-    places = [place for place, result in enumerate(results) if result is None]
-    if places:
-        others = yield from _spend_unknown([spends[place] for place in places], now_ms)
-        for place, other in zip(places, others, strict=True):
-            results[place] = other
-    return [result for result in results if result is not None]
+    left = yield from _spend_known(spends, now_ms)
+    if None not in left:
+        return [SpendResult(_SPENT, None, count) for count in left]
+    others = yield from _spend_unknown(
+        [spend for spend, count in zip(spends, left, strict=True) if count is None], now_ms
+    )
+    other = iter(others)
+    return [next(other) if count is None else SpendResult(_SPENT, None, count) for count in left]
 
 
-def _spend_known(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult | None]]:
-    """The answers to those that name their purchase and were right; None for every other."""
-    known = [spend for spend in spends if spend.purchase_id is not None and spend.key is not None]
-    if not known:
+def _spend_known(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[int | None]]:
+    """How many credits each purchase has left after the spend that named it and was right; None for every other."""
+    wanted = {spend.wish.gate_id for spend in spends if spend.number is not None}
+    if not wanted:
         return [None] * len(spends)
-    gates = yield _BATCH.standing_of_gates(wanted=_ENCODE(list({spend.wish.gate_id for spend in known})).decode())
-    versions = {row["id"]: row["version"] for row in gates if row["deleted_ms"] is None}
-    count_of: dict[str, int] = {}
-    for spend in known:
-        if spend.purchase_id is not None and versions.get(spend.wish.gate_id) == spend.wish.gate_version:
-            count_of[spend.purchase_id] = count_of.get(spend.purchase_id, 0) + 1
-    rows = yield _BATCH.spend_known_credits(spent=_ENCODE(list(count_of.items())).decode(), now_ms=now_ms)
-    left_of = {row["id"]: row["remaining"] + count_of[row["id"]] for row in rows}
-    results: list[SpendResult | None] = []
-    calls: list[tuple[str, str, int]] = []
-    for spend in spends:
-        wish, purchase_id = spend.wish, spend.purchase_id
-        left = None if purchase_id is None or spend.key is None else left_of.get(purchase_id)
-        if left is None or purchase_id is None or versions[wish.gate_id] != wish.gate_version:
-            results.append(None)
-            continue
-        left_of[purchase_id] = left = left - 1
-        calls.append((wish.call_id, purchase_id, wish.gate_id))
-        results.append(SpendResult(Spend.SPENT, None, left))
+    gates = yield _BATCH.standing_of_gates(wanted=_ENCODE(list(wanted)).decode())
+    standing = {(row["id"], row["version"]) for row in gates if row["deleted_ms"] is None}
+    numbers = [spend.number if (spend.wish.gate_id, spend.wish.gate_version) in standing else None for spend in spends]
+    count_of = Counter(numbers)
+    del count_of[None]
+    rows = yield _BATCH.spend_known_credits(spent=_ENCODE(count_of).decode(), now_ms=now_ms)
+    left_of: dict[int | None, int] = {row["number"]: row["remaining"] + count_of[row["number"]] for row in rows}
+    left: list[int | None] = []
+    calls: list[tuple[str, str | None]] = []
+    for spend, number in zip(spends, numbers, strict=True):
+        count = left_of.get(number)
+        if count is not None:
+            left_of[number] = count = count - 1
+            calls.append((spend.wish.call_id, spend.purchase_id))
+        left.append(count)
     yield from _record(calls, now_ms)
-    return results
+    return left
 
 
 def _spend_unknown(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
@@ -171,7 +171,7 @@ def _spend_unknown(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendR
             if held is not None and held.purchase.id in short:
                 results[place] = yield from _spend_alone(spends[place], now_ms)
     calls = [
-        (spend.wish.call_id, result.purchase.id, spend.wish.gate_id)
+        (spend.wish.call_id, result.purchase.id)
         for spend, result in zip(spends, results, strict=True)
         if result.outcome is Spend.SPENT and result.purchase is not None
     ]
@@ -196,7 +196,7 @@ def spend_first(row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
     result = held.take(wish)
     if (yield from _take({held.purchase.id: held}, now_ms)):
         return SpendResult(Spend.EXHAUSTED, purchase_from(row, remaining=0))
-    yield from _record([(wish.call_id, held.purchase.id, wish.gate_id)], now_ms)
+    yield from _record([(wish.call_id, held.purchase.id)], now_ms)
     return result
 
 
@@ -217,17 +217,21 @@ def restore_call(call_id: str, status: int, now_ms: int) -> Unit[int | None]:
     if not rows:
         return None
     purchase_id = rows[0]["purchase_id"]
-    left = yield _Q.give_credit_back(id=purchase_id, now_ms=now_ms)
+    left = yield _Q.give_credit_back(id=purchase_id)
     if not left:
         raise StorageError("a purchase became void while its credit was given back")
-    yield _Q.insert_entry(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
+    yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
     remaining: int = left[0]["remaining"]
     return remaining
 
 
 def end_calls(ended: Sequence[tuple[str, int]], now_ms: int) -> Unit[None]:
     """Record how calls ended: call id and status."""
-    yield _BATCH.end_calls(ended=_ENCODE(ended).decode(), now_ms=now_ms)
+    ids: dict[int, list[str]] = defaultdict(list)
+    for call_id, status in ended:
+        ids[status].append(call_id)
+    for status, of_status in ids.items():
+        yield _BATCH.end_calls(ended=_ENCODE(of_status).decode(), status=status, now_ms=now_ms)
 
 
 def _look_up(spends: Sequence[HeldSpend]) -> Unit[dict[PaymentKey | str | None, _Held]]:
@@ -238,7 +242,7 @@ def _look_up(spends: Sequence[HeldSpend]) -> Unit[dict[PaymentKey | str | None, 
     if keys:
         wanted = _ENCODE([(key.network, key.asset, key.payer, key.nonce) for key in keys]).decode()
         for row in (yield _BATCH.purchases_of_payments(wanted=wanted)):
-            held_of[keys[row["number"]]] = by_id[row["id"]] = _Held(row)
+            held_of[keys[row["place"]]] = by_id[row["id"]] = _Held(row)
     ids = list(dict.fromkeys(spend.purchase_id for spend in spends if spend.key is None))
     if ids:
         for row in (yield _BATCH.purchases_of_ids(wanted=_ENCODE(ids).decode())):
@@ -250,18 +254,31 @@ def _take(changed: dict[str, _Held], now_ms: int) -> Unit[set[str]]:
     """Take what was decided from the counters; the purchases that did not have it any more and stay as they are."""
     if not changed:
         return set()
-    spent = [(purchase_id, held.spent, int(held.is_token_used)) for purchase_id, held in changed.items()]
+    spent = [(held.purchase.number, held.spent, int(held.is_token_used)) for held in changed.values()]
     rows = yield _BATCH.spend_credits(spent=_ENCODE(spent).decode(), now_ms=now_ms)
-    short = changed.keys() - {row["id"] for row in rows} if len(rows) != len(spent) else set()
+    taken = {row["number"] for row in rows}
+    short = {purchase_id for purchase_id, held in changed.items() if held.purchase.number not in taken}
     for purchase_id, held in changed.items():
         if held.is_voided and purchase_id not in short:
-            yield _Q.void_purchase(id=purchase_id, failure="gate_deleted", now_ms=now_ms)
+            yield from void(purchase_id, "gate_deleted", now_ms)
     return short
 
 
-def _record(calls: list[tuple[str, str, int]], now_ms: int) -> Unit[None]:
-    """The ledger's entries and the calls' rows: call id, purchase id, gate id."""
+def void(purchase_id: str, failure: str, now_ms: int) -> Unit[list[Row]]:
+    """End a purchase that is LIVE, and with it what is left of its credits; its gate and value, where it was."""
+    rows = yield _Q.void_purchase(id=purchase_id, failure=failure, now_ms=now_ms)
+    for row in rows:
+        yield _Q.close_credits(number=row["number"])
+    return rows
+
+
+def _record(calls: Sequence[tuple[str, str | None]], now_ms: int) -> Unit[None]:
+    """The calls, which are the ledger's entries of these spends: call id, purchase id.
+
+    Raises: ConstraintError for an id that is there twice, as the database does for one that it has.
+    """
     if calls:
-        written = _ENCODE(calls).decode()
-        yield _BATCH.insert_entries(calls=written, now_ms=now_ms)
-        yield _BATCH.insert_calls(calls=written, now_ms=now_ms)
+        purchase_of = dict(calls)
+        if len(purchase_of) != len(calls):
+            raise ConstraintError("a call's id is used twice")
+        yield _BATCH.insert_calls(calls=_ENCODE(purchase_of).decode(), now_ms=now_ms)

@@ -91,12 +91,16 @@ WHERE id = :id AND deleted_ms IS NULL
 RETURNING id;
 
 -- name: outstanding_credits
-SELECT coalesce(sum(remaining), 0) AS outstanding FROM purchases
+SELECT coalesce(sum(remaining), 0) AS outstanding FROM holdings
 WHERE gate_id = :gate_id AND state = 'LIVE' AND (expires_ms IS NULL OR expires_ms > :now_ms);
 
 -- name: void_purchases_of_gate
 UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms
 WHERE gate_id = :gate_id AND state = 'LIVE';
+
+-- name: close_credits_of_gate
+UPDATE credits SET is_live = 0
+WHERE is_live = 1 AND number IN (SELECT number FROM purchases WHERE gate_id = :gate_id AND state = 'VOID');
 
 -- name: counters_of_gate
 SELECT challenges, purchases, calls, failures, revenue_micro FROM paygate_counters WHERE gate_id = :gate_id;
@@ -137,10 +141,10 @@ DELETE FROM paygate_secrets WHERE gate_id = :gate_id AND replaced_ms <= :since_m
 SELECT version, is_enabled, deleted_ms FROM paygates WHERE id = :gate_id;
 
 -- name: purchase_by_payment
-SELECT * FROM purchases WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce;
+SELECT * FROM holdings WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce;
 
 -- name: purchase_by_id
-SELECT * FROM purchases WHERE id = :id;
+SELECT * FROM holdings WHERE id = :id;
 
 -- name: claim_payment
 INSERT INTO purchases (
@@ -167,32 +171,34 @@ RETURNING *;
 
 -- name: grant_credits
 UPDATE purchases SET
-    state = 'LIVE', granted = credits, remaining = credits, transaction_hash = :transaction_hash,
-    confirmed = :confirmed, request = NULL, granted_ms = :now_ms,
-    expires_ms = :now_ms + credits_expire_after_seconds * 1000, updated_ms = :now_ms
+    state = 'LIVE', transaction_hash = :transaction_hash, confirmed = :confirmed, request = NULL,
+    granted_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
 RETURNING *;
+
+-- name: open_credits
+-- Of a purchase that was granted in this transaction.
+INSERT INTO credits (number, granted, remaining, token_used, is_live, expires_ms)
+VALUES (:number, :granted, :granted, :token_used, 1, :expires_ms);
 
 -- An operator found the payment on the chain. Its header is public then, so only the credit token counts.
 -- name: honour_failed
 UPDATE purchases SET
-    state = 'LIVE', granted = credits, remaining = credits, transaction_hash = :transaction_hash, failure = NULL,
-    confirmed = 1, token_used = 1, request = NULL, granted_ms = :now_ms, honoured_ms = :now_ms,
-    expires_ms = :now_ms + credits_expire_after_seconds * 1000, updated_ms = :now_ms
+    state = 'LIVE', transaction_hash = :transaction_hash, failure = NULL, confirmed = 1, request = NULL,
+    granted_ms = :now_ms, honoured_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'FAILED'
-RETURNING granted, gate_id, value_micro;
+RETURNING number, credits, credits_expire_after_seconds, gate_id, value_micro;
 
 -- name: honour_parked
 UPDATE purchases SET
-    state = 'LIVE', granted = credits, remaining = credits, transaction_hash = :transaction_hash, failure = NULL,
-    confirmed = 1, token_used = 1, request = NULL, granted_ms = :now_ms, honoured_ms = :now_ms,
-    expires_ms = :now_ms + credits_expire_after_seconds * 1000, updated_ms = :now_ms
+    state = 'LIVE', transaction_hash = :transaction_hash, failure = NULL, confirmed = 1, request = NULL,
+    granted_ms = :now_ms, honoured_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'PARKED'
-RETURNING granted, gate_id, value_micro;
+RETURNING number, credits, credits_expire_after_seconds, gate_id, value_micro;
 
 -- Of a payment that was never claimed: claimed and granted in the same commit.
 -- name: mark_honoured
-UPDATE purchases SET honoured_ms = :now_ms, token_used = 1 WHERE id = :id;
+UPDATE purchases SET honoured_ms = :now_ms WHERE id = :id;
 
 -- name: fail_purchase
 UPDATE purchases SET
@@ -211,14 +217,17 @@ UPDATE purchases SET confirmed = 1, updated_ms = :now_ms WHERE id = :id AND conf
 -- name: void_purchase
 UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, updated_ms = :now_ms
 WHERE id = :id AND state = 'LIVE'
-RETURNING gate_id, value_micro;
+RETURNING number, gate_id, value_micro;
 
--- name: insert_entry
-INSERT INTO credit_entries (cause, reason, purchase_id, delta, created_ms)
+-- name: close_credits
+UPDATE credits SET is_live = 0 WHERE number = :number;
+
+-- name: give_credits
+INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)
 VALUES (:cause, :reason, :purchase_id, :delta, :now_ms);
 
 -- name: purchase_of_call
-SELECT p.* FROM calls c JOIN purchases p ON p.id = c.purchase_id WHERE c.id = :id;
+SELECT p.* FROM calls c JOIN holdings p ON p.id = c.purchase_id WHERE c.id = :id;
 
 -- name: interrupt_calls
 -- :living = the marks (digits 13 to 20 of a request's id) of the processes that may still end their calls; '' where
@@ -229,10 +238,10 @@ WHERE state = 'DISPATCHED' AND (
 ) RETURNING id;
 
 -- name: claims_in_flight
-SELECT * FROM purchases WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
+SELECT * FROM holdings WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
 
 -- name: unconfirmed_purchases
-SELECT * FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' ORDER BY granted_ms LIMIT :limit;
+SELECT * FROM holdings WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' ORDER BY granted_ms LIMIT :limit;
 
 -- name: exposure_of_payer
 SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
@@ -246,12 +255,12 @@ WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND ga
 UPDATE paygate_counters SET revenue_micro = revenue_micro - :revenue_micro WHERE gate_id = :gate_id;
 
 -- name: purchases_of_payer
-SELECT p.*, g.slug AS slug FROM purchases p JOIN paygates g ON g.id = p.gate_id
+SELECT p.*, g.slug AS slug FROM holdings p JOIN paygates g ON g.id = p.gate_id
 WHERE p.payer = :payer AND p.state IN ('LIVE', 'CLAIMED') ORDER BY p.claimed_ms LIMIT :limit;
 
 -- name: oldest_of_payer
 -- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, else one still settling.
-SELECT id, state FROM purchases
+SELECT id, state FROM holdings
 WHERE payer = :payer AND gate_id = :gate_id AND (
     state = 'CLAIMED' OR (state = 'LIVE' AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms))
 )
@@ -267,7 +276,8 @@ WHERE id = :id AND state = 'DISPATCHED'
 RETURNING purchase_id;
 
 -- name: give_credit_back
-UPDATE purchases SET remaining = remaining + 1, updated_ms = :now_ms WHERE id = :id AND state = 'LIVE'
+UPDATE credits SET remaining = remaining + 1
+WHERE number = (SELECT number FROM purchases WHERE id = :id) AND is_live = 1
 RETURNING remaining;
 
 -- name: slug_of_gate

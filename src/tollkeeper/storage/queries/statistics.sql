@@ -50,12 +50,12 @@ GROUP BY granted_ms / 3600000;
 
 -- name: outstanding_of_gate
 SELECT coalesce(sum(remaining), 0) AS credits, coalesce(sum(price_micro * remaining / granted), 0) AS value_micro
-FROM purchases WHERE gate_id = :gate_id AND state = 'LIVE' AND remaining > 0
+FROM holdings WHERE gate_id = :gate_id AND state = 'LIVE' AND remaining > 0
     AND (expires_ms IS NULL OR expires_ms > :now_ms);
 
 -- name: outstanding_of_owner
 SELECT coalesce(sum(remaining), 0) AS credits, coalesce(sum(u.price_micro * remaining / granted), 0) AS value_micro
-FROM purchases u JOIN paygates p ON p.id = u.gate_id
+FROM holdings u JOIN paygates p ON p.id = u.gate_id
 WHERE p.owner_wallet = :owner_wallet AND u.state = 'LIVE' AND remaining > 0
     AND (u.expires_ms IS NULL OR u.expires_ms > :now_ms);
 

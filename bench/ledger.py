@@ -1,0 +1,203 @@
+"""`ledger`: what a durable spend of a held credit costs by itself: no HTTP, no target, processor time only.
+
+Spends of 256 purchases, 32 in a turn of the loop, with the ends of the calls of the turn before, as paid calls make
+them: once in this process, which owns the database, and once through the ledger's process. The reference is what no
+ledger can do without: one counter of each purchase changed by bare statements, in commits of as many, in an SQLite file
+that is synced as ours is. `ratio` is processor time of the reference over ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from bench.measuring import Result, alternate, cpu_seconds
+from tollkeeper.api import clock_ms, new_request_id
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.paygates import CreateDefaults, parse_create
+from tollkeeper.core.purchases import Claim, Spend, Terms, header_hash
+from tollkeeper.core.sealing import KeyRing
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage.opening import open_database
+from tollkeeper.storage.paygates import PayGates
+from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
+from tollkeeper.storage.purchases import Paid, Purchases
+from tollkeeper.storage.remote import RemoteDatabase
+from tollkeeper.storage.sealing import Sealing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tollkeeper.core.paygates import PayGate
+    from tollkeeper.storage.database import Database
+
+PURCHASES: Final = 256
+AT_ONCE: Final = 32
+TURNS: Final = 500
+ROUNDS: Final = 7
+CREDITS: Final = 100_000_000
+_PAYEE: Final = "0x" + "ab" * 20
+_HEADER: Final = header_hash(b"header")
+_RING: Final = KeyRing("a", {"a": bytes(32)})
+
+
+class _Spender:
+    """Spends of purchases that hold credits, in turns."""
+
+    def __init__(self, database: Database) -> None:
+        sealing = Sealing(_RING, os.urandom)
+        self._gates = PayGates(database, sealing, os.urandom)
+        self._purchases = Purchases(database, sealing)
+        self._random = random.Random(1)  # noqa: S311 - which purchases
+        self._gate: PayGate
+        self._ended: list[str] = []
+
+    @staticmethod
+    def _key(number: int) -> PaymentKey:
+        return PaymentKey("base-sepolia", "0x" + "11" * 20, f"0x{number:040x}", f"0x{number:064x}")
+
+    async def buy(self) -> None:
+        body = {"price": "0.01", "targetUrl": "http://target/", "credits": CREDITS}
+        new = parse_create(body, CreateDefaults("base-sepolia", _PAYEE))
+        self._gate = gate = await self._gates.create(new, None, None, clock_ms())
+        for number in range(PURCHASES):
+            claim = await self._purchases.claim(
+                self._key(number),
+                Terms(gate.id, gate.version, gate.price_micro, gate.credits, gate.payment_address, gate.network, None),
+                purchase_id=f"pur_{number:022}",
+                paid=Paid(gate.price_micro, 2**40, _HEADER),
+                trust=None,
+                request_of=lambda _id, _attempt, _is_trusted: b"x" * 900,
+                now_ms=clock_ms(),
+            )
+            assert claim.outcome is Claim.WON
+            assert claim.purchase is not None
+            await self._purchases.grant(claim.purchase, "0x" + "1" * 64, confirmed=True, wish=None, now_ms=clock_ms())
+
+    async def turn(self) -> None:
+        """So many spends at once, and the ends of those before."""
+        done = asyncio.get_running_loop().create_future()
+        left, begun = AT_ONCE, []
+
+        def spent(result: SpendResult | ApiError) -> None:
+            nonlocal left
+            assert isinstance(result, SpendResult), result
+            assert result.outcome is Spend.SPENT
+            left -= 1
+            if not left:
+                done.set_result(None)
+
+        for call_id in self._ended:
+            self._purchases.end_soon(call_id, 200)
+        for _ in range(AT_ONCE):
+            call_id = new_request_id()
+            begun.append(call_id)
+            wish = SpendRequest(self._gate.id, self._gate.version, _HEADER, call_id)
+            self._purchases.spend_soon(self._key(self._random.randrange(PURCHASES)), wish, clock_ms(), spent)
+        self._ended = begun
+        await done
+
+
+@asynccontextmanager
+async def _owning(path: Path) -> AsyncIterator[Database]:
+    database = open_database(str(path))
+    yield database
+    await database.close()
+
+
+@asynccontextmanager
+async def _served(path: Path, process: subprocess.Popen[bytes]) -> AsyncIterator[Database]:
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    database = RemoteDatabase(path.with_suffix(".sock"))
+    await database.open()
+    yield database
+    await database.close()
+
+
+@contextmanager
+def _ledger_process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = (sys.executable, "-m", "tollkeeper.storage.ledger_process", str(path), str(path.with_suffix(".sock")))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.communicate()
+
+
+async def _measure(directory: Path) -> Result:
+    also: dict[str, float | str] = {"purchases": float(PURCHASES), "at_once": float(AT_ONCE)}
+    spends = TURNS * AT_ONCE
+    path = directory / "served.db"
+    with _ledger_process(path) as process, closing(_bare(directory / "bare.db")) as bare:
+        async with _owning(directory / "own.db") as own, _served(path, process) as served:
+            mine, remote = _Spender(own), _Spender(served)
+            await mine.buy()
+            await remote.buy()
+            best: dict[str, float] = {}
+
+            async def ours() -> float:
+                started = time.process_time()
+                for _ in range(TURNS):
+                    await mine.turn()
+                own_us = 1e6 * (time.process_time() - started) / spends
+                started, before = time.process_time(), cpu_seconds(process.pid)
+                for _ in range(TURNS):
+                    await remote.turn()
+                times = {
+                    "own_us": own_us,
+                    "worker_us": 1e6 * (time.process_time() - started) / spends,
+                    "ledger_process_us": 1e6 * (cpu_seconds(process.pid) - before) / spends,
+                }
+                for name, value in times.items():
+                    also[name] = best[name] = min(best.get(name, value), value)
+                return 1e6 / own_us
+
+            def reference() -> float:
+                started = time.process_time()
+                chosen = random.Random(2)  # noqa: S311 - which counters
+                for _ in range(TURNS):
+                    bare.execute("BEGIN IMMEDIATE")
+                    bare.executemany(
+                        "UPDATE counters SET remaining = remaining - 1 WHERE id = ? AND remaining > 0",
+                        [(chosen.randrange(PURCHASES),) for _ in range(AT_ONCE)],
+                    )
+                    bare.execute("COMMIT")
+                return spends / (time.process_time() - started)
+
+            loop = asyncio.get_running_loop()
+            return await asyncio.to_thread(
+                alternate,
+                "ledger",
+                "spends/cpu s",
+                ROUNDS,
+                lambda: asyncio.run_coroutine_threadsafe(ours(), loop).result(),
+                reference,
+                also=also,
+            )
+
+
+def _bare(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("CREATE TABLE counters (id INTEGER PRIMARY KEY, remaining BIGINT NOT NULL)")
+    connection.executemany("INSERT INTO counters VALUES (?, ?)", [(number, CREDITS) for number in range(PURCHASES)])
+    return connection
+
+
+def measure() -> Result:
+    """Spends per second of processor time, and what each of the two ways takes at best, in microseconds."""
+    with tempfile.TemporaryDirectory(prefix="tollkeeper-bench-") as directory:
+        return uvloop.run(_measure(Path(directory)))

@@ -1,0 +1,103 @@
+"""Batches of spends of several workers as one commit: what arrived while the last one ran (performance 3, 7).
+
+A worker gathers its own spends and has one batch under way at a time (`ledger`). Here the batches of all workers that
+wait are one transaction; one that breaks it (a fault of ours) is told so alone, its worker then asks for each of its
+spends by itself, and the others' are done. What this module does not do: remember purchases, which each worker does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from tollkeeper.storage.database import Outcome, StorageError
+from tollkeeper.storage.spending import end_calls, spend_all
+from tollkeeper.storage.spending_again import spend_again
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.storage.database import Database, Unit
+    from tollkeeper.storage.purchase_rows import SpendResult
+    from tollkeeper.storage.remote_messages import Spends
+
+SPENDS_MAX: Final = 256  # in one commit, or one batch: a few milliseconds of the event loop
+
+_Waiting: TypeAlias = "tuple[Spends, Callable[[Outcome], None]]"
+
+
+class _Joined(msgspec.Struct, frozen=True):
+    """Batches that are one unit (a `Job`)."""
+
+    batches: list[Spends]
+
+    def unit(self) -> Unit[list[SpendResult]]:
+        """Of those that are asked again what was taken is found; where the first asking waits too, it breaks."""
+        ended = [end for batch in self.batches for end in batch.ended]
+        now_ms = max(batch.now_ms for batch in self.batches)
+        if ended:
+            yield from end_calls(ended, now_ms)
+        results: list[SpendResult] = []
+        for batch in self.batches:
+            if batch.is_again:
+                results += yield from spend_again(batch.spends, now_ms)
+        new = [spend for batch in self.batches if not batch.is_again for spend in batch.spends]
+        answers = iter((yield from spend_all(new, now_ms)))
+        again = iter(results)
+        return [
+            result
+            for batch in self.batches
+            for result in islice(again if batch.is_again else answers, len(batch.spends))
+        ]
+
+
+class JoinedSpends:
+    """The batches of all workers of one database, for the one event loop that owns it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: list[_Waiting] = []
+        self._is_under_way = False
+
+    def spend(self, batch: Spends, answer: Callable[[Outcome], None]) -> None:
+        """Carry out a batch with all that wait; `answer` is given the list of its results, or what broke it."""
+        self._waiting.append((batch, answer))
+        if not self._is_under_way:
+            self._is_under_way = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        taken, spends = 1, len(self._waiting[0][0].spends)
+        while taken < len(self._waiting) and (spends := spends + len(self._waiting[taken][0].spends)) <= SPENDS_MAX:
+            taken += 1
+        joined, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        self._post(joined, partial(self._done, joined))
+
+    def _post(self, joined: list[_Waiting], answer: Callable[[Outcome], None]) -> None:
+        try:
+            self._database.post(_Joined([batch for batch, _ in joined]), answer)
+        except Exception as error:  # noqa: BLE001 - it is the answer to each of them
+            answer(Outcome(error=error))
+
+    def _done(self, joined: list[_Waiting], outcome: Outcome) -> None:
+        self._is_under_way = bool(self._waiting)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+        if outcome.error is not None and not isinstance(outcome.error, StorageError) and len(joined) > 1:
+            for waiting in joined:
+                self._post([waiting], partial(_tell, [waiting]))
+        else:
+            _tell(joined, outcome)
+
+
+def _tell(joined: Sequence[_Waiting], outcome: Outcome) -> None:
+    results = iter(outcome.result or ())
+    for batch, answer in joined:
+        if outcome.error is not None:
+            answer(outcome)
+        else:
+            answer(Outcome(list(islice(results, len(batch.spends)))))
