@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.sealing import Sealing
 
 _Q = load_queries("gateway.sql")
+_GATES_AT_ONCE: Final = 32  # whose counters are written in the loop
 _ENCODE: Final = msgspec.json.Encoder().encode
 _DECODE_ACCEPTS: Final = msgspec.json.Decoder(tuple[Recipient, ...]).decode
 _DECODE_HEADERS: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
@@ -293,7 +294,8 @@ class PayGates:
 
     async def count(self, traffic: dict[int, tuple[int, int, int]]) -> None:
         """Adds (challenges, calls, failures) per gate id, in one transaction."""
-        await self._database.run(self._count(traffic))
+        run = self._database.run_short if len(traffic) <= _GATES_AT_ONCE else self._database.run
+        await run(self._count(traffic))
 
     def _count(self, traffic: dict[int, tuple[int, int, int]]) -> Unit[None]:
         for gate_id, (challenges, calls, failures) in traffic.items():

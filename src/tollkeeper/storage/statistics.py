@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tollkeeper.core.statistics import Outcome, Outstanding, Span, Sums
 from tollkeeper.storage.queries import load_queries
 
@@ -17,11 +19,15 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database, Row, Statement, Unit
 
 _Q: Final = load_queries("statistics.sql")
+_WRITING: Final = load_queries("traffic_sqlite.sql")
+_ENCODE: Final = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRequest:
-    """One request at a gate. `code` is that of a refusal of ours; `purchase_id` of a call whose credit was spent."""
+class LoggedRequest(msgspec.Struct, frozen=True, array_like=True):
+    """One request at a gate. `code` is that of a refusal of ours; `purchase_id` of a call whose credit was spent.
+
+    Encoded as `insert_requests` takes it: the order of its fields is that statement's.
+    """
 
     id: str
     gate_id: int
@@ -66,8 +72,8 @@ class Statistics:
         self._database = database
 
     async def add(self, counted: Counted) -> None:
-        """Writes what was counted, in one transaction. Raises: StorageError."""
-        await self._database.run(_add(counted))
+        """Writes what was counted, in one transaction; a row that is there already stays. Raises: StorageError."""
+        await self._database.run_short(_add(counted))
 
     async def read(self, whose: Whose, span: Span) -> dict[int, Sums]:
         """What happened in each bucket of the span in which something did, by the bucket's start."""
@@ -139,22 +145,12 @@ def _request(gate_id: int, row: Row) -> LoggedRequest:
 
 
 def _add(counted: Counted) -> Unit[None]:
-    for (gate_id, hour_ms, outcome), requests in counted.outcomes.items():
-        yield _Q.add_outcome(gate_id=gate_id, hour_ms=hour_ms, outcome=outcome.value, requests=requests)
-    for (gate_id, hour_ms, bucket), calls in counted.latencies.items():
-        yield _Q.add_latency(gate_id=gate_id, hour_ms=hour_ms, bucket=bucket, calls=calls)
-    for one in counted.requests:
-        yield _Q.insert_request(
-            id=one.id,
-            gate_id=one.gate_id,
-            at_ms=one.at_ms,
-            method=one.method,
-            status=one.status,
-            outcome=one.outcome.value,
-            code=one.code,
-            duration_us=one.duration_us,
-            purchase_id=one.purchase_id,
-        )
+    """A statement each for all of it: callers wait for the writer meanwhile."""
+    outcomes = [(*key, requests) for key, requests in counted.outcomes.items()]
+    yield _WRITING.add_outcomes(counted=_ENCODE(outcomes).decode())
+    latencies = [(*key, calls) for key, calls in counted.latencies.items()]
+    yield _WRITING.add_latencies(counted=_ENCODE(latencies).decode())
+    yield _WRITING.insert_requests(logged=_ENCODE(counted.requests).decode())
 
 
 def _one(statement: Statement) -> Unit[None]:

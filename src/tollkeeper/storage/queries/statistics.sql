@@ -1,18 +1,5 @@
 -- Statistics and the request log of gates.
 
--- name: add_outcome
-INSERT INTO traffic_hours (gate_id, hour_ms, outcome, requests) VALUES (:gate_id, :hour_ms, :outcome, :requests)
-ON CONFLICT (gate_id, hour_ms, outcome) DO UPDATE SET requests = traffic_hours.requests + excluded.requests;
-
--- name: add_latency
-INSERT INTO latency_hours (gate_id, hour_ms, bucket, calls) VALUES (:gate_id, :hour_ms, :bucket, :calls)
-ON CONFLICT (gate_id, hour_ms, bucket) DO UPDATE SET calls = latency_hours.calls + excluded.calls;
-
--- name: insert_request
-INSERT INTO requests (id, gate_id, at_ms, method, status, outcome, code, duration_us, purchase_id)
-VALUES (:id, :gate_id, :at_ms, :method, :status, :outcome, :code, :duration_us, :purchase_id)
-ON CONFLICT (id) DO NOTHING;
-
 -- name: outcomes_of_gate
 SELECT hour_ms, outcome, requests FROM traffic_hours
 WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND hour_ms < :to_ms;
