@@ -6,7 +6,9 @@ Refusals: UPSTREAM_BLOCKED, UPSTREAM_UNREACHABLE, UPSTREAM_INVALID, UPSTREAM_TOO
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +41,11 @@ class Forwarder:
         self.pool = TargetPool(tls)
         self.room = SpoolRoom(SPOOL_MEMORY_BYTES, spool_folder)
         self.deadlines = Deadlines()
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of all its calls. Kept, because Python asks the system for its process id to find it again."""
+        return asyncio.get_running_loop()
 
     def relay(self, request: RelayRequest, owner: AnswerOwner, *, limits: ForwardLimits = DEFAULT_LIMITS) -> Relay:
         """A call on its way to its target, not yet started; `owner` gets the answer."""

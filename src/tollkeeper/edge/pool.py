@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final
 
 from tollkeeper.core.errors import ApiError, Code
@@ -54,6 +55,11 @@ class TargetPool:
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of all its calls. Kept, because Python asks the system for its process id to find it again."""
+        return asyncio.get_running_loop()
+
     @property
     def idle_count(self) -> int:
         """How many connections wait for use."""
@@ -67,7 +73,9 @@ class TargetPool:
     def take(self, key: TargetKey) -> TargetConnection | None:
         """An idle connection for `key`, no longer in the pool, or None."""
         waiting = self._by_key.get(key)
-        now = asyncio.get_running_loop().time()
+        if not waiting:
+            return None
+        now = self.loop.time()
         while waiting:
             connection = waiting.pop()
             expires = self._expiry.pop(connection)
@@ -104,7 +112,7 @@ class TargetPool:
             connection.drop()
 
     async def _connect(self, key: TargetKey) -> TargetConnection:
-        loop = asyncio.get_running_loop()
+        loop = self.loop
         secure = key.scheme == "https"
         if secure and self._tls is None:
             self._tls = target_tls_context()
@@ -133,14 +141,13 @@ class TargetPool:
             self._evict(waiting[0])
         elif len(self._expiry) >= self._idle_in_all:
             self._evict(next(iter(self._expiry)))
-        loop = asyncio.get_running_loop()
         waiting = self._by_key.get(connection.key)  # the evicted one may have been its last
         if waiting is None:
             waiting = self._by_key[connection.key] = deque()
         waiting.append(connection)
-        self._expiry[connection] = loop.time() + seconds
+        self._expiry[connection] = self.loop.time() + seconds
         if self._sweep is None:
-            self._sweep = loop.call_later(1.0, self._expire)
+            self._sweep = self.loop.call_later(1.0, self._expire)
 
     def _forget(self, connection: TargetConnection) -> None:
         self._open.discard(connection)
@@ -159,8 +166,7 @@ class TargetPool:
             del self._by_key[connection.key]
 
     def _expire(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self.loop.time()
         for connection in [idle for idle, expires in self._expiry.items() if expires <= now]:
             self._evict(connection)
-        self._sweep = loop.call_later(1.0, self._expire) if self._expiry else None
+        self._sweep = self.loop.call_later(1.0, self._expire) if self._expiry else None

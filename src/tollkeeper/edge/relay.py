@@ -77,6 +77,10 @@ class Connections(Protocol):
     room: SpoolRoom
     deadlines: Deadlines
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of all its calls."""
+
     def kept(self, target: TargetUrl) -> TargetConnection | None:
         """A kept connection to the target, at once or not at all."""
 
@@ -117,7 +121,7 @@ class Relay(Exchange):
         self._request = request
         self._owner = owner
         self._limits = limits
-        self._loop = asyncio.get_running_loop()
+        self._loop = connections.loop
         self._connection: TargetConnection | None = None
         self._opening: asyncio.Task[TargetConnection] | None = None
         self._reading_back: asyncio.Task[bytes | SpooledBody] | None = None
