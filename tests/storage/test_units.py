@@ -234,6 +234,18 @@ async def test_short_units_join_the_threads_work_where_it_has_some(database: Sql
     assert await asyncio.gather(*short) == list(range(100))
 
 
+async def test_short_units_leave_a_slow_disk_to_the_thread(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.storage.sqlite._COMMIT_HERE_SECONDS", 0.0)
+    units = (note(1, "one"), note_then_refuse(10), note(2, "two"))
+    results = await asyncio.gather(*(database.run_short(unit) for unit in units), return_exceptions=True)
+    assert results[0] == 1
+    assert isinstance(results[1], RefusedByRuleError)
+    assert results[2] == 2
+    assert await ids(database) == [1, 2]
+
+
 async def test_more_short_units_than_one_turn_takes_are_all_done(database: SqliteDatabase) -> None:
     numbers = list(range(200))
     assert await asyncio.gather(*(database.run_short(note(number, "short")) for number in numbers)) == numbers

@@ -50,6 +50,9 @@ _CACHED_STATEMENTS: Final = 512
 _LOG_PAGES_MAX: Final = 8000
 _PAGES_OF_COMMIT: Final = 6
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
+# A commit that takes longer is left to the thread: on a slow disk a loop that waits for each does little else.
+_COMMIT_HERE_SECONDS: Final = 0.001
+_COMMITS_WEIGHED: Final = 8
 _SHORT_AT_ONCE: Final = 32  # units; a few milliseconds of the event loop
 _LENT_TO_WRITER_SECONDS: Final = 0.002  # a batch of some hundred statements
 _LENT_TO_READER_SECONDS: Final = 0.0002  # a look-up; a long query is mostly outside the interpreter
@@ -124,6 +127,8 @@ class SqliteDatabase:
         self._log_begun = (0, writer.total_changes)  # commits and rows when the log was last folded
         self._short: dict[asyncio.AbstractEventLoop, list[_Short]] = {}  # of each loop's turn
         self._is_closed = False
+        self._commit_seconds = 0.0  # what the last commits that wrote took, about
+        self._changes = writer.total_changes
         self.commits = 0
         self.units = 0
         self._writing: BatchThread[Unit[Any]] = BatchThread(
@@ -158,7 +163,7 @@ class SqliteDatabase:
         return result
 
     async def run_short(self, unit: Unit[T]) -> T:
-        """See `Database.run_short`. Commits here unless the thread has work, which the units then join."""
+        """See `Database.run_short`. Commits here unless the thread has work, which units join, or the disk is slow."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if loop not in self._short:
@@ -173,7 +178,8 @@ class SqliteDatabase:
         if later:
             self._short[loop] = later
             loop.call_soon(self._commit_short, loop)
-        outcomes = self._try_here([unit for unit, _ in short])
+        is_fast = self._commit_seconds < _COMMIT_HERE_SECONDS
+        outcomes = self._try_here([unit for unit, _ in short]) if is_fast else None
         for place, (unit, answer) in enumerate(short):
             if outcomes is not None:
                 answer(outcomes[place])
@@ -269,7 +275,7 @@ class SqliteDatabase:
             outcomes = [self._drive(unit) for unit in units]
             if lending is not None:
                 lending.rest()
-            self._writer.execute("COMMIT")
+            self._end_transaction()
             if lending is not None:
                 lending.work()
         except sqlite3.Error as error:
@@ -290,12 +296,20 @@ class SqliteDatabase:
             except BaseException as error:  # noqa: BLE001 - a unit's own exception is its caller's
                 self._writer.execute("ROLLBACK")
                 return Outcome(error=error)
-            self._writer.execute("COMMIT")
+            self._end_transaction()
         except sqlite3.Error as error:
             raise self._give_up(error) from error
         self.commits += 1
         self.units += 1
         return outcome
+
+    def _end_transaction(self) -> None:
+        """Commit, and note how long the disk takes. Raises: sqlite3.Error."""
+        began = time.perf_counter()
+        self._writer.execute("COMMIT")
+        if self._writer.total_changes != self._changes:
+            self._changes = self._writer.total_changes
+            self._commit_seconds += (time.perf_counter() - began - self._commit_seconds) / _COMMITS_WEIGHED
 
     def _is_log_long(self) -> bool:
         commits, rows = self._log_begun
