@@ -60,6 +60,14 @@ def test_a_key_of_either_family_pays_and_its_credits_are_spent_by_their_token(st
         assert "credits left 0" in again.stderr
 
 
+def test_the_test_wallets_pay_where_the_gate_asks_first(stack: Stack) -> None:
+    for network, address in (("base-sepolia", stack.pay_to), (SOLANA, stack.solana.pay_to)):
+        url = gate(stack, network=network, paymentAddress=address, accepts=[])
+        paid = finished("pay", url, "--test-wallet", "--rpc-url", stack.solana.rpc_url)
+        assert paid.returncode == 0, paid.stderr
+        assert f"paying 0.02 USDC on {network}" in paid.stderr
+
+
 def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> None:
     url = gate(stack, targetUrl=stack.target_url.replace("/weather", "/echo"), method="POST", headerAuthMode="none")
     body = written(tmp_path / "order.json", '{"quantity": 3}')

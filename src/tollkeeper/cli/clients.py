@@ -63,7 +63,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     url: Annotated[str, typer.Argument(help="The link of a PayGate, or of any x402 version 1 server.")],
     most: Annotated[str, typer.Option("--max", help="The most that it may cost, in USDC.")] = "0.10",
     key_file: KeyFile = None,
-    test_wallet: Annotated[bool, typer.Option("--test-wallet", help="Pay with the sandbox's public wallet.")] = False,
+    test_wallet: Annotated[bool, typer.Option("--test-wallet", help="Pay with the sandbox's public wallets.")] = False,
     network: Annotated[str | None, typer.Option(help="Where to pay; else where the link asks first.")] = None,
     rpc_url: Annotated[str | None, typer.Option("--rpc-url", help="A node of the network; on Solana only.")] = None,
     method: Annotated[str, typer.Option(help="GET, POST, ...")] = "GET",
@@ -82,7 +82,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     from tollkeeper.client.buying import Wish, pay
     from tollkeeper.client.requests import RefusedError
     from tollkeeper.core.errors import ApiError
-    from tollkeeper.core.networks import Family, normalise
+    from tollkeeper.core.networks import normalise
     from tollkeeper.core.usdc import parse_usdc
     from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 
@@ -97,13 +97,9 @@ def pay_command(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter(error.message) from None
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
-    if key_file is not None:
-        key = _read_wallet_key(key_file)
-    elif chosen is not None and chosen.family is Family.SOLANA:
-        key = derive_solana_wallets().buyer.key
-    else:
-        key = derive_wallets().buyer.key
-    wish = Wish(url, key, most_micro, chosen, rpc_url, method, body, headers, credit_token)
+    public = (derive_wallets().buyer.key, derive_solana_wallets().buyer.key)
+    keys = public if key_file is None else (_read_wallet_key(key_file),)
+    wish = Wish(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
     try:
         called = asyncio.run(pay(wish, lambda said: typer.echo(said, err=True)))
     except RefusedError as error:

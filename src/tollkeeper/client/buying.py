@@ -44,10 +44,10 @@ _MEMO_SIZE_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One call. `rpc_url` is a node of the Solana network, `network` None the first that the wallet can pay on."""
+    """One call. `rpc_url` is a node of the Solana network; `network` None: the first that one of the keys pays on."""
 
     url: str
-    key: WalletKey
+    keys: tuple[WalletKey, ...]
     max_micro: int
     network: Network | None = None
     rpc_url: str | None = None
@@ -103,8 +103,8 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
         unpaid = await _call(session, wish, asking)
         if unpaid.status != 402:
             return unpaid
-        requirements = choose(_object(unpaid.body), wish)
-        payment = await _sign(session, requirements, wish)
+        requirements, key = choose(_object(unpaid.body), wish)
+        payment = await _sign(session, requirements, key, wish)
         cost = format_usdc(int(requirements["maxAmountRequired"]))
         tell(f"paying {cost} USDC on {requirements['network']} to {requirements['payTo']}")
         try:
@@ -128,8 +128,8 @@ async def _call_paid(session: aiohttp.ClientSession, wish: Wish, payment: str) -
         await asyncio.sleep(min(int(told), _RETRY_SECONDS_MAX) if told.isdecimal() else 1)
 
 
-def choose(challenge: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
-    """The first of a 402's requirements that this wallet can and may pay. Raises: RefusedError with what to do."""
+def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], WalletKey]:
+    """The first of a 402's requirements that one of the wallets can and may pay. Raises: RefusedError."""
     offered = challenge.get("accepts")
     if not isinstance(offered, list) or challenge.get("x402Version") != 1:
         raise RefusedError("the answer is a 402 without x402 version 1 requirements")
@@ -143,20 +143,20 @@ def choose(challenge: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
         except (ApiError, KeyError, TypeError, ValueError):
             continue
         seen.append(network.name)
-        if network.family is wish.key.family and wish.network in {None, network}:
+        key = next((one for one in wish.keys if one.family is network.family), None)
+        if key is not None and wish.network in {None, network}:
             if amount > wish.max_micro:
                 limit = format_usdc(wish.max_micro)
                 raise RefusedError(f"it costs {format_usdc(amount)} USDC, which is more than the limit of {limit}")
-            return dict(entry)
+            return dict(entry), key
     if not seen:
         raise RefusedError("the 402 asks for nothing that could be paid in USDC")
     raise RefusedError(
-        f"it is to be paid on {', '.join(seen)}, and not by this wallet there: name another wallet, or a network"
+        f"it is to be paid on {', '.join(seen)}, and not by this wallet there: name another wallet or network"
     )
 
 
-async def _sign(session: aiohttp.ClientSession, requirements: Mapping[str, Any], wish: Wish) -> str:
-    key = wish.key
+async def _sign(session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish) -> str:
     try:
         if key.family is Family.EVM:
             nonce = os.urandom(_NONCE_SIZE_BYTES)
