@@ -18,6 +18,7 @@ from tests.gateway import foreign_facilitator as foreign_ways
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_facilitator import run_foreign
 from tests.gateway.recording_target import RecordingTarget
+from tests.gateway.solana_market import mainnet_market
 from tests.hub.chaos import run_chaos
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
@@ -106,6 +107,14 @@ async def test_only_a_payment_of_the_price_to_the_gate_that_the_chain_shows_is_h
     for hash_text, nonce in (("0x12", None), (transaction[:-1] + "g", None), (transaction, "7")):
         assert "64 hex digits" in (await shop.honour(gate, hash_text, nonce))["error"]
     assert "done" in await shop.honour(gate, "0x" + transaction[2:].upper())
+
+
+async def test_a_gate_on_solana_is_refused_by_name(tmp_path: Path, target: RecordingTarget) -> None:
+    async with mainnet_market(target, tmp_path) as market:
+        gate = await market.gate()
+        settings = settings_for("", tmp_path / "main.db")
+        order = {"gate": gate["slug"], "transaction": "5" * 88, "nonce": None}
+        assert "solana-mainnet cannot be honoured" in (await honour_payment(settings, order))["error"]
 
 
 async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> None:

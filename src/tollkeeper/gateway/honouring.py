@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.payments import payments_of
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.purchases import Claim, Terms, credit_token
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
@@ -48,13 +49,15 @@ class Honouring:
         Raises: INVALID_PARAMETER for what is no hash, NOT_FOUND, PAYMENT_INVALID, CONFLICT where it was granted before;
             RpcUnavailable.
         """
+        gate = await self.paygates.by_slug(slug, self.clock_ms())
+        if gate is None:
+            raise ApiError(Code.NOT_FOUND, f"there is no PayGate {slug}")
+        if NETWORKS[gate.network].family is not Family.EVM:
+            raise ApiError(Code.INVALID_NETWORK, f"payments on {gate.network} cannot be honoured by hand yet")
         transaction_hash, nonce = transaction_hash.lower(), None if nonce is None else nonce.lower()
         for text in (transaction_hash, nonce):
             if text is not None and _WORD.fullmatch(text) is None:
                 raise ApiError(Code.INVALID_PARAMETER, f"{text[:80]!a} is not 0x and 64 hex digits")
-        gate = await self.paygates.by_slug(slug, self.clock_ms())
-        if gate is None:
-            raise ApiError(Code.NOT_FOUND, f"there is no PayGate {slug}")
         chain = self.chain_of(gate.network)
         if chain is None:
             raise ApiError(Code.INVALID_NETWORK, f"no node of {gate.network} is configured: set its rpc_url")
