@@ -120,13 +120,21 @@ def new_solana_hub(
     *,
     keys: Sequence[SolanaWallet] = WALLETS.fee_payers,
     completer_interval_seconds: float = 3600,
+    shared_life_seconds: float | None = None,
     **changes: Any,
 ) -> Hub:
     """A hub of the embedded chain's network, its completer at rest unless told otherwise."""
     config = replace(SolanaConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=10.0), **changes)
     auth = Auth(database, [("k1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
     networks = [SolanaHubNetwork(config, [FeePayer(one.seed) for one in keys])]
-    return Hub(database, auth, networks, public_url=PUBLIC_URL, completer_interval_seconds=completer_interval_seconds)
+    return Hub(
+        database,
+        auth,
+        networks,
+        public_url=PUBLIC_URL,
+        completer_interval_seconds=completer_interval_seconds,
+        shared_life_seconds=shared_life_seconds,
+    )
 
 
 @asynccontextmanager
