@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -15,9 +16,10 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
-from tests.gateway.recording_target import Received, Writer, answer_ok
+from tests.gateway.recording_target import Received, Writer, answer_ok, recording_target
 from tests.workers.program import Scene, Site, is_alive, lines_to_all, scene
-from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
 
 
 async def waiting_call(shop: Scene, url: str, payment: str) -> tuple[asyncio.Task[Answer], asyncio.Event]:
@@ -197,6 +199,58 @@ async def test_nothing_survives_its_parent(tmp_path: Path, embedded_chain: Chain
 def seen_of(pid: int) -> bytes:
     """A process's environment and command line."""
     return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline"))
+
+
+def memory_of(pid: int) -> Iterator[bytes]:
+    """Everything that a process may have written, a region at a time."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for region in maps:
+            place, rights = region.split()[:2]
+            start, end = (int(one, 16) for one in place.split("-"))
+            if rights.startswith("rw"):
+                with contextlib.suppress(OSError, OverflowError):
+                    memory.seek(start)
+                    yield memory.read(end - start)
+
+
+async def test_a_signer_key_of_the_environment_is_in_no_other_process_no_line_and_no_answer(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    """Only the hub's process has it, in its memory; the parent was given it by whoever started it."""
+    site = await asyncio.to_thread(Site, tmp_path / "home", embedded_chain)
+    key = bytes.fromhex(site.key.removeprefix("0x"))
+    (site.home / "keys" / "signer.key").write_text("no key\n")
+    site.config.write_text("\n".join(one for one in site.config.read_text().splitlines() if "signer_key" not in one))
+    site.environ["TOLLKEEPER_SIGNER_KEY"] = site.key
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
+        with site.serving() as program:
+            shop = Scene(site, program, target, buyer, embedded_chain)
+            gate = await shop.gate()
+            _, sold = await shop.buy(gate)
+            assert sold.status == 200
+            program.kill("hub")
+            _, failed = await shop.buy(gate)  # an error of the hub's, or the new hub's answer
+            answers = [sold.body, failed.body]
+            paths = ("/healthz", "/hub/readyz", "/hub/supported", "/hub/nowhere")
+            answers += [(await buyer.ask("GET", program.url + path)).body for path in paths]
+            everybody = program.children()
+            assert {"ledger", "worker 1", "worker 2"} <= set(everybody)
+            for name, pid in everybody.items():
+                assert b"TOLLKEEPER_" not in seen_of(pid)
+                assert key.hex().encode() not in seen_of(pid)
+                if name != "hub":
+                    regions = await asyncio.to_thread(list, memory_of(pid))
+                    assert sum(map(len, regions)) > 1 << 20
+                    assert not any(key in region or key.hex().encode() in region for region in regions), name
+            assert not any(key.hex().encode() in answer or key in answer for answer in answers)
+            told = program.process.wrote
+    assert key.hex() not in told
+    for file in site.home.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert key not in content
+            assert key.hex().encode() not in content
 
 
 async def test_keys_are_where_they_are_needed(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
