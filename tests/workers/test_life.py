@@ -280,11 +280,3 @@ async def test_a_database_in_use_is_told(tmp_path: Path, embedded_chain: ChainUn
         assert refused.returncode == 3
         assert "is in use" in refused.stderr
         assert "Traceback" not in refused.stderr
-
-
-async def test_a_hub_has_no_workers(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
-    site = await asyncio.to_thread(Site, tmp_path / "home", embedded_chain)
-    environ = {**site.environ, "TOLLKEEPER_WORKERS": "2"}
-    refused = await asyncio.to_thread(finished, "hub", "--config", site.config, environ=environ)
-    assert refused.returncode == 3
-    assert "a hub is one process" in refused.stderr

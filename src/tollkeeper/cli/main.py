@@ -110,12 +110,12 @@ def gateway_command(config: Config = None, host: Host = None, port: Port = None,
 
 
 @app.command("hub")
-def hub_command(config: Config = None, host: Host = None, port: Port = None) -> None:
+def hub_command(config: Config = None, host: Host = None, port: Port = None, workers: Workers = None) -> None:
     """Run the hub alone: login, history, supported, verify, settle.
 
     Example: tollkeeper hub --port 8404
     """
-    _serve(Role.HUB, config, host=host, port=port)
+    _serve(Role.HUB, config, host=host, port=port, workers=workers)
 
 
 @app.command("init")

@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HUB_PREFIX: Final = "/hub"
+# Of several hubs on one database one that is silent for so long is dead, and the others take over what it carried.
+HUB_LIFE_SECONDS: Final = 10.0
 # A node that does not answer must not hold up a start: the networks are opened in the background then.
 _NODES_WAIT_SECONDS: Final = 2.0
 
@@ -102,21 +104,30 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
 
 @asynccontextmanager
 async def compose_hub(
-    settings: Settings, database: Database, signer_keys: tuple[Secret[bytes], ...], metrics: Path | None = None
+    settings: Settings,
+    database: Database,
+    signer_keys: tuple[Secret[bytes], ...],
+    metrics: Path | None = None,
+    *,
+    is_first: bool = True,
 ) -> AsyncIterator[Application]:
-    """The hub of `serve` alone, for a process of its own behind the workers. `settings` need no signer's key.
+    """The hub of `serve` in a process of its own behind the workers, or one of several hubs on one database.
 
-    `metrics`: the socket at which the parent asks for them.
+    `settings` need no signer's key. `metrics`: the socket at which the parent asks for them. Of several the one that
+    `is_first` compares the books with the chain.
     """
+    is_alone = settings.role is Role.SERVE
     async with AsyncExitStack() as parts:
         auth = _auth(parts, settings, database)
-        parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
-        public_url = settings.public_url.text + HUB_PREFIX
-        opened = await _open_hub(parts, settings, database, auth, signer_keys, public_url)
+        if is_first:
+            parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
+        public_url = settings.public_url.text + (HUB_PREFIX if is_alone else "")
+        life = None if is_alone else HUB_LIFE_SECONDS
+        opened = await _open_hub(parts, settings, database, auth, signer_keys, public_url, shared_life_seconds=life)
         measured = Measured(hub=opened, spans=_spans(parts, settings))
         await parts.enter_async_context(telling_metrics(metrics, measured.text))
         app = _traced(create_hub_app(opened, manages_hub=False), measured.spans)
-        yield AccessLog(app, counts=measured.counts)
+        yield AccessLog(app, counts=measured.counts) if is_alone else _fronted(app, settings, measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +218,8 @@ async def _open_hub(
     auth: Auth,
     signer_keys: tuple[Secret[bytes], ...],
     public_url: str,
+    *,
+    shared_life_seconds: float | None = None,
 ) -> Hub:
     signers = tuple(Signer(key.reveal()) for key in signer_keys)
     fee_payers = tuple(FeePayer(seed) for key in signer_keys for seed in fee_payer_seeds(key.reveal()))
@@ -219,6 +232,7 @@ async def _open_hub(
         [*evm, *solana],
         public_url=public_url,
         trusted_keys=_public_keys(_given(settings.auth_keys)) if settings.role is Role.SERVE else {},
+        shared_life_seconds=shared_life_seconds,
     )
     parts.push_async_callback(hub.close)
     if settings.role is Role.HUB and settings.trusted_issuers:

@@ -1,4 +1,4 @@
-"""A process that a parent started: a gateway's worker, or the hub of several (contract 1; performance 7).
+"""A process that a parent started: a gateway's worker, or a hub (contract 1; performance 7).
 
 It composes what it is told to, on the ledger process's database, listens on an inherited socket, and stops when its
 parent says so: signals that a terminal or a service manager sends to the whole group are the parent's to answer.
@@ -39,12 +39,14 @@ _LOG = structlog.get_logger("tollkeeper.serving")
 
 
 class _Keys:
-    """The process's encryption keys, from before its database is open: the parent may change them at any moment."""
+    """The process's encryption keys, from before its database is open: the parent may change them at any moment.
+
+    A hub alone seals nothing and has none.
+    """
 
     def __init__(self, post: Post) -> None:
         ring = post.settings.encryption_keys
-        assert ring is not None  # noqa: S101 - whoever has workers seals
-        self.live = LiveKeys(ring, os.urandom)
+        self._live = None if ring is None else LiveKeys(ring, os.urandom)
         self.database = RemoteDatabase(Path(post.ledger_path))
         self._is_open = False
 
@@ -52,7 +54,14 @@ class _Keys:
         """Open the database, and know what retired keys made."""
         await self.database.open()
         self._is_open = True
-        await self.live.settle(self.database)
+        if self._live is not None:
+            await self._live.settle(self.database)
+
+    @property
+    def live(self) -> LiveKeys:
+        """Those of a process that seals."""
+        assert self._live is not None  # noqa: S101 - a gateway has them
+        return self._live
 
     async def take(self, text: str) -> None:
         """Take a ring; nothing was sealed before the database is open."""
@@ -80,8 +89,10 @@ async def _composed(
 ) -> AsyncIterator[tuple[Application, Callable[[str], None]]]:
     """The application, and what drops its copy of a gate."""
     if post.signer_keys:
-        async with compose_hub(post.settings, keys.database, tuple(map(Secret, post.signer_keys)), post.metrics) as hub:
-            yield hub, lambda _slug: None
+        signers = tuple(map(Secret, post.signer_keys))
+        hub = compose_hub(post.settings, keys.database, signers, post.metrics, is_first=post.is_first)
+        async with hub as app:
+            yield app, lambda _slug: None
     else:
         worker = Worker(parent.announce, post.is_first)
 

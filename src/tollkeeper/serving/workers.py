@@ -2,7 +2,8 @@
 
 The parent serves nothing. It owns the listening sockets, so that nothing is refused while a process is started anew,
 starts the ledger's process, then the hub's (which alone knows the signer's key), then the workers; passes on which
-gates changed; marks the calls that a dead worker left open; checks the books; and stops them in the reverse order.
+gates changed; marks the calls that a dead worker left open; checks the books; and stops them in the reverse order. The
+workers of a hub alone are `hubs`'.
 Where the parent dies, all of them end.
 """
 
@@ -25,6 +26,7 @@ from tollkeeper.serving.admin import serving_metrics, told_metrics
 from tollkeeper.serving.child import Child
 from tollkeeper.serving.composition import make_directory
 from tollkeeper.serving.http_server import Address, ListenError, listen
+from tollkeeper.serving.hubs import Hubs
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.ledger_keeper import LedgerKeeper
 from tollkeeper.serving.worker_messages import Announced, Changed, NewRing, Post
@@ -62,7 +64,7 @@ async def serve_with_workers(settings: Settings, stop: asyncio.Event) -> None:
             database = RemoteDatabase(ledger_path)
             parts.push_async_callback(database.close)
             await database.open()
-            family = Family(settings, database, ledger_path)
+            family = (Hubs if settings.role is Role.HUB else Family)(settings, database, ledger_path)
             parts.push_async_callback(family.stop)
             await family.start(listening, sockets)
             await parts.enter_async_context(serving_metrics(settings.metrics_address, family.metrics))
@@ -135,7 +137,7 @@ class Family:
             own = sockets.enter_context(listen(_LOOPBACK, 0))
             hub_url = Address(*own.getsockname()[:2]).url
             keys = tuple(key.reveal() for key in self._settings.signer_keys)
-            post = Post("hub", public, self._ledger_path, keys)
+            post = Post("hub", public, self._ledger_path, keys, is_first=True)
             self._hub = Child(post, own, self._changed, lambda: None)
             await self._hub.start()
         for number, one in enumerate(listening):

@@ -128,7 +128,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         log_level=take("log_level", text_of.choice(LogLevel), LogLevel.INFO),
         log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
-        workers=_workers(sources, role),
+        workers=_workers(sources),
         transfer_fee_micro=_transfer_fee(sources),
         metrics_address=_metrics_address(sources),
         request_limits=_request_limits(sources),
@@ -159,11 +159,8 @@ def _request_limits(sources: Sources) -> RequestLimits:
     )
 
 
-def _workers(sources: Sources, role: Role) -> int:
-    workers = sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1)
-    if role is Role.HUB and workers > 1:
-        sources.report("workers", "a hub is one process", "remove it, or set it to 1")
-    return workers
+def _workers(sources: Sources) -> int:
+    return sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1)
 
 
 def _exposure(sources: Sources) -> ExposureCaps:
