@@ -82,6 +82,27 @@ def test_every_endpoint_is_described(described: Described) -> None:
     assert set(described.operations) == set(ENDPOINTS.strip().splitlines())
 
 
+def test_every_listing_comes_in_pages(described: Described) -> None:
+    listings = set()
+    for name, operation in described.operations.items():
+        document = described.document(name.split()[0])
+        schema = operation["responses"].get("200", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        shape = document["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2], schema)
+        properties = shape.get("properties", {})
+        if any(properties.get(of, {}).get("type") == "array" for of in ("data", "history")):
+            asked = {parameter.get("name") for parameter in operation["parameters"]}
+            listings.add((name, "pagination" in properties and asked >= {"limit", "offset"}))
+    # Of statistics there is a row for each hour or day that was asked for, a thousand at most.
+    assert listings == {
+        ("gateway GET /api/v1/paygates", True),
+        ("gateway GET /api/v1/paygates/{gate_id}/requests", True),
+        ("gateway GET /api/v1/credits", True),
+        ("gateway GET /api/v1/paygates/{gate_id}/stats", False),
+        ("gateway GET /api/v1/stats", False),
+        ("hub GET /api/v1/history", True),
+    }
+
+
 def test_no_handler_is_registered_but_by_its_description() -> None:
     routing = {"get", "post", "put", "patch", "delete", "head", "route", "HTTPRouteHandler", "Controller"}
     found = [

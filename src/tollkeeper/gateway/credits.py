@@ -5,11 +5,11 @@ Shown to whoever presents the payment, its credit token, or a bearer of the paye
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response
 
-from tollkeeper.api import bearer_token, clock_ms, iso, ok
+from tollkeeper.api import bearer_token, clock_ms, iso, ok, page_parameters, pagination
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
 from tollkeeper.describing import route
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
-PURCHASES_MAX: Final = 1000
-
 
 def credit_routes(
     purchases: Purchases, proofs: Proofs, auth: Auth, token_keys: Sequence[bytes]
 ) -> list[HTTPRouteHandler]:
     """The route handler."""
 
-    async def held(request: Request[Any, Any, Any]) -> list[dict[str, Any]]:
+    async def held(request: Request[Any, Any, Any], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
         headers = request.headers
         header = headers.get("x-payment")
         # Read in any case: what is wrong is refused, and not passed over for a good token beside it.
@@ -45,19 +43,22 @@ def credit_routes(
             purchase = await purchases.by_id(purchase_id) if purchase_id else None
             if purchase is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            return await _one(purchase)
+            return part_of(await _one(purchase), limit, offset)
         if paid is not None:
             purchase = await purchases.by_payment(paid.key)
-            return [] if purchase is None else await _one(purchase)
+            return part_of([] if purchase is None else await _one(purchase), limit, offset)
         bearer = bearer_token(headers)
         if bearer is None:
             raise login_required()
         session = await auth.authenticate(bearer)
-        mine = await purchases.of_payer(session.wallet, PURCHASES_MAX)
+        mine, total = await purchases.of_payer(session.wallet, limit, offset)
         return [
             {**_balance(purchase, slug), "creditToken": credit_token(token_keys[0], purchase.id)}
             for purchase, slug in mine
-        ]
+        ], total
+
+    def part_of(found: list[dict[str, Any]], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
+        return found[offset : offset + limit], len(found)
 
     async def _one(purchase: Purchase) -> list[dict[str, Any]]:
         if purchase.state is PurchaseState.FAILED:
@@ -67,7 +68,10 @@ def credit_routes(
     @route(operations.CREDITS)
     async def credits_held(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 2: free; spends nothing."""
-        return ok({"data": await held(request)}, headers={"Cache-Control": "no-store"})
+        limit, offset = page_parameters(request.query_params)
+        data, total = await held(request, limit, offset)
+        page = pagination(total, limit, offset)
+        return ok({"data": data, "pagination": page}, headers={"Cache-Control": "no-store"})
 
     return [credits_held]
 

@@ -220,7 +220,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
                     },
                     optional=["creditToken"],
                 )
-            )
+            ),
+            "pagination": ref("Pagination"),
         }
     ),
     "AcceptedPayment": record(

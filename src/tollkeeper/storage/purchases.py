@@ -367,10 +367,11 @@ class Purchases:
         rows = await self._database.read(statement)
         return purchase_from(rows[0]) if rows else None
 
-    async def of_payer(self, payer: str, limit: int) -> list[tuple[Purchase, str]]:
-        """Live purchases of a wallet with their gates' slugs, oldest first."""
-        rows = await self._database.read(_Q.purchases_of_payer(payer=payer, limit=limit))
-        return [(purchase_from(row), row["slug"]) for row in rows]
+    async def of_payer(self, payer: str, limit: int, offset: int) -> tuple[list[tuple[Purchase, str]], int]:
+        """Live purchases of a wallet with their gates' slugs, newest first, and how many there are."""
+        rows = await self._database.read(_Q.purchases_of_payer(payer=payer, limit=limit, offset=offset))
+        counted = await self._database.read(_Q.count_purchases_of_payer(payer=payer))
+        return [(purchase_from(row), row["slug"]) for row in rows], counted[0]["total"]
 
     async def slug_of(self, gate_id: int) -> str:
         """The slug of a gate, deleted or not."""

@@ -256,7 +256,11 @@ UPDATE paygate_counters SET revenue_micro = revenue_micro - :revenue_micro WHERE
 
 -- name: purchases_of_payer
 SELECT p.*, g.slug AS slug FROM holdings p JOIN paygates g ON g.id = p.gate_id
-WHERE p.payer = :payer AND p.state IN ('LIVE', 'CLAIMED') ORDER BY p.claimed_ms LIMIT :limit;
+WHERE p.payer = :payer AND p.state IN ('LIVE', 'CLAIMED')
+ORDER BY p.claimed_ms DESC, p.id DESC LIMIT :limit OFFSET :offset;
+
+-- name: count_purchases_of_payer
+SELECT count(*) AS total FROM holdings WHERE payer = :payer AND state IN ('LIVE', 'CLAIMED');
 
 -- name: oldest_of_payer
 -- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, else one still settling.
