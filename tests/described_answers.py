@@ -29,12 +29,19 @@ _ANYWHERE: Final = {
     (500, "INTERNAL_ERROR"),
 }
 _undescribed: list[str] = []
+_elsewhere: set[str] = set()
+
+
+def has_no_description(url: str) -> None:
+    """From now on, what this host and port answer is none of the described API's: the admin address."""
+    _elsewhere.add(urlsplit(url).netloc)
 
 
 def seen(method: str, url: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
     """Takes note of an answer. What is wrong with it is the failure of the test that is running."""
     named = {name.lower(): value for name, value in headers.items()}
-    if not {"x402-version", "x-request-id"} <= named.keys() or _is_a_targets(status, named):
+    is_ours = {"x402-version", "x-request-id"} <= named.keys() and urlsplit(url).netloc not in _elsewhere
+    if not is_ours or _is_a_targets(status, named):
         return
     problems = differences(method, urlsplit(url).path, status, named, body)
     if problems:

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, ask, finished, running
+from tests.described_answers import has_no_description
 from tests.workers.program import Site, scene
 from tollkeeper.sandbox.evm_node import EvmNode
 
@@ -68,6 +69,7 @@ def test_requests_nodes_and_the_ledger_are_told_at_an_address_of_their_own(confi
         assert not [name for name, labels in found if slug in str(labels)]
         assert ask(f"{url}/metrics").status == 404
         admin = process.wait_for_event("metrics_served")["url"].removesuffix("/metrics")
+        has_no_description(admin)
         assert ask(f"{admin}/api/v1/paygates").status == 404
 
 
