@@ -5,6 +5,7 @@ A killed process tests no fsync: the page cache outlives it. So the calls themse
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -25,10 +26,24 @@ _END_SECONDS: Final = 60
 
 def watched_into(trace: Path) -> tuple[str, ...]:
     """What a command is put behind so that its calls are written to that file; its process id stays its own."""
-    strace = shutil.which("strace")
-    assert strace is not None, "strace is missing: apt-get install strace"
     trace.parent.mkdir(parents=True, exist_ok=True)
-    return (strace, "-D", *_OPTIONS, "-o", str(trace))
+    return (_strace(), "-D", *_OPTIONS, "-o", str(trace))
+
+
+def failing(call: str, number: int, fault: str) -> tuple[str, ...]:
+    """What a command is put behind so that, in each thread, that system call fails as it is made for that time.
+
+    `fault` is "signal=KILL", or "error=" and a name.
+    """
+    injected = ("-e", f"trace={call}", "-e", f"inject={call}:{fault}:when={number}")
+    # Without --seccomp-bpf, under which strace 6.1 sends no signal but at the first call.
+    return (_strace(), "-D", "-f", "-o", os.devnull, *injected)
+
+
+def _strace() -> str:
+    found = shutil.which("strace")
+    assert found is not None, "strace is missing: apt-get install strace"
+    return found
 
 
 def wait_for_end(trace: Path, pid: int) -> str:

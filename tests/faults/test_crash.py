@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import os
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import aiohttp
@@ -21,7 +23,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.faults.counts import came
 from tests.faults.shop import PAYEE, Shop, present, url_of
-from tests.gateway.recording_target import recording_target
+from tests.gateway.recording_target import Received, Writer, answer_ok, recording_target
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -110,3 +112,34 @@ async def test_killed_purchase_is_settled_once_and_served_what_it_bought(
         assert len(target.requests) == CREDITS
         paid = [authorization_in(payment)]
         await assert_nothing_lost(tmp_path, embedded_chain, paid=paid, sites=[shop.site])
+
+
+async def test_a_call_whose_process_dies_while_the_target_works_stays_charged_and_is_never_sent_again(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, embedded_chain.url)
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
+        with shop.serving() as program:
+            url = await asyncio.to_thread(url_of, program)
+            body = {"price": "0.01", "targetUrl": target.url, "credits": CREDITS}
+            slug = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()["slug"]
+            payment = buyer.sign((await buyer.ask("GET", f"{url}/{slug}")).json())
+
+            async def kill(_request: Received, _writer: Writer) -> None:
+                program.process.kill()
+
+            target.answer = kill
+            with pytest.raises(aiohttp.ClientError):
+                await buyer.call(f"{url}/{slug}", payment)
+            assert await asyncio.to_thread(program.process.wait, 10) == -signal.SIGKILL
+            came("kill while the target works")
+        target.answer = answer_ok
+        with shop.serving() as program:
+            url = await asyncio.to_thread(url_of, program)
+            with closing(sqlite3.connect(shop.database)) as books:
+                assert books.execute("SELECT state FROM calls").fetchall() == [("INTERRUPTED",)]
+            answers = [await present(buyer, f"{url}/{slug}", payment) for _ in range(CREDITS)]
+    assert [answer.status for answer in answers] == [200] * (CREDITS - 1) + [402]
+    names = [request.header("x-request-id") for request in target.requests]
+    assert len(names) == len(set(names)) == CREDITS
+    await assert_nothing_lost(tmp_path, embedded_chain, paid=[authorization_in(payment)], sites=[shop.site])
