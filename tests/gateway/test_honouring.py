@@ -21,13 +21,14 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import mainnet_market
 from tests.hub.chaos import run_chaos
 from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.reconciling import compare_with_chain
-from tollkeeper.settings import Role
+from tollkeeper.settings import NetworkSettings, Role
 
 PAYEE = "0x" + "77" * 20
 
@@ -109,12 +110,42 @@ async def test_only_a_payment_of_the_price_to_the_gate_that_the_chain_shows_is_h
     assert "done" in await shop.honour(gate, "0x" + transaction[2:].upper())
 
 
-async def test_a_gate_on_solana_is_refused_by_name(tmp_path: Path, target: RecordingTarget) -> None:
+async def test_a_payment_on_solana_that_the_hub_made_for_another_server_is_honoured_once(
+    tmp_path: Path, target: RecordingTarget
+) -> None:
+    """A resource server of somebody else's settled it; it reached the gate's wallet, in its price."""
     async with mainnet_market(target, tmp_path) as market:
-        gate = await market.gate()
-        settings = settings_for("", tmp_path / "main.db")
-        order = {"gate": gate["slug"], "transaction": "5" * 88, "nonce": None}
-        assert "solana-mainnet cannot be honoured" in (await honour_payment(settings, order))["error"]
+        gate, dear = await market.gate(credits=2), await market.gate(price="0.02")
+        network = NETWORKS[market.network]
+        networks = {network.name: NetworkSettings(network, (market.rpc_url,))}
+        settings = settings_for("", tmp_path / "main.db", networks=networks, default_network=network)
+        draft = await market.draft(await market.requirements(gate))
+        transfer = {
+            "network": market.network,
+            "payload": {"transaction": draft.payload().transaction},
+            "asset": network.usdc.address,
+            "amount": "10000",
+            "recipient": market.owner,
+        }
+        made = (await market.buyer.ask("POST", f"{market.url}/hub/transfer", body=transfer)).json()
+        assert made["success"] is True
+
+        async def honour(slug: str, transaction: str, nonce: str | None = None) -> dict[str, Any]:
+            return await honour_payment(settings, {"gate": slug, "transaction": transaction, "nonce": nonce})
+
+        assert "no payment" in (await honour(gate["slug"], made["transaction"]))["error"], "it is not final yet"
+        await market.node("sandbox_advance", 40)
+        assert "no payment" in (await honour(dear["slug"], made["transaction"]))["error"]
+        assert "no payment" in (await honour(gate["slug"], made["transaction"], "ab" * 32))["error"]
+        assert "no payment" in (await honour(gate["slug"], "1" * 64))["error"]
+        assert "64 hex digits" in (await honour(gate["slug"], made["transaction"], "0x12"))["error"]
+        assert "no network" in (await honour(gate["slug"], "0x" + "ab" * 32))["error"]
+        done = (await honour(gate["slug"], made["transaction"]))["done"]
+        assert (done["payer"], done["credits"], done["paid"]) == (str(market.wallet.pubkey()), 2, "0.01")
+        assert "granted" in (await honour(gate["slug"], made["transaction"]))["error"]
+        token = {"X-Credit-Token": done["creditToken"]}
+        calls = [(await market.buyer.ask("GET", gate["accessUrl"], headers=token)).status for _ in range(3)]
+        assert calls == [200, 200, 402]
 
 
 async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> None:

@@ -61,6 +61,21 @@ async def read_payments(
     return sorted(found, key=lambda payment: payment.block_number)
 
 
+async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
+    """The payment that one finalized transaction carried out, to a token account; none where there is none.
+
+    Raises: RpcUnavailable.
+    """
+    asset = asset_of(chain)
+    (answer,) = await chain.rpc.ask([("getTransaction", [signature, _WHOLE])])
+    if answer is None:
+        return []
+    if isinstance(answer, RpcError) or not isinstance(answer, dict) or not isinstance(answer.get("meta"), dict):
+        msg = "the node does not show the transaction"
+        raise RpcUnavailable(msg)
+    return [] if answer["meta"].get("err") is not None else list(_payments_in(asset, answer, {}))
+
+
 def _account(asset: SolanaAsset, wallet: str) -> str:
     return associated_token_account(wallet, asset.address, asset.token_program)
 

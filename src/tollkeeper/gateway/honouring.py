@@ -11,10 +11,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.payments import payments_of
+from tollkeeper.chains import payments, solana_payments
+from tollkeeper.chains.solana import SolanaChain
+from tollkeeper.core.base58 import decode
+from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.purchases import Claim, Terms, credit_token
+from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.storage.purchases import Paid
@@ -23,12 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.core.paygate_fields import Recipient
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.reconciliation import ChainPayment
     from tollkeeper.storage.paygates import PayGates
     from tollkeeper.storage.purchases import Purchases
 
 _WORD: Final = re.compile("0x[0-9a-f]{64}")
+_HASH: Final = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class Honouring:
 
     paygates: PayGates
     purchases: Purchases
-    chain_of: Callable[[str], EvmChain | None]
+    chain_of: Callable[[str], EvmChain | SolanaChain | None]
     token_keys: Sequence[bytes]
     clock_ms: Callable[[], int]
     new_id: Callable[[], str]
@@ -52,21 +58,19 @@ class Honouring:
         gate = await self.paygates.by_slug(slug, self.clock_ms())
         if gate is None:
             raise ApiError(Code.NOT_FOUND, f"there is no PayGate {slug}")
-        if NETWORKS[gate.network].family is not Family.EVM:
-            raise ApiError(Code.INVALID_NETWORK, f"payments on {gate.network} cannot be honoured by hand yet")
-        transaction_hash, nonce = transaction_hash.lower(), None if nonce is None else nonce.lower()
-        for text in (transaction_hash, nonce):
-            if text is not None and _WORD.fullmatch(text) is None:
-                raise ApiError(Code.INVALID_PARAMETER, f"{text[:80]!a} is not 0x and 64 hex digits")
-        chain = self.chain_of(gate.network)
+        family, transaction_hash, nonce = _read(transaction_hash, nonce)
+        recipient = next((one for one in gate.recipients if NETWORKS[one.network].family is family), None)
+        if recipient is None:
+            raise ApiError(Code.INVALID_NETWORK, f"{slug} is paid on no network that has such transactions")
+        chain = self.chain_of(recipient.network)
         if chain is None:
-            raise ApiError(Code.INVALID_NETWORK, f"no node of {gate.network} is configured: set its rpc_url")
+            raise ApiError(Code.INVALID_NETWORK, f"no node of {recipient.network} is configured: set its rpc_url")
         try:
             await chain.open()
-            found = await payments_of(chain, transaction_hash)
+            found = await _payments(chain, transaction_hash)
         finally:
             await chain.close()
-        fitting = [one for one in found if nonce in {None, one.key.nonce} and await self._fits(one, gate)]
+        fitting = [one for one in found if nonce in {None, one.key.nonce} and await self._fits(one, gate, recipient)]
         if len(fitting) != 1:
             msg = (
                 "several payments in that transaction fit: say which by its nonce"
@@ -75,24 +79,24 @@ class Honouring:
                 "deep enough yet"
             )
             raise ApiError(Code.PAYMENT_INVALID, msg)
-        return await self._grant(fitting[0], gate)
+        return await self._grant(fitting[0], gate, recipient)
 
-    async def _fits(self, payment: ChainPayment, gate: PayGate) -> bool:
+    async def _fits(self, payment: ChainPayment, gate: PayGate, recipient: Recipient) -> bool:
         """Does it pay what was claimed with it, or, if it never was, what the gate asks now?"""
         purchase = await self.purchases.by_payment(payment.key)
         if purchase is None:
-            return payment.pay_to == gate.payment_address and payment.value >= gate.price_micro
+            return _reaches(payment, recipient.payment_address) and payment.value >= gate.price_micro
         pay_to = await self.purchases.pay_to(purchase)
-        return purchase.gate_id == gate.id and (payment.pay_to, payment.value) == (pay_to, purchase.value_micro)
+        return purchase.gate_id == gate.id and _reaches(payment, pay_to) and payment.value == purchase.value_micro
 
-    async def _grant(self, payment: ChainPayment, gate: PayGate) -> dict[str, Any]:
+    async def _grant(self, payment: ChainPayment, gate: PayGate, recipient: Recipient) -> dict[str, Any]:
         terms = Terms(
             gate.id,
             gate.version,
             gate.price_micro,
             gate.credits,
-            gate.payment_address,
-            gate.network,
+            recipient.payment_address,
+            recipient.network,
             gate.credits_expire_after_seconds,
         )
         honoured = await self.purchases.honour(
@@ -119,3 +123,34 @@ class Honouring:
             "transaction": payment.transaction_hash,
             "creditToken": credit_token(self.token_keys[0], purchase.id),
         }
+
+
+def _read(transaction: str, nonce: str | None) -> tuple[Family, str, str | None]:
+    """The family that a transaction's name is of, and both as they are kept. Raises: INVALID_PARAMETER."""
+    hashed, told = transaction.lower(), None if nonce is None else nonce.lower()
+    try:
+        decode(transaction, size_bytes=SIGNATURE_SIZE_BYTES)
+    except ValueError:
+        family, wanted = Family.EVM, _WORD
+    else:
+        family, wanted, hashed = Family.SOLANA, _HASH, transaction
+    for text, form in ((hashed, _WORD if family is Family.EVM else None), (told, wanted)):
+        if text is not None and form is not None and form.fullmatch(text) is None:
+            prefix = "0x and " if form is _WORD else ""
+            raise ApiError(Code.INVALID_PARAMETER, f"{text[:80]!a} is not {prefix}64 hex digits")
+    return family, hashed, told
+
+
+async def _payments(chain: EvmChain | SolanaChain, transaction: str) -> list[ChainPayment]:
+    """What one transaction carried out. Raises: RpcUnavailable."""
+    if isinstance(chain, SolanaChain):
+        return await solana_payments.payments_of(chain, transaction)
+    return await payments.payments_of(chain, transaction)
+
+
+def _reaches(payment: ChainPayment, wallet: str | None) -> bool:
+    """Was this wallet paid? On Solana its token account was."""
+    if wallet is None or NETWORKS[payment.key.network].family is Family.EVM:
+        return payment.pay_to == wallet
+    programs = (TOKEN_PROGRAM, TOKEN_2022_PROGRAM)
+    return payment.pay_to in {associated_token_account(wallet, payment.key.asset, program) for program in programs}

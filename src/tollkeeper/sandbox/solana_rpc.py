@@ -154,9 +154,12 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
     def get_signature_statuses(signatures: list[str], _config: Json = None) -> Json:
         return _at(chain, [_status(chain, chain.executed.get(signature)) for signature in signatures])
 
-    def get_transaction(signature: str, _config: Json = None) -> Json:
+    def get_transaction(signature: str, config: Json = None) -> Json:
         executed = chain.executed.get(signature)
-        return None if executed is None else _transaction(executed)
+        is_final_wanted = isinstance(config, dict) and config.get("commitment") == "finalized"
+        if executed is None or (is_final_wanted and not chain.is_final(executed.slot)):
+            return None
+        return _transaction(executed)
 
     def get_signatures_for_address(address: str, config: Json = None) -> Json:
         wanted = config or {}

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tollkeeper.api import clock_ms, new_request_id
 from tollkeeper.chains.evm import EvmChain
+from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.networks import Family
 from tollkeeper.gateway.honouring import Honouring
-from tollkeeper.serving.nodes import evm_nodes
+from tollkeeper.serving.nodes import evm_config, solana_config
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases
 
@@ -23,9 +25,13 @@ if TYPE_CHECKING:
 def honouring_of(settings: Settings, database: Database, keys: LiveKeys) -> Carry:
     """What carries out the order to honour a payment, on this database."""
 
-    def chain_of(network: str) -> EvmChain | None:
-        found = evm_nodes(settings).get(network)
-        return None if found is None else EvmChain(found)
+    def chain_of(network: str) -> EvmChain | SolanaChain | None:
+        found = settings.networks.get(network)
+        if found is None or not found.rpc_urls:
+            return None
+        if found.network.family is Family.SOLANA:
+            return SolanaChain(solana_config(found, settings))
+        return EvmChain(evm_config(found, settings))
 
     honouring = Honouring(
         PayGates(database, keys.sealing, os.urandom),
