@@ -58,8 +58,9 @@ def drive(
 ) -> Load:
     """Send `requests` from `callers` connections until `seconds` are over, then wait for the open answers.
 
-    Requests that were sent are taken out of the queue, or with `repeat` put at its end. Raises: UnexpectedAnswerError,
-    also when the requests do not last.
+    Requests that were sent are taken out of the queue, or with `repeat` put at its end. Where there are no more, the
+    run ends earlier: on a machine that others use a turn may be many times as fast as the one that it was prepared by.
+    Raises: UnexpectedAnswerError.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_drive(url, requests, callers, seconds, expected, repeat=repeat))
@@ -73,11 +74,8 @@ async def _drive(
     ends = time.perf_counter() + seconds
 
     def next_request() -> bytes | None:
-        if time.perf_counter() >= ends:
+        if time.perf_counter() >= ends or not requests:
             return None
-        if not requests:
-            message = "the prepared requests do not last: prepare more"
-            raise UnexpectedAnswerError(message)
         request = requests.popleft()
         if repeat:
             requests.append(request)
@@ -140,10 +138,7 @@ class _Caller(asyncio.Protocol):
             return
         self.last = time.perf_counter()
         self.waits.append(self.last - self._sent)
-        try:
-            self.send()
-        except UnexpectedAnswerError as error:
-            self.done.set_exception(error)
+        self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
