@@ -29,7 +29,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished, running
 from tests.cli.test_apart import free_port
 from tests.gateway.recording_target import RecordingTarget, recording_target
-from tests.workers.program import Scene, Site
+from tests.workers.program import PAYEE, START_SECONDS, Program, Scene, Site
 from tollkeeper.core.keyring import parse_key_ring
 from tollkeeper.core.sealing import sealed_prefix
 from tollkeeper.sandbox.buyer import Buyer
@@ -233,6 +233,48 @@ async def test_no_request_fails_while_the_key_is_replaced(stage: Stage, workers:
         async with load.running():
             await asyncio.sleep(1)
         assert load.wrong == []
+
+
+async def test_no_request_fails_at_a_gateway_apart_from_its_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    hub_url, gateway_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    shared = {"LOG_FORMAT": "json", "ASSET_NAME_BASE_SEPOLIA": embedded_chain.token_name}
+    of_hub = {
+        "PUBLIC_URL": hub_url,
+        "TRUSTED_ISSUERS": gateway_url,
+        "SIGNER_KEY": derive_wallets().relayer.private_key_hex,
+    }
+    of_gateway = {
+        "PUBLIC_URL": gateway_url,
+        "HUB_URL": hub_url,
+        "TRUSTED_ISSUERS": hub_url,
+        "DEFAULT_PAYMENT_ADDRESS": PAYEE,
+        "ALLOW_PRIVATE_TARGETS": "true",
+        "ANONYMOUS_PAYGATES": "manage",
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        for role, own in (("hub", of_hub), ("gateway", of_gateway)):
+            home = tmp_path / role
+            assert finished("init", "--dir", home, "--rpc-url", embedded_chain.url).returncode == 0
+            environ = {f"TOLLKEEPER_{name}": value for name, value in {**shared, **own}.items()}
+            port = own["PUBLIC_URL"].rpartition(":")[2]
+            process = stack.enter_context(
+                running(role, "--config", home / "tollkeeper.toml", "--port", port, environ=environ)
+            )
+            await asyncio.to_thread(process.wait_for_event, "serving", START_SECONDS)
+        await asyncio.sleep(2.5)  # the hub, which came first, asks the gateway for its keys again after two seconds
+        target = await stack.enter_async_context(recording_target())
+        buyer = await stack.enter_async_context(Buyer(derive_wallets().buyer))
+        site = Site.__new__(Site)  # of a home that was made above
+        site.home = home
+        load = await prepared(Scene(site, Program(site, process, gateway_url, {}), target, buyer, embedded_chain), 40)
+        (former,) = ids(home)
+        async with load.running():
+            command = ("keys", "rotate", "--config", home / "tollkeeper.toml", "--for", "gateway")
+            done = await asyncio.to_thread(finished, *command, environ=environ)
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert load.wrong == []
+        assert load.answers["buy"] > 0
+        assert values_under(site.database, former) == {}
 
 
 async def test_a_command_that_is_killed_anywhere_loses_nothing_and_is_gone_on_with(stage: Stage) -> None:
