@@ -1,0 +1,90 @@
+"""Settings that bound what callers and time may do, in a running program: requests a minute, days of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.processes import ask
+from tests.workers.program import Site
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+LIMITS = {"UNPAID": 5, "API": 9, "WALLET": 3, "LOGIN": 4}
+DAY_MS = 24 * 3600 * 1000
+
+
+def site_of(home: Path, chain: ChainUnderTest, **settings: object) -> Site:
+    site = Site(home, chain)
+    site.environ |= {f"TOLLKEEPER_{name}": str(value) for name, value in settings.items()}
+    return site
+
+
+def came_by(client: str, **more: str) -> dict[str, str]:
+    """Headers of a request that a trusted proxy passes on for this client."""
+    return {"X-Forwarded-For": f"203.0.113.99, {client}", **more}
+
+
+def assert_limited(url: str, wanted: int, allowed: int, *, name: str, client: str) -> None:
+    """So many requests of a client are answered as wanted, the next one is told when to come back."""
+    statuses = [ask(url, headers=came_by(client)).status for _ in range(allowed)]
+    assert statuses == [wanted] * allowed
+    refused = ask(url, headers=came_by(client))
+    assert (refused.status, refused.json()["error"]["code"]) == (429, "RATE_LIMITED")
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert f'"{name}"' in refused.headers["ratelimit"]
+    assert f'"{name}";q={allowed};w=60' in refused.headers["ratelimit-policy"]
+    assert ask(url, headers=came_by("198.51.100.250")).status == wanted
+
+
+async def test_each_limit_is_what_its_setting_says_for_each_client_of_a_trusted_proxy(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    named = {f"{name}_REQUESTS_PER_MINUTE": value for name, value in LIMITS.items()}
+    site = await asyncio.to_thread(
+        lambda: site_of(tmp_path / "home", embedded_chain, TRUSTED_PROXIES="127.0.0.1/32", **named)
+    )
+    with site.serving(workers=1) as program:
+        body = {"targetUrl": "http://127.0.0.1:1/", "price": "0.01"}
+        gate: dict[str, Any] = ask(program.url + "/api/v1/paygates", body=body).json()
+        wallet = derive_wallets().buyer.address
+        api, message = program.url + "/api/v1/paygates", program.url + f"/api/v1/auth/message?walletAddress={wallet}"
+
+        def each() -> None:
+            assert_limited(f"{program.url}/{gate['slug']}", 402, LIMITS["UNPAID"], name="unpaid", client="198.51.100.1")
+            assert_limited(api, 200, LIMITS["API"], name="api", client="198.51.100.2")
+            assert_limited(message, 200, LIMITS["LOGIN"], name="login", client="198.51.100.3")
+
+        await asyncio.to_thread(each)
+        async with Buyer(derive_wallets().buyer) as buyer:
+            bearer = f"Bearer {await buyer.login(program.url)}"
+        answers = [
+            await asyncio.to_thread(ask, api, headers=came_by(f"198.51.100.{number}", Authorization=bearer))
+            for number in range(10, 10 + LIMITS["WALLET"] + 1)
+        ]
+        assert [answer.status for answer in answers] == [200] * LIMITS["WALLET"] + [429]
+        assert '"wallet"' in answers[-1].headers["ratelimit"]
+
+
+def test_the_request_log_is_kept_for_its_days(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    site = site_of(tmp_path / "home", embedded_chain, REQUEST_LOG_DAYS=2)
+    with site.serving(workers=1) as program:
+        body = {"targetUrl": "http://127.0.0.1:1/", "price": "0.01"}
+        gate = ask(program.url + "/api/v1/paygates", body=body).json()
+        assert [ask(f"{program.url}/{gate['slug']}").status for _ in range(3)] == [402] * 3
+    ids = [name for (name,) in site.rows("SELECT id FROM requests ORDER BY id")]
+    assert len(ids) == 3
+    with closing(sqlite3.connect(site.database)) as connection, connection:
+        for name, age_ms in zip(ids, (DAY_MS, 2 * DAY_MS - 600_000, 2 * DAY_MS), strict=True):
+            connection.execute("UPDATE requests SET at_ms = at_ms - ? WHERE id = ?", (age_ms, name))
+    with site.serving(workers=1):
+        deadline = time.monotonic() + 60
+        while len(site.rows("SELECT id FROM requests")) == 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert [name for (name,) in site.rows("SELECT id FROM requests ORDER BY id")] == ids[:2]
