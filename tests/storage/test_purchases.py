@@ -21,7 +21,15 @@ from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import ClaimResult, Exposure, Paid, Purchase, Purchases, SpendRequest
+from tollkeeper.storage.purchases import (
+    GATE_EXPOSURE_FACTOR,
+    ClaimResult,
+    Exposure,
+    Paid,
+    Purchase,
+    Purchases,
+    SpendRequest,
+)
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sealing import Sealing
 
@@ -32,8 +40,8 @@ HEADER = header_hash(b"header")
 TRUST = Exposure(purchases=2, value_micro=10**9)
 
 
-def key(number: int) -> PaymentKey:
-    return PaymentKey("base-sepolia", "0x" + "11" * 20, "0x" + "22" * 20, f"0x{number:064x}")
+def key(number: int, payer: str = "0x" + "22" * 20) -> PaymentKey:
+    return PaymentKey("base-sepolia", "0x" + "11" * 20, payer, f"0x{number:064x}")
 
 
 class Shop:
@@ -55,7 +63,9 @@ class Shop:
         self.calls += 1
         return SpendRequest(gate.id, gate.version, header, f"call-{self.calls}")
 
-    async def claim(self, gate: PayGate, number: int = 1, *, assume_valid: bool = False) -> ClaimResult:
+    async def claim(
+        self, gate: PayGate, number: int = 1, *, assume_valid: bool = False, payer: str = "0x" + "22" * 20
+    ) -> ClaimResult:
         terms = Terms(
             gate.id,
             gate.version,
@@ -66,7 +76,7 @@ class Shop:
             gate.credits_expire_after_seconds,
         )
         return await self.purchases.claim(
-            key(number),
+            key(number, payer),
             terms,
             purchase_id=f"pur_{gate.id}_{number}",
             paid=Paid(gate.price_micro, NOW_MS // 1000 + 60, HEADER),
@@ -281,6 +291,19 @@ async def test_payer_is_trusted_up_to_the_cap_however_many_claim_at_once(shop: S
     again = await shop.claim(gate, 22, assume_valid=True)
     assert again.purchase is not None
     assert again.purchase.assume_valid
+
+
+async def test_all_payers_of_a_gate_together_are_trusted_up_to_its_cap_however_many_claim_at_once(shop: Shop) -> None:
+    """Wallets cost nothing: whoever has a thousand of them owes a gate no more than its own cap."""
+    gate, other = await shop.gate(), await shop.gate()
+    claims = await asyncio.gather(
+        *(shop.claim(gate, number, assume_valid=True, payer=f"0x{number:040x}") for number in range(1, 41))
+    )
+    trusted = [claim.purchase for claim in claims if claim.purchase is not None and claim.purchase.assume_valid]
+    assert len(trusted) == TRUST.purchases * GATE_EXPOSURE_FACTOR
+    elsewhere = await shop.claim(other, 99, assume_valid=True, payer="0x" + "99" * 20)
+    assert elsewhere.purchase is not None
+    assert elsewhere.purchase.assume_valid
 
 
 async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop: Shop) -> None:
