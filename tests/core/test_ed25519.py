@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
-from tollkeeper.core.ed25519 import by_openssl, dalek, is_on_curve, public_key, sign, verify
+from tollkeeper.core.ed25519 import by_openssl, dalek, fastest, is_on_curve, public_key, sign, verify
 
 P = 2**255 - 19
 ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -86,3 +88,16 @@ def test_keys_and_nonces_of_small_order_sign_nothing(y: int) -> None:
             assert not verify(key, forged, b"any message")
             assert not Signature(forged).verify(Pubkey(key), b"any message")
         assert not verify(public_key(SEED), key + sign(SEED, b"m")[32:], b"m")
+
+
+def test_without_the_faster_library_the_other_one_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = b"\x22" * 32
+    key, signature = public_key(seed), sign(seed, b"hello")
+    monkeypatch.setitem(sys.modules, "solders.pubkey", None)
+    fastest.cache_clear()
+    try:
+        assert fastest() is by_openssl
+        assert verify(key, signature, b"hello")
+        assert not verify(key, signature, b"other")
+    finally:
+        fastest.cache_clear()

@@ -26,7 +26,7 @@ PURE_MODULES: Final = frozenset(
         "__future__", "base64", "binascii", "collections", "dataclasses", "datetime", "decimal", "encodings", "enum",
         "functools", "hashlib", "hmac", "ipaddress", "itertools", "json", "operator", "re", "string", "struct",
         "types", "typing", "unicodedata", "urllib",
-        "Crypto", "coincurve", "cryptography", "jwt", "msgspec", "sha3", "tollkeeper",
+        "Crypto", "coincurve", "cryptography", "jwt", "msgspec", "sha3", "solders", "tollkeeper",
     }
 )  # fmt: skip
 IMPURE_SUBMODULES: Final = frozenset({"urllib.request", "urllib.robotparser", "Crypto.Random", "jwt.jwks_client"})

@@ -37,6 +37,7 @@ from tollkeeper.core.solana_message import (
     read_message,
     read_transaction,
 )
+from tollkeeper.core.solana_programs import LIGHTHOUSE_PROGRAM
 
 RAW = bytes(Draft().transaction())
 MESSAGE = RAW[1 + 2 * 64 :]
@@ -212,3 +213,9 @@ def test_bits_behind_the_last_byte_are_refused() -> None:
 def test_the_message_hash_ignores_signatures() -> None:
     other = replace(Draft(), signers=())
     assert read_transaction(bytes(other.transaction())).message.hash == read_transaction(RAW).message.hash
+
+
+def test_an_instruction_may_have_more_accounts_and_data_than_one_byte_counts() -> None:
+    many = instruction(LIGHTHOUSE_PROGRAM, b"many" * 50, [readable(FEE_PAYER.pubkey())] * 130)
+    read = decode_transaction(Draft(usual(many)).payload().transaction).message.instructions[3]
+    assert (len(read.accounts), read.data) == (130, b"many" * 50)

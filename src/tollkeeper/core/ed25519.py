@@ -7,7 +7,6 @@ not canonical are refused beside what RFC 8032 refuses. What is signed is not de
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -45,7 +44,7 @@ def verify(key: bytes, signature: bytes, message: bytes) -> bool:
     """Did the key's owner sign `message`? `key` has 32 bytes, `signature` 64."""
     if not _is_strict(key) or not _is_strict(signature[:32]):
         return False
-    return _fastest()(key, signature, message)
+    return fastest()(key, signature, message)
 
 
 def by_openssl(key: bytes, signature: bytes, message: bytes) -> bool:
@@ -66,9 +65,12 @@ def dalek() -> Callable[[bytes, bytes, bytes], bool]:
 
 
 @cache
-def _fastest() -> Callable[[bytes, bytes, bytes], bool]:
+def fastest() -> Callable[[bytes, bytes, bytes], bool]:
     """Both say the same; which of them is there, the installation decides."""
-    return by_openssl if find_spec("solders") is None else dalek()
+    try:
+        return dalek()
+    except ImportError:
+        return by_openssl
 
 
 def public_key(seed: bytes) -> bytes:
