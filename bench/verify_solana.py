@@ -35,7 +35,7 @@ def measure() -> Result:
     asset = SolanaAsset(NETWORK, NETWORK.usdc.address)
     assets = {NETWORK.name: asset}
     fee_payers = [one.address for one in derive_solana_wallets().fee_payers]
-    policy = FeePolicy(frozenset(fee_payers))
+    policy = FeePolicy(tuple(fee_payers))
     payments = signed_payments(PAYMENTS, bytes(range(32)))
     bodies = [payment.body for payment in payments]
     inputs = [(Signature(one.signature), Pubkey(one.key), one.message) for one in payments]

@@ -20,7 +20,7 @@ from tollkeeper.hub.signer import PolicyError
 SEEDS = [bytes([number]) * 32 for number in (0x61, 0x62, 0x63)]
 KEYS = [Keypair.from_seed(seed) for seed in SEEDS]
 POOL = FeePayers([FeePayer(seed) for seed in SEEDS])
-POLICY = FeePolicy(frozenset(POOL.addresses))
+POLICY = FeePolicy(POOL.addresses)
 DRAINS = drains(Scene(KEYS[0], PAYER, PAY_TO, encode(BLOCKHASH)))
 
 

@@ -86,7 +86,7 @@ class SolanaConfig:
 
     def policy(self, fee_payers: Sequence[str]) -> FeePolicy:
         """What a transaction may make these fee payers pay."""
-        return FeePolicy(frozenset(fee_payers), self.compute_limit_max, self.compute_price_max_micro_lamports)
+        return FeePolicy(tuple(fee_payers), self.compute_limit_max, self.compute_price_max_micro_lamports)
 
 
 @dataclass(frozen=True, slots=True)

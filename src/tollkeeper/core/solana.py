@@ -9,6 +9,7 @@ that were read there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.core import ed25519
@@ -49,6 +50,9 @@ ALREADY_PROCESSED: Final = "AlreadyProcessed"  # a node's word for a message tha
 FEE_PAYER_WITHOUT_MONEY: Final = frozenset({"AccountNotFound", "InsufficientFundsForFee"})
 _COMPUTE_BUDGET: Final = decode_key(COMPUTE_BUDGET_PROGRAM)
 _SIGNERS: Final = 2  # the fee payer and the payer
+# What a check expects, as a text: said for each payment, so not made for each.
+_COUNTS: Final = f"{INSTRUCTIONS_MIN} to {INSTRUCTIONS_MAX}"
+_TRANSFER: Final = {program: f"TransferChecked of {program}" for program in (TOKEN_PROGRAM, TOKEN_2022_PROGRAM)}
 _AFTER_TRANSFER: Final = frozenset({MEMO_PROGRAM, LIGHTHOUSE_PROGRAM})
 
 
@@ -69,7 +73,7 @@ class FeePolicy:
     The price is in micro-lamports per compute unit; both caps together bound the priority fee of one transaction.
     """
 
-    fee_payers: Collection[str]
+    fee_payers: tuple[str, ...]
     compute_limit_max: int = 400_000
     compute_price_max_micro_lamports: int = 100_000
 
@@ -140,7 +144,7 @@ def _checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy | None
     yield Check("lookupTables", tables == 0, Reason.SVM_TRANSACTION, 0, tables)
     count = len(message.instructions)
     is_counted = INSTRUCTIONS_MIN <= count <= INSTRUCTIONS_MAX
-    yield Check("instructionCount", is_counted, Reason.SVM_LENGTH, f"{INSTRUCTIONS_MIN} to {INSTRUCTIONS_MAX}", count)
+    yield Check("instructionCount", is_counted, Reason.SVM_LENGTH, _COUNTS, count)
     if tables or not is_counted:
         return
     if policy is not None:
@@ -157,7 +161,7 @@ def _program(message: Message, instruction: Instruction) -> str:
 def _fee_payer_checks(message: Message, policy: FeePolicy) -> Iterator[Check]:
     fee_payer = encode_key(message.accounts[0])
     is_ours = fee_payer in policy.fee_payers
-    yield Check("feePayer", is_ours, Reason.SVM_FEE_PAYER, sorted(policy.fee_payers), fee_payer)
+    yield Check("feePayer", is_ours, Reason.SVM_FEE_PAYER, policy.fee_payers, fee_payer)
     users = [position for position, used in enumerate(message.instructions) if 0 in used.accounts]
     yield Check("feePayerIsolated", not users, Reason.SVM_FEE_PAYER_USED, [], users)
 
@@ -167,15 +171,20 @@ def _compute_checks(message: Message, policy: FeePolicy) -> Iterator[Check]:
     limit = read_compute_unit_limit(first) if message.accounts[first.program] == _COMPUTE_BUDGET else None
     yield Check("computeLimit", limit is not None, Reason.SVM_COMPUTE_LIMIT, "SetComputeUnitLimit", limit)
     most = policy.compute_limit_max
-    yield Check("computeLimitMax", limit is None or limit <= most, Reason.SVM_COMPUTE_LIMIT_HIGH, f"<= {most}", limit)
+    yield Check("computeLimitMax", limit is None or limit <= most, Reason.SVM_COMPUTE_LIMIT_HIGH, _up_to(most), limit)
     price = read_compute_unit_price(second) if message.accounts[second.program] == _COMPUTE_BUDGET else None
     yield Check("computePrice", price is not None, Reason.SVM_COMPUTE_PRICE, "SetComputeUnitPrice", price)
     most = policy.compute_price_max_micro_lamports
-    yield Check("computePriceMax", price is None or price <= most, Reason.SVM_COMPUTE_PRICE_HIGH, f"<= {most}", price)
+    yield Check("computePriceMax", price is None or price <= most, Reason.SVM_COMPUTE_PRICE_HIGH, _up_to(most), price)
+
+
+@lru_cache(maxsize=64)
+def _up_to(most: int) -> str:
+    return f"<= {most}"
 
 
 def _optional_checks(message: Message) -> Iterator[Check]:
-    programs = [_program(message, instruction) for instruction in message.instructions[3:]]
+    programs = [encode_key(message.accounts[instruction.program]) for instruction in message.instructions[3:]]
     others = [program for program in programs if program not in _AFTER_TRANSFER]
     yield Check("afterTransfer", not others, Reason.SVM_INSTRUCTIONS, "only Memo and Lighthouse", others)
 
@@ -184,12 +193,12 @@ def _transfer_checks(transaction: SolanaTransaction, asset: SolanaAsset) -> Iter
     message = transaction.message
     instruction = message.instructions[2]
     program = _program(message, instruction)
-    is_token = program in {TOKEN_PROGRAM, TOKEN_2022_PROGRAM}
+    is_token = program in _TRANSFER
     yield Check("transfer", is_token, Reason.SVM_NOT_TRANSFER, asset.token_program, program)
     transfer = read_transfer_checked(instruction)
     is_ours = program == asset.token_program and transfer is not None
     reason = Reason.SVM_NOT_SPL_TRANSFER if asset.token_program == TOKEN_PROGRAM else Reason.SVM_NOT_2022_TRANSFER
-    yield Check("transferChecked", is_ours, reason, f"TransferChecked of {asset.token_program}", program)
+    yield Check("transferChecked", is_ours, reason, _TRANSFER[asset.token_program], program)
     if transfer is None:
         return
     signers = message.required_signatures
@@ -211,7 +220,7 @@ def _signature_checks(transaction: SolanaTransaction, *, is_signed_by_payer: boo
         return
     message = transaction.message
     is_valid = ed25519.verify(message.accounts[1], transaction.signatures[1], message.raw)
-    yield Check("signature", is_valid, Reason.SVM_SIGNATURE, f"signed by {_named(message, 1)}", is_valid)
+    yield Check("signature", is_valid, Reason.SVM_SIGNATURE, _named(message, 1), is_valid)
 
 
 def _named(message: Message, position: int) -> str:

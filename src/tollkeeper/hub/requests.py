@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_WAIT_SECONDS
@@ -31,8 +31,7 @@ _WAIT: Final = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?\s*(?:$|[,;
 Headers = dict[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A payment and the requirements that it is to meet."""
 
     x402_version: int
