@@ -149,7 +149,7 @@ class Gateway:
             allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url, config.listening_port)
         )
         self._forwarder = Forwarder(self.resolver)
-        self.traffic = Traffic(self.paygates, self.purchases, statistics, clock_ms, config.request_log_days)
+        self.traffic = Traffic(self.purchases, statistics, clock_ms, config.request_log_days)
         self.gates = Gates(
             self.paygates,
             self.assets,

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.edge.call import InboundCall
-    from tollkeeper.storage.paygates import PayGates
     from tollkeeper.storage.purchases import Purchases
     from tollkeeper.storage.statistics import Statistics
 
@@ -37,14 +36,12 @@ class Traffic:
 
     def __init__(
         self,
-        paygates: PayGates,
         purchases: Purchases,
         statistics: Statistics,
         clock_ms: Callable[[], int],
         log_days: int,
     ) -> None:
         """`log_days`: how long the request log is kept."""
-        self._paygates = paygates
         self._purchases = purchases
         self._statistics = statistics
         self._clock_ms = clock_ms
@@ -53,6 +50,7 @@ class Traffic:
         self._outcomes: Counter[tuple[int, int, Outcome]] = Counter()
         self._latencies: Counter[tuple[int, int, int]] = Counter()
         self._requests: list[LoggedRequest] = []
+        self._tried: Counted | None = None  # what nobody knows to be written or not
         self._dropped = 0
         self._not_logged = 0
         self._next_forgetting = 0.0
@@ -115,36 +113,33 @@ class Traffic:
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
         """Challenges, calls and failures that are counted but not yet written."""
         challenges, calls, failures = self._counts.get(gate_id, (0, 0, 0))
-        return challenges, calls, failures
+        tried = (0, 0, 0) if self._tried is None else self._tried.counters.get(gate_id, (0, 0, 0))
+        return challenges + tried[0], calls + tried[1], failures + tried[2]
 
     async def flush(self) -> None:
-        """Writes what was counted; keeps it for the next try when the database does not take it."""
-        counts, self._counts = self._counts, {}
-        counted = Counted(self._outcomes, self._latencies, self._requests)
-        self._outcomes, self._latencies, self._requests = Counter(), Counter(), []
+        """Writes what was counted; what the database did not take, or may have taken, is tried again as it was."""
         try:
-            if counts:
-                await self._paygates.count({gate_id: (c[0], c[1], c[2]) for gate_id, c in counts.items()})
-                counts = {}
+            if self._tried is not None:
+                await self._statistics.add(self._tried, is_again=True)
+                self._tried = None
+            if self._outcomes:
+                await self._write()
             await self._purchases.end_calls({}, self._clock_ms())
-            if counted.outcomes:
-                await self._statistics.add(counted)
-                counted = Counted({}, {}, [])
         except ApiError as error:
             _LOG.warning("flush_failed", error=error.message)
-            for gate_id, numbers in counts.items():
-                kept = self._of(gate_id)
-                for index, number in enumerate(numbers):
-                    kept[index] += number
-            self._outcomes.update(counted.outcomes)
-            self._latencies.update(counted.latencies)
-            self._requests = [*counted.requests, *self._requests]
         if self._dropped:
             _LOG.warning("ended_calls_dropped", count=self._dropped)
             self._dropped = 0
         if self._not_logged:
             _LOG.info("requests_not_logged", count=self._not_logged)
             self._not_logged = 0
+
+    async def _write(self) -> None:
+        counters = {gate_id: (one[0], one[1], one[2]) for gate_id, one in self._counts.items()}
+        self._tried = Counted(counters, self._outcomes, self._latencies, self._requests)
+        self._counts, self._outcomes, self._latencies, self._requests = {}, Counter(), Counter(), []
+        await self._statistics.add(self._tried)
+        self._tried = None
 
     async def forget(self) -> None:
         """Deletes the log's rows that are older than its days, once an hour."""

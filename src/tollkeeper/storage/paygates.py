@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tollkeeper.storage.sealing import Sealing
 
 _Q = load_queries("gateway.sql")
-_GATES_AT_ONCE: Final = 32  # whose counters are written in the loop
 _ENCODE: Final = msgspec.json.Encoder().encode
 _DECODE_ACCEPTS: Final = msgspec.json.Decoder(tuple[Recipient, ...]).decode
 _DECODE_HEADERS: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
@@ -291,15 +290,6 @@ class PayGates:
         rows = await self._database.read(_Q.trust_of_gate(gate_id=gate_id))
         found = {row["state"]: (row["purchases"], row["value_micro"]) for row in rows}
         return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))
-
-    async def count(self, traffic: dict[int, tuple[int, int, int]]) -> None:
-        """Adds (challenges, calls, failures) per gate id, in one transaction."""
-        run = self._database.run_short if len(traffic) <= _GATES_AT_ONCE else self._database.run
-        await run(self._count(traffic))
-
-    def _count(self, traffic: dict[int, tuple[int, int, int]]) -> Unit[None]:
-        for gate_id, (challenges, calls, failures) in traffic.items():
-            yield _Q.count_traffic(gate_id=gate_id, challenges=challenges, calls=calls, failures=failures)
 
     def _version(self, gate: PayGate) -> Any:  # noqa: ANN401 - a Statement
         version = f"{gate.id}.{gate.version}"

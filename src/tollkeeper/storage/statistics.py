@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _Q: Final = load_queries("statistics.sql")
 _WRITING: Final = load_queries("traffic_sqlite.sql")
+_GATES_AT_ONCE: Final = 32  # whose counters are written in the loop
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 
@@ -42,8 +43,12 @@ class LoggedRequest(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted since the last writing: requests by (gate, hour, outcome), calls by (gate, hour, bucket)."""
+    """What was counted since the last writing: requests by (gate, hour, outcome), calls by (gate, hour, bucket).
 
+    `counters`: challenges, calls and failures by gate. Where anything is counted, a request is among `requests`.
+    """
+
+    counters: Mapping[int, tuple[int, int, int]]
     outcomes: Mapping[tuple[int, int, Outcome], int]
     latencies: Mapping[tuple[int, int, int], int]
     requests: Sequence[LoggedRequest]
@@ -71,9 +76,13 @@ class Statistics:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, counted: Counted) -> None:
-        """Writes what was counted, in one transaction; a row that is there already stays. Raises: StorageError."""
-        await self._database.run_short(_add(counted))
+    async def add(self, counted: Counted, *, is_again: bool = False) -> None:
+        """Writes what was counted, in one transaction. Raises: StorageError, after which it may be written or not.
+
+        `is_again`: it was tried before, and is written only if it was not written then.
+        """
+        run = self._database.run_short if len(counted.counters) <= _GATES_AT_ONCE else self._database.run
+        await run(_add(counted, is_again=is_again))
 
     async def read(self, whose: Whose, span: Span) -> dict[int, Sums]:
         """What happened in each bucket of the span in which something did, by the bucket's start."""
@@ -144,8 +153,12 @@ def _request(gate_id: int, row: Row) -> LoggedRequest:
     )
 
 
-def _add(counted: Counted) -> Unit[None]:
-    """A statement each for all of it: callers wait for the writer meanwhile."""
+def _add(counted: Counted, *, is_again: bool) -> Unit[None]:
+    """Few statements for all of it: callers wait for the writer meanwhile."""
+    if is_again and (yield _Q.is_logged(id=counted.requests[0].id)):
+        return
+    for gate_id, (challenges, calls, failures) in counted.counters.items():
+        yield _Q.count_traffic(gate_id=gate_id, challenges=challenges, calls=calls, failures=failures)
     outcomes = [(*key, requests) for key, requests in counted.outcomes.items()]
     yield _WRITING.add_outcomes(counted=_ENCODE(outcomes).decode())
     latencies = [(*key, calls) for key, calls in counted.latencies.items()]

@@ -116,11 +116,6 @@ GROUP BY state;
 UPDATE paygate_counters SET purchases = purchases + 1, revenue_micro = revenue_micro + :revenue_micro
 WHERE gate_id = :gate_id;
 
--- name: count_traffic
-UPDATE paygate_counters
-SET challenges = challenges + :challenges, calls = calls + :calls, failures = failures + :failures
-WHERE gate_id = :gate_id;
-
 -- name: secrets_of_gate
 SELECT key_id, secret, replaced_ms FROM paygate_secrets
 WHERE gate_id = :gate_id AND (replaced_ms IS NULL OR replaced_ms > :since_ms)

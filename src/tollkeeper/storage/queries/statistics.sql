@@ -54,6 +54,14 @@ ORDER BY at_ms DESC, id DESC LIMIT :limit OFFSET :offset;
 -- name: count_requests_of_gate
 SELECT count(*) AS total FROM requests WHERE gate_id = :gate_id AND (:outcome = '' OR outcome = :outcome);
 
+-- name: is_logged
+SELECT id FROM requests WHERE id = :id;
+
+-- name: count_traffic
+UPDATE paygate_counters
+SET challenges = challenges + :challenges, calls = calls + :calls, failures = failures + :failures
+WHERE gate_id = :gate_id;
+
 -- name: forget_requests
 DELETE FROM requests WHERE at_ms < :before_ms;
 
