@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -236,3 +237,28 @@ async def test_an_answer_to_an_earlier_call_answers_no_other(node: ScriptedNode,
         assert isinstance(asked, RpcUnavailable)
     with pytest.raises(RpcUnavailable):
         await rpc.send_raw(b"1")
+
+
+async def test_a_connection_whose_answers_are_one_call_behind_is_given_up() -> None:
+    """As after an answer that came twice, when its copy met the next call."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        last = b""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+                reply = json.dumps(echo(json.loads(await reader.readexactly(size)))).encode()
+                body, last = last or reply, reply
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        rpc = Rpc([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"], timeout_seconds=5)
+        for _ in range(3):
+            assert await rpc.call("echo", 1) == 1
+            with pytest.raises(RpcUnavailable, match="another call"):
+                await rpc.call("echo", 2)
+        await rpc.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,17 @@ import pytest
 from tests.books import assert_books_agree
 from tests.faults.aftermath import CHECKED
 from tests.faults.counts import PROPERTY, taken
+
+_HAS_PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Whoever failed, or was interrupted, has no end to be asked about."""
+    report = yield
+    if report.when == "call":
+        item.stash[_HAS_PASSED] = report.passed
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +31,10 @@ def aftermath(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     request.node.user_properties.append((PROPERTY, taken()))
     assert_books_agree(tmp_path)
-    assert any(tmp_path in (path, *path.parents) for path in CHECKED), "this test does not end with assert_nothing_lost"
+    if request.node.stash.get(_HAS_PASSED, False):
+        assert any(tmp_path in (path, *path.parents) for path in CHECKED), (
+            "this test does not end with assert_nothing_lost"
+        )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

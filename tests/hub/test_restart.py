@@ -194,16 +194,16 @@ async def test_logs_of_a_block_that_is_not_the_canonical_one_prove_nothing(
 def node_seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each exchange with a node took."""
     taken: list[float] = []
-    exchange = Rpc._post  # noqa: SLF001 - measured, not changed
+    exchange = Rpc._exchange  # noqa: SLF001 - measured, not changed
 
-    async def measured(self: Rpc, *args: Any) -> bytes:
+    async def measured(self: Rpc, *args: Any) -> Any:
         began = time.monotonic()
         try:
             return await exchange(self, *args)
         finally:
             taken.append(time.monotonic() - began)
 
-    monkeypatch.setattr(Rpc, "_post", measured)
+    monkeypatch.setattr(Rpc, "_exchange", measured)
     return taken
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -79,6 +80,70 @@ class _Group:
     slots: list[int] = field(default_factory=list)
 
 
+class _Connections:
+    """Kept connections, until one of them turns out to be out of step."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+        self._calls: Counter[aiohttp.ClientSession] = Counter()  # under way
+
+    async def post(self, url: str, body: bytes, seconds: float) -> bytes:
+        """The whole reply. Raises: RpcUnavailable."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=60),
+                headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=2**18,
+            )
+        session = self._session
+        self._calls[session] += 1
+        try:
+            return await _post(session, url, body, seconds)
+        finally:
+            self._calls[session] -= 1
+            await self._close_unused(session)
+
+    async def renew(self) -> None:
+        """Every later call goes over a new connection; those under way still end on theirs."""
+        session, self._session = self._session, None
+        if session is not None:
+            await self._close_unused(session)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        self._session = None
+        for session in tuple(self._calls):
+            await session.close()
+
+    async def _close_unused(self, session: aiohttp.ClientSession) -> None:
+        if session is not self._session and not self._calls[session]:
+            del self._calls[session]
+            await session.close()
+
+
+async def _post(session: aiohttp.ClientSession, url: str, body: bytes, seconds: float) -> bytes:
+    try:
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        async with session.post(url, data=body, allow_redirects=False, timeout=timeout) as response:
+            if response.status != 200:
+                msg = f"the node answered with HTTP status {response.status}"
+                raise RpcUnavailable(msg)
+            reply = await response.content.read(_REPLY_SIZE_BYTES)
+            while not response.content.at_eof():
+                reply += await response.content.read(_REPLY_SIZE_BYTES)
+                if len(reply) > _REPLY_SIZE_BYTES:
+                    msg = "the node's reply is too large"
+                    raise RpcUnavailable(msg)
+            return reply
+    except TimeoutError as error:
+        msg = "the node did not answer in time"
+        raise RpcUnavailable(msg) from error
+    except (aiohttp.ClientError, OSError) as error:  # the message may hold a URL with a key in it
+        msg = f"the node cannot be reached ({type(error).__name__})"
+        raise RpcUnavailable(msg) from error
+
+
 class Rpc:
     """One network's nodes. Safe to share between tasks of one event loop; close it when done."""
 
@@ -89,7 +154,7 @@ class Rpc:
         """
         self.nodes = Nodes(urls)
         self._timeout_seconds = timeout_seconds
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = _Connections()
         self._waiting: list[_Group] = []
         self._scheduled = False
         self._flights: set[asyncio.Task[None]] = set()
@@ -154,9 +219,7 @@ class Rpc:
         """Ends the connections; calls in flight fail with RpcUnavailable."""
         for flight in tuple(self._flights):
             flight.cancel()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._connections.close()
 
     def _take_off(self) -> None:
         self._scheduled = False
@@ -236,24 +299,27 @@ class Rpc:
     async def _exchange(self, node: Node, requests: list[bytes], seconds: float) -> list[Answer]:
         if len(requests) == 1:
             (first,) = self._take_ids(1)
-            reply = _read(_DECODE_ONE, await self._post(node, _numbered(first, requests[0]), seconds))
-            return [_answer(reply, first)]
+            body = await self._connections.post(node.url, _numbered(first, requests[0]), seconds)
+            return await self._in_step(lambda: [_answer(_read(_DECODE_ONE, body), first)])
         if len(requests) > node.batch_size:
             return await self._exchange_halves(node, requests, seconds)
         ids = self._take_ids(len(requests))
         numbered = b",".join(map(_numbered, ids, requests))
-        body = await self._post(node, b"[" + numbered + b"]", seconds)
+        body = await self._connections.post(node.url, b"[" + numbered + b"]", seconds)
         if body.lstrip().startswith(b"{"):  # one object for all: this node takes smaller batches, or none
             answers = await self._exchange_halves(node, requests, seconds)
             if not any(isinstance(answer, RpcError) for answer in answers):
                 node.batch_size = min(node.batch_size, (len(requests) + 1) // 2)
             return answers
-        replies = _read(_DECODE_BATCH, body)
-        by_id = {reply.id: reply for reply in replies}
-        if len(by_id) != len(replies) or len(by_id) != len(requests):
-            msg = "the node did not answer every call of a batch once"
-            raise RpcUnavailable(msg)
-        return [_answer(by_id.get(call_id), call_id) for call_id in ids]
+        return await self._in_step(lambda: _answers(body, ids))
+
+    async def _in_step(self, read: Callable[[], list[Answer]]) -> list[Answer]:
+        """What is read there. A reply that is not to its call may leave its connection one behind for ever."""
+        try:
+            return read()
+        except RpcUnavailable:
+            await self._connections.renew()
+            raise
 
     def _take_ids(self, count: int) -> range:
         """Ids that no call had before, so that an answer that comes twice, or late, is not taken for another one's."""
@@ -267,34 +333,6 @@ class Rpc:
         for part in (requests[:half], requests[half:]):
             answers += await self._exchange(node, part, seconds)
         return answers
-
-    async def _post(self, node: Node, body: bytes, seconds: float) -> bytes:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=60),
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
-                cookie_jar=aiohttp.DummyCookieJar(),
-                read_bufsize=2**18,
-            )
-        try:
-            timeout = aiohttp.ClientTimeout(total=seconds)
-            async with self._session.post(node.url, data=body, allow_redirects=False, timeout=timeout) as response:
-                if response.status != 200:
-                    msg = f"the node answered with HTTP status {response.status}"
-                    raise RpcUnavailable(msg)
-                reply = await response.content.read(_REPLY_SIZE_BYTES)
-                while not response.content.at_eof():
-                    reply += await response.content.read(_REPLY_SIZE_BYTES)
-                    if len(reply) > _REPLY_SIZE_BYTES:
-                        msg = "the node's reply is too large"
-                        raise RpcUnavailable(msg)
-                return reply
-        except TimeoutError as error:
-            msg = "the node did not answer in time"
-            raise RpcUnavailable(msg) from error
-        except (aiohttp.ClientError, OSError) as error:  # the message may hold a URL with a key in it
-            msg = f"the node cannot be reached ({type(error).__name__})"
-            raise RpcUnavailable(msg) from error
 
 
 def is_limit(answer: Answer) -> bool:
@@ -314,6 +352,16 @@ def _read(decode: Any, body: bytes) -> Any:  # noqa: ANN401 - the decoder's type
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         msg = "the node's reply is not JSON-RPC"
         raise RpcUnavailable(msg) from error
+
+
+def _answers(body: bytes, ids: range) -> list[Answer]:
+    """Of a batch, in the order of the calls. Raises: RpcUnavailable."""
+    replies = _read(_DECODE_BATCH, body)
+    by_id = {reply.id: reply for reply in replies}
+    if len(by_id) != len(replies) or len(by_id) != len(ids):
+        msg = "the node did not answer every call of a batch once"
+        raise RpcUnavailable(msg)
+    return [_answer(by_id.get(call_id), call_id) for call_id in ids]
 
 
 def _answer(reply: _Reply | None, call_id: int) -> Answer:
