@@ -63,6 +63,8 @@ def _is_a_targets(status: int, headers: Mapping[str, str]) -> bool:
 def differences(method: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> list[str]:
     """What the description of the asked operation does not say of this answer; empty where it says all of it."""
     found: list[list[str]] = []
+    if path.startswith("/hub/") and status == 404:
+        found.append(_at_no_operation(status, body))  # a gateway apart has nothing there
     for part, local in _places(path):
         item = _item(part, local)
         if item is None:

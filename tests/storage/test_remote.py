@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from tests.storage.test_ledger import by_header, outcomes, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop, key
 from tollkeeper.core.purchases import Spend
-from tollkeeper.storage import ConstraintError, Statement, StatementError, StorageError, Unit, open_database
+from tollkeeper.storage import (
+    ConstraintError,
+    Statement,
+    StatementError,
+    StorageError,
+    Unit,
+    open_database,
+    purchases,
+    remote,
+)
+from tollkeeper.storage.database import LostError, Row
 from tollkeeper.storage.ledger import Ledger
 from tollkeeper.storage.ledger_process import listen, serve_ledger
 from tollkeeper.storage.purchase_rows import SpendResult
@@ -40,13 +51,68 @@ async def owned(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
 
 
 @asynccontextmanager
-async def worker(tmp_path: Path) -> AsyncIterator[RemoteDatabase]:
-    remote = RemoteDatabase(tmp_path / "ledger.sock")
-    await remote.open()
+async def worker(tmp_path: Path, name: str = "ledger.sock") -> AsyncIterator[RemoteDatabase]:
+    database = RemoteDatabase(tmp_path / name)
+    await database.open()
     try:
-        yield remote
+        yield database
     finally:
-        await remote.close()
+        await database.close()
+
+
+class LossyLine:
+    """A socket before the ledger's that breaks where an answer tells of a commit, and stays broken until mended."""
+
+    def __init__(self, directory: Path, owned: SqliteDatabase) -> None:
+        self._directory, self._owned = directory, owned
+        self._commits: int | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._listen()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def lose(self) -> None:
+        self._commits = self._owned.commits
+
+    async def mend(self, database: RemoteDatabase) -> None:
+        self._commits = None
+        await self._listen()
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(StorageError):
+                    await database.run(next_id("whole"))
+                    return
+                await asyncio.sleep(0.01)
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self._directory / "lossy.sock")
+
+    def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            (self._directory / "lossy.sock").unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_ledger, to_ledger = await asyncio.open_unix_connection(self._directory / "ledger.sock")
+
+        async def carry_requests() -> None:
+            while data := await reader.read(65_536):
+                to_ledger.write(data)
+            to_ledger.close()
+
+        self._tasks.add(asyncio.create_task(carry_requests()))
+        while data := await from_ledger.read(65_536):
+            if self._commits is not None and self._owned.commits > self._commits:
+                self._close()
+                break
+            writer.write(data)
+        writer.close()
 
 
 def count(name: str) -> Statement:
@@ -103,6 +169,45 @@ async def test_what_leaves_a_unit_undoes_it_and_is_raised_to_its_caller(owned: S
 
 def _only(statement: Statement) -> Unit[None]:
     yield statement
+
+
+async def test_credits_of_which_nobody_knew_in_time_are_given_back_once(
+    owned: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "BACK_SECONDS", 0.1)
+    monkeypatch.setattr(purchases, "_AGAIN_SECONDS", 0.1)
+    shop = Shop(owned)
+    gate = await shop.gate(10)
+    bought = await shop.bought(gate)
+
+    async def left() -> list[Row]:
+        return await owned.read(Statement("SELECT remaining FROM holdings"))
+
+    async with LossyLine(tmp_path, owned) as line, worker(tmp_path, "lossy.sock") as database:
+        sold = Shop(database).purchases
+        assert outcomes(await spend_together(sold.ledger, [by_header(shop, gate)])) == [Spend.SPENT]
+        line.lose()
+        answers = await spend_together(sold.ledger, [by_header(shop, gate), by_header(shop, gate)])
+        assert [type(answer) for answer in answers] == [LostError, LostError]
+        assert await left() == [{"remaining": 7}]
+        with pytest.raises(StorageError):
+            await sold.end_calls({}, NOW_MS)
+        await line.mend(database)
+        line.lose()
+        with pytest.raises(LostError):
+            await sold.spend_token(bought.id, shop.wish(gate, None), NOW_MS)
+        assert await left() == [{"remaining": 6}]
+        await line.mend(database)
+        await sold.end_calls({}, NOW_MS)
+        assert await left() == [{"remaining": 9}]
+        await sold.end_calls({}, NOW_MS)
+    assert await left() == [{"remaining": 9}]
+    states = Statement("SELECT state, status, count(*) AS calls FROM calls GROUP BY state, status ORDER BY state")
+    assert await owned.read(states) == [
+        {"state": "DISPATCHED", "status": None, "calls": 1},
+        {"state": "RESTORED", "status": 503, "calls": 3},
+    ]
+    await shop.ledger_agrees()
 
 
 async def test_values_of_every_type_come_back(owned: SqliteDatabase, tmp_path: Path) -> None:

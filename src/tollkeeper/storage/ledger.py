@@ -3,7 +3,8 @@
 Whatever arrived in one turn of the event loop, or while the last commit ran, is the next batch and one commit: no
 timer, no task and no future per spend. A batch is tried whole; where one of its spends breaks it (a fault of ours),
 each is spent alone, so that nobody pays for another's fault. An answer is given after the commit is durable; after a
-StorageError nobody knows whether the credit is spent, and the call must not be served.
+StorageError nobody knows whether the credit is spent, and the call must not be served: what it took after all is given
+back as soon as the database can say so.
 
 What a purchase is (payer, gate, header, how many credits were granted) never changes while it has credits, so the
 purchases of the last spends are remembered, and their next spends need no look-up. How many credits are left, and
@@ -25,7 +26,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import Outcome, StorageError
 from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.spending import HeldSpend, SpendBatch, end_calls
+from tollkeeper.storage.spending import HeldSpend, SpendBatch, end_calls, give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,7 @@ class Ledger:
         self._is_under_way = False
         self._bought: dict[PaymentKey, Purchase] = {}
         self._ended: list[tuple[str, int]] = []
+        self._unserved: list[str] = []
         self.spends = 0
         self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
 
@@ -84,8 +86,23 @@ class Ledger:
         self._ended.append((call_id, status))
         return True
 
+    def refused(self, call_id: str) -> None:
+        """Note a call that was answered 503 because nobody knew whether its credit is spent: it is given back if so.
+
+        Where too many wait, their calls stay charged until the process ends, and are marked as interrupted then.
+        """
+        if len(self._unserved) < ENDED_MAX:
+            self._unserved.append(call_id)
+
     async def flush_ended(self, now_ms: int) -> None:
         """Write what no spend took along. Raises: StorageError; what was not written is kept."""
+        while unserved := self._unserved[:ENDED_AT_ONCE]:
+            del self._unserved[:ENDED_AT_ONCE]
+            try:
+                await self._database.run(give_back(unserved, now_ms))
+            except ApiError:
+                self._unserved += unserved
+                raise
         while ended := self._take_ended():
             try:
                 await self._database.run(end_calls(ended, now_ms))
@@ -146,6 +163,9 @@ class Ledger:
         results: Any = outcome.result
         if outcome.error is not None:
             results = [_refusal_of(outcome.error)] * len(batch)
+            if isinstance(outcome.error, StorageError):
+                for request, *_ in batch:
+                    self.refused(request.wish.call_id)
         for (request, bought, _, callback), result in zip(batch, results, strict=True):
             try:
                 callback(self._told(request, bought, result) if isinstance(result, SpendResult) else result)

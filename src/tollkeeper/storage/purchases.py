@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.purchases import CallState, Claim, PurchaseState, Spend, Terms
 from tollkeeper.core.sealing import SealError, place
-from tollkeeper.storage.database import LostError
+from tollkeeper.storage.database import LostError, StorageError
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
@@ -107,7 +107,8 @@ class Purchases:
 
     async def spend_of_payer(self, payer: str, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
-        return await self._run(spend_of_payer(payer, wish, now_ms), lambda: spend_of_payer_again(payer, wish, now_ms))
+        unit = spend_of_payer(payer, wish, now_ms)
+        return await self._charge(wish, unit, lambda: spend_of_payer_again(payer, wish, now_ms))
 
     async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
         """Gives the credit of a call back whose target failed with this status, once.
@@ -117,8 +118,17 @@ class Purchases:
         return await self._run(restore_call(call_id, status, now_ms), lambda: restore_call(call_id, status, now_ms))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
-        (result,) = await self._run(spend_all([spend], now_ms), lambda: spend_again([spend], now_ms))
+        unit = spend_all([spend], now_ms)
+        (result,) = await self._charge(spend.wish, unit, lambda: spend_again([spend], now_ms))
         return result
+
+    async def _charge(self, wish: SpendRequest, unit: Unit[T], again: Callable[[], Unit[T]]) -> T:
+        """As `_run`; what was taken where nobody knows is given back later. Raises: StorageError."""
+        try:
+            return await self._run(unit, again)
+        except StorageError:
+            self.ledger.refused(wish.call_id)
+            raise
 
     async def _run(self, unit: Unit[T], again: Callable[[], Unit[T]]) -> T:
         """Runs `unit`; where the database went away, `again` once it is back: it finds what `unit` may have done."""

@@ -31,6 +31,7 @@ _Q: Final = load_queries("gateway.sql")
 _BATCH: Final = load_queries("spending_sqlite.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _SPENT: Final = Spend.SPENT
+_UNAVAILABLE: Final = 503
 _UNKNOWN: Final = SpendResult(Spend.UNKNOWN)
 _WITHOUT_CREDIT: Final = {
     PurchaseState.CLAIMED: Spend.IN_FLIGHT,
@@ -223,6 +224,13 @@ def restore_call(call_id: str, status: int, now_ms: int) -> Unit[int | None]:
     yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
     remaining: int = left[0]["remaining"]
     return remaining
+
+
+def give_back(calls: Sequence[str], now_ms: int) -> Unit[None]:
+    """Undo what spends took whose callers were answered 503; one that took nothing, or was undone, changes nothing."""
+    for call_id in calls:
+        yield from restore_call(call_id, _UNAVAILABLE, now_ms)
+    yield from end_calls([(call_id, _UNAVAILABLE) for call_id in calls], now_ms)  # those whose purchase is void
 
 
 def end_calls(ended: Sequence[tuple[str, int]], now_ms: int) -> Unit[None]:
