@@ -145,7 +145,8 @@ def _meant_body(case: schemathesis.Case[Any], name: str, body: dict[str, Any]) -
     if "payload" not in body:  # the gateway's
         if "X-Payment" in case.headers and not _is_wrong(case, ParameterLocation.HEADER):
             case.headers["X-Payment"] = header(paid)
-        return {**body, "network": "base-sepolia", **paid["payload"]}
+        options = {field: value for field, value in body.items() if field == "confirm"}
+        return {**options, "network": "base-sepolia", **paid["payload"]}
     known = {"amount": "1", "recipient": KNOWN["payTo"]}
     return {
         **{field: known.get(field, value) if value is not None else None for field, value in body.items()},

@@ -236,6 +236,12 @@ TRANSFER: Final = Operation(
             },
             optional=["signature", "authorization", "transaction", "recipient", "amount", "confirm"],
         )
+        | {
+            "oneOf": [
+                {"required": ["signature", "authorization"], "not": {"required": ["transaction"]}},
+                {"required": ["transaction", "recipient", "amount"], "not": {"required": ["authorization"]}},
+            ]
+        }
     },
     answers={
         200: Answer("What became of it", {JSON: ref("TransferDone")}, {"X-Payment-Response": TEXT}),
