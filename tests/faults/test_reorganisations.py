@@ -44,6 +44,7 @@ async def hub_of(directory: Path, chain: ChainUnderTest, carried: Carried) -> As
     if carried is Carried.TOGETHER:
         plant(chain, Via.BATCHER)
         config = {"batch_queue_depth": 1, "batch_items_max": 4}
+    chain.rpc.call("anvil_mine", hex(max(DEPTHS)))  # what the buyers have is not among what is taken back
     async with run_hub(directory, chain, config=config, completer_interval_seconds=0.1) as hub:
         yield hub
 

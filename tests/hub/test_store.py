@@ -49,6 +49,7 @@ from tollkeeper.storage.settlements import (
 from tollkeeper.storage.transactions import (
     GasBudget,
     RawTransaction,
+    add_signed,
     next_nonce_of,
     open_lane,
     settlements_of,
@@ -391,9 +392,20 @@ async def test_a_lease_has_one_holder_and_fences_off_the_one_before(database: Da
     with pytest.raises(LeaseLost):
         await database.run(store_filler(first, filler))
     assert await count(database, "raw_transactions") == 0
-    await database.run(store_filler(second, filler))
+    assert await database.run(store_filler(second, filler))
     await database.run(leave("p-2"))
     assert await database.run(take_lease("lane", "p-3", 5_000)) is not None
+
+
+async def test_a_nonce_that_something_was_signed_under_meanwhile_is_not_filled(database: Database) -> None:
+    await database.run(join("p-1", 5_000, 1_000, is_alone=True))
+    lease = await database.run(take_lease("lane", "p-1", 1_000))
+    assert lease is not None
+    signed = RawTransaction(b"raw", "0x" + "ab" * 32, "base-sepolia", SIGNER, 3, 6_000)
+    filler = RawTransaction(b"nothing", "0x" + "cd" * 32, "base-sepolia", SIGNER, 3, 6_000)
+    await database.run(add_signed(signed, []))
+    assert not await database.run(store_filler(lease, filler))
+    assert await count(database, "raw_transactions") == 1
 
 
 async def test_an_outcome_whose_block_is_gone_is_open_again_and_its_keys_with_it(database: Database) -> None:

@@ -219,7 +219,7 @@ class LaneKeeper:
     async def _fill(
         self, account: Account, relayer: Relayer, lease: Lease, nonce: int, fees: Fees
     ) -> RawTransaction | None:
-        """A transaction that uses up a nonce that nothing was signed for, unless the node knows one of that nonce."""
+        """A transaction that uses up a nonce that nothing was signed for; None where the node or the store has one."""
         chain, signer = account.chain, relayer.signer.address
         if await chain.pending_nonce(signer) > nonce:
             return None
@@ -235,7 +235,8 @@ class LaneKeeper:
         )
         data, transaction_hash = relayer.signer.sign(nothing, relayer.policy)
         filler = RawTransaction(data, transaction_hash, chain.network.name, signer, nonce, self.clock_ms())
-        await self.database.run(store_filler(lease, filler))
+        if not await self.database.run(store_filler(lease, filler)):
+            return None
         _LOG.error("nonce_gap_filled", network=chain.network.name, nonce=nonce, transaction=transaction_hash)
         self.metrics.gaps_filled.labels(chain.network.name, signer).inc()
         return filler

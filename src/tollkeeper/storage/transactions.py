@@ -138,10 +138,10 @@ def replace_transaction(lease: Lease, old: RawTransaction, new: RawTransaction, 
     return bool(added)
 
 
-def store_filler(lease: Lease, filler: RawTransaction) -> Unit[None]:
-    """Store a transaction that only uses up its nonce. Raises: LeaseLost."""
+def store_filler(lease: Lease, filler: RawTransaction) -> Unit[bool]:
+    """Store a transaction that only uses up its nonce; False where one is stored under it by now. Raises: LeaseLost."""
     yield from hold(lease)
-    yield _QUERIES.add_transaction(**_columns(filler))
+    return bool((yield _QUERIES.add_filler(**_columns(filler))))
 
 
 async def next_nonce_of(database: Database, network: str, signer: str) -> int:

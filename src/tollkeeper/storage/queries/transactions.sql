@@ -20,6 +20,15 @@ VALUES (:hash, :network, :signer, :signer_nonce, :raw, :now_ms)
 ON CONFLICT DO NOTHING
 RETURNING hash;
 
+-- name: add_filler
+-- Only where the nonce is still nobody's: a settlement may have been signed under it since it was seen to be free.
+INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms)
+SELECT :hash, :network, :signer, :signer_nonce, :raw, :now_ms
+WHERE NOT EXISTS (
+    SELECT 1 FROM raw_transactions WHERE network = :network AND signer = :signer AND signer_nonce = :signer_nonce
+)
+RETURNING hash;
+
 -- name: add_to_slot
 INSERT INTO settlement_slots (settlement_id, attempt, network, signer, signer_nonce)
 VALUES (:settlement_id, :attempt, :network, :signer, :signer_nonce)
