@@ -17,13 +17,17 @@ from tests.core.solana_payments import (
     account_of,
     compute_limit,
     compute_price,
+    instruction,
     memo,
     payment,
+    signer,
     transfer,
     usual,
+    writable,
 )
 from tests.core.solana_payments import PAYER as SOLANA_PAYER
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.solana_programs import SYSTEM_PROGRAM
 from tollkeeper.core.tenders import (
     Asset,
     price_check,
@@ -92,6 +96,14 @@ def test_the_facilitator_alone_judges_what_the_fee_payer_risks() -> None:
 )
 def test_what_is_no_signed_transfer_of_the_mint_is_refused_at_the_gate(payload: SolanaPayload, code: Code) -> None:
     assert refused(payment(payload), DEVNET).code is code
+
+
+def test_what_begins_by_advancing_a_nonce_is_refused_because_it_could_be_carried_out_in_years() -> None:
+    owner = SOLANA_PAYER.pubkey()
+    advance = instruction(SYSTEM_PROGRAM, b"\x04\0\0\0", [writable(account_of(owner)), signer(owner)])
+    refusal = refused(payment(Draft((advance, compute_limit(), transfer())).payload()), DEVNET)
+    assert refusal.details is not None
+    assert refusal.details["reason"] == Reason.SVM_INSTRUCTIONS
 
 
 def test_a_gate_s_own_terms_are_refused_like_the_rules() -> None:

@@ -129,12 +129,9 @@ async def run_foreign(chain: ChainUnderTest, settling: Settling = honest) -> Asy
     """The facilitator on a free port; it sends from the chain's relayer."""
     foreign = Foreign(chain, chain.wallets.relayer, [chain.wallets.relayer.address], settling)
 
-    async def supported(_request: web.Request) -> web.Response:
+    def supported() -> dict[str, Any]:
         kind = {"x402Version": 1, "scheme": "exact", "network": "base-sepolia", "extra": None}
-        return web.json_response({"kinds": [kind], "extensions": [], "signers": {"eip155:*": foreign.signers}})
-
-    async def verify(_request: web.Request) -> web.Response:
-        return web.json_response({"isValid": True, "invalidReason": None, "payer": "0x" + "00" * 20})
+        return {"kinds": [kind], "extensions": [], "signers": {"eip155:*": foreign.signers}}
 
     async def settle(request: web.Request) -> web.StreamResponse:
         asked = json.loads(await request.read())
@@ -145,16 +142,31 @@ async def run_foreign(chain: ChainUnderTest, settling: Settling = honest) -> Asy
         assert isinstance(payload, EvmPayload)
         return await foreign.settling(foreign, payload)
 
+    async with facilitating(supported, settle) as foreign.url:
+        yield foreign
+
+
+@asynccontextmanager
+async def facilitating(
+    supported: Callable[[], dict[str, Any]], settle: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> AsyncIterator[str]:
+    """The URL of a facilitator that calls every payment valid."""
+
+    async def tell(_request: web.Request) -> web.Response:
+        return web.json_response(supported())
+
+    async def verify(_request: web.Request) -> web.Response:
+        return web.json_response({"isValid": True, "invalidReason": None, "payer": "0x" + "00" * 20})
+
     app = web.Application()
-    app.router.add_get("/supported", supported)
+    app.router.add_get("/supported", tell)
     app.router.add_post("/verify", verify)
     app.router.add_post("/settle", settle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     host, port = runner.addresses[0][:2]
-    foreign.url = f"http://{host}:{port}"
     try:
-        yield foreign
+        yield f"http://{host}:{port}"
     finally:
         await runner.cleanup()

@@ -1,6 +1,7 @@
 """The official Python facilitator, unmodified, as this gateway's `hub_url` (contract 4.4).
 
-It advertises no `confirm`, names no token and knows no keys; an official client pays all the same, once.
+It advertises no `confirm`, names no token and knows no keys; an official client pays all the same, once. The same on
+both families.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from typing import Any
 
 import pytest
 
-from bench.references.running import official_facilitator
+from bench.references.running import official_facilitator, official_solana_facilitator
 from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.fixtures_chain import run_anvil_with_fiat_token
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget, recording_target
-from tests.interop.official import sign
+from tests.interop.official import FACILITATOR_CLIENTS_ON_SOLANA, sign
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.wire import encode_header
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
+from tollkeeper.settings import NetworkSettings, Role
 
 PAYEE = "0x" + "77" * 20
 
@@ -105,3 +108,57 @@ async def test_of_many_payments_at_once_those_that_were_carried_out_are_served(
         assert served > 0
         assert anvil.balance(PAYEE) - before == 10_000 * served
         assert len(recording.requests) == served
+
+
+@pytest.fixture(scope="module")
+def solana_node() -> Iterator[SolanaNode]:
+    with SolanaNode().run_in_thread() as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def solana_facilitator(solana_node: SolanaNode) -> Iterator[str]:
+    with official_solana_facilitator(solana_node.url, derive_solana_wallets().fee_payers[1].secret_key) as running:
+        yield running.url
+
+
+@pytest.fixture
+async def gateway_on_solana(tmp_path: Path, solana_node: SolanaNode, solana_facilitator: str) -> AsyncIterator[str]:
+    network = NETWORKS["solana-devnet"]
+    settings: dict[str, Any] = {
+        "networks": {network.name: NetworkSettings(network, (solana_node.url,))},
+        "default_network": network,
+        "default_payment_address": derive_solana_wallets().owner.address,
+    }
+    database = tmp_path / "gateway.db"
+    async with composed("", database, role=Role.GATEWAY, hub_url=solana_facilitator, **settings) as url:
+        yield url
+    assert_books_agree(tmp_path)
+
+
+@pytest.mark.parametrize("client", ["x402-2.25.0", "npm-x402-1.2.0"])
+@pytest.mark.parametrize("trust", [{}, {"assumeValid": True}], ids=["confirmed on the chain", "trusted"])
+async def test_an_official_payment_on_solana_is_settled_once_and_serves_what_it_bought(
+    gateway_on_solana: str, solana_node: SolanaNode, recording: RecordingTarget, client: str, trust: dict[str, bool]
+) -> None:
+    wallets, chain = derive_solana_wallets(), solana_node.chain
+    async with Buyer(derive_wallets().buyer) as buyer:
+        pay_to = {"paymentAddress": wallets.owner.address}
+        gate = await paid_gate(buyer, gateway_on_solana, recording.url, credits=2, **pay_to, **trust)
+        assert "warnings" not in gate
+        (wanted,) = (await buyer.ask("GET", gate["accessUrl"])).json()["accepts"]
+        (payload,) = await asyncio.to_thread(
+            sign,
+            FACILITATOR_CLIENTS_ON_SOLANA[client],
+            wanted,
+            [wallets.buyer.secret_key],
+            rpcUrl=solana_node.url,
+        )
+        account = chain.open_account(wallets.owner.address)
+        before, had = chain.token_balance(account), len(chain.executed)
+        answers = [await buyer.call(gate["accessUrl"], encode_header(payload)) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 402]
+        assert answers[2].error_code == "CREDITS_EXHAUSTED"
+        assert chain.token_balance(account) - before == 10_000
+        assert len(chain.executed) == had + 1
+        assert len(recording.requests) == 2

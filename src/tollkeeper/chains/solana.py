@@ -50,6 +50,7 @@ _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": _FINAL}
 _BASE64: Final = {"encoding": "base64", **_CONFIRMED}
 _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BASE64}
+_ENDS: Final[list[Call]] = [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", [])]
 _SENDING: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
 
 
@@ -275,12 +276,21 @@ class SolanaChain:
         Every block that could hold it is finalized, the node still has all of them, and none shows it. Raises:
         RpcUnavailable, also where the node keeps no history.
         """
-        height, first_slot, statuses = await self.rpc.ask(
-            [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", []), _statuses([signature])]
-        )
+        *ends, statuses = await self.rpc.ask([*_ENDS, _statuses([signature])])
         (status,) = _list(statuses, [signature])
-        has_all = _number(first_slot) <= lifetime.first_slot
-        return status is None and has_all and _number(height) > lifetime.last_height
+        return _has_ended(ends, lifetime) and status is None
+
+    async def has_ended(self, lifetime: Lifetime) -> bool:
+        """Is every block of this lifetime finalized, and does the node still have all of them? Raises: RpcUnavailable.
+
+        What no later question finds was then never executed.
+        """
+        return _has_ended(await self.rpc.ask(_ENDS), lifetime)
+
+    async def head(self) -> tuple[int, int]:
+        """The newest confirmed slot, and its block's height. Raises: RpcUnavailable."""
+        slot, height = await self.rpc.ask([("getSlot", [_CONFIRMED]), ("getBlockHeight", [_CONFIRMED])])
+        return _number(slot), _number(height)
 
     async def final_slot(self) -> int:
         """The newest finalized slot. Raises: RpcUnavailable."""
@@ -306,6 +316,11 @@ class SolanaChain:
         if data is None or account["owner"] != self.config.token_program:
             return None
         return read_token_account(data)
+
+
+def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
+    height, first_slot = map(_number, ends)
+    return first_slot <= lifetime.first_slot and height > lifetime.last_height
 
 
 def _sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: ANN401 - JSON

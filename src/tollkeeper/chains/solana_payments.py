@@ -8,7 +8,7 @@ another account than the payer paid. Only finalized transactions are read. Wheth
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core.base58 import encode, encode_key
@@ -50,14 +50,15 @@ async def read_payments(
     looked_at = [*senders, *(_account(asset, wallet) for wallet in sold_to)]
     wanted: dict[str, None] = {}
     for address in looked_at:
-        async for signature in _signatures(chain, address, slots):
-            wanted[signature] = None
+        async for one in signatures_of(chain, address, slots, commitment="finalized"):
+            if not one.has_failed:
+                wanted[one.signature] = None
     names = list(wanted)
     found: list[ChainPayment] = []
     for first in range(0, len(names), _TRANSACTIONS_AT_ONCE):
         some = names[first : first + _TRANSACTIONS_AT_ONCE]
         for answer in await chain.rpc.ask([("getTransaction", [one, _WHOLE]) for one in some]):
-            found += _payments_in(asset, answer, accounts)
+            found += payments_in(asset, answer, accounts)
     return sorted(found, key=lambda payment: payment.block_number)
 
 
@@ -73,32 +74,40 @@ async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
     if isinstance(answer, RpcError) or not isinstance(answer, dict) or not isinstance(answer.get("meta"), dict):
         msg = "the node does not show the transaction"
         raise RpcUnavailable(msg)
-    return [] if answer["meta"].get("err") is not None else list(_payments_in(asset, answer, {}))
+    return [] if answer["meta"].get("err") is not None else list(payments_in(asset, answer, {}))
 
 
 def _account(asset: SolanaAsset, wallet: str) -> str:
     return associated_token_account(wallet, asset.address, asset.token_program)
 
 
-async def _signatures(chain: SolanaChain, address: str, slots: range) -> AsyncIterator[str]:
-    """What was executed with this account and did not fail, the newest first."""
+class Listed(NamedTuple):
+    """A transaction as a node lists it."""
+
+    signature: str
+    slot: int
+    has_failed: bool
+
+
+async def signatures_of(chain: SolanaChain, address: str, slots: range, *, commitment: str) -> AsyncIterator[Listed]:
+    """What was executed with this account in these slots, the newest first. Raises: RpcUnavailable."""
     before: dict[str, str] = {}
     while True:
-        options = {"limit": _PAGE, **before, **_FINALIZED}
+        options = {"limit": _PAGE, **before, "commitment": commitment}
         (page,) = await chain.rpc.ask([("getSignaturesForAddress", [address, options])])
         entries = _entries(page)
-        for signature, slot, has_failed in entries:
-            if slot in slots and not has_failed:
-                yield signature
-        if len(entries) < _PAGE or entries[-1][1] < slots.start:
+        for entry in entries:
+            if entry.slot in slots:
+                yield entry
+        if len(entries) < _PAGE or entries[-1].slot < slots.start:
             return
-        before = {"before": entries[-1][0]}
+        before = {"before": entries[-1].signature}
 
 
-def _entries(page: Any) -> list[tuple[str, int, bool]]:  # noqa: ANN401 - JSON
+def _entries(page: Any) -> list[Listed]:  # noqa: ANN401 - JSON
     if isinstance(page, list):
         try:
-            return [(str(one["signature"]), int(one["slot"]), one["err"] is not None) for one in page]
+            return [Listed(str(one["signature"]), int(one["slot"]), one["err"] is not None) for one in page]
         except (KeyError, TypeError, ValueError):
             pass
     said = f": {page.message}" if isinstance(page, RpcError) else ""
@@ -106,16 +115,25 @@ def _entries(page: Any) -> list[tuple[str, int, bool]]:  # noqa: ANN401 - JSON
     raise RpcUnavailable(msg)
 
 
-def _payments_in(asset: SolanaAsset, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401
-    """The payment that one transaction is, or none. Raises: RpcUnavailable where the node does not show it."""
+def transaction_bytes(answer: Any) -> bytes:  # noqa: ANN401 - JSON
+    """The transaction that a node shows. Raises: RpcUnavailable where it shows none."""
     try:
         text, encoding = answer["transaction"]
-        slot = int(answer["slot"])
         raw = base64.b64decode(text, validate=True) if encoding == "base64" else b""
     except (KeyError, TypeError, ValueError):
         raw = b""
     if not raw:
         msg = "the node does not show a transaction that it lists"
+        raise RpcUnavailable(msg)
+    return raw
+
+
+def payments_in(asset: SolanaAsset, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401
+    """The payment that one transaction is, or none. Raises: RpcUnavailable where the node does not show it."""
+    raw = transaction_bytes(answer)
+    slot = answer.get("slot")
+    if type(slot) is not int:
+        msg = "the node does not say when it executed a transaction"
         raise RpcUnavailable(msg)
     try:
         transfer = read_transfer(SolanaPayload(base64.b64encode(raw).decode()))

@@ -26,6 +26,7 @@ from tollkeeper.core.solana_programs import (
     COMPUTE_BUDGET_PROGRAM,
     LIGHTHOUSE_PROGRAM,
     MEMO_PROGRAM,
+    SYSTEM_PROGRAM,
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,
     TokenAccount,
@@ -151,11 +152,19 @@ def _checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy | None
         yield from _fee_payer_checks(message, policy)
         yield from _compute_checks(message, policy)
         yield from _optional_checks(message)
+    else:
+        yield _lifetime_check(message)
     yield from _transfer_checks(transaction, asset)
 
 
 def _program(message: Message, instruction: Instruction) -> str:
     return encode_key(message.accounts[instruction.program])
+
+
+def _lifetime_check(message: Message) -> Check:
+    """What begins by advancing a nonce account may be executed in years. Beside a policy the first rule refuses it."""
+    program = _program(message, message.instructions[0])
+    return Check("blockhash", program != SYSTEM_PROGRAM, Reason.SVM_INSTRUCTIONS, "a recent blockhash", program)
 
 
 def _fee_payer_checks(message: Message, policy: FeePolicy) -> Iterator[Check]:

@@ -17,7 +17,6 @@ from litestar import Litestar, Request, Response, asgi
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
-from tollkeeper.chains.evm import EvmChain
 from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.client_addresses import ClientAddresses
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
+    from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.tenders import Asset
     from tollkeeper.edge.pool import TargetPool
     from tollkeeper.gateway.gates import Announce
@@ -79,6 +79,7 @@ class GatewayConfig:
     `hub_url` is the hub's public URL, where buyers are told to follow a payment. `token_keys` make credit tokens: the
     first one now, the others before; they may change while it runs, as what `sealing` seals with. `clients` tells whose
     request came through a proxy. `listening_port` is refused to targets at this machine's addresses.
+    `proves_payments`: its hub is another program, which may be no hub of ours, so nodes of its own are asked.
     """
 
     public_url: str
@@ -98,6 +99,7 @@ class GatewayConfig:
     limits: RequestLimits = field(default_factory=RequestLimits)
     clients: ClientAddresses = field(default_factory=ClientAddresses)
     listening_port: int | None = None
+    proves_payments: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +131,17 @@ class Gateway:
     ) -> None:
         """`store` keeps files.
 
-        `chains`: nodes by network, which the gateway opens and closes: of EVM networks for a facilitator that cannot
-        confirm, of Solana networks for a word to the owner.
+        `chains`: nodes by network, which the gateway opens and closes: for a word to the owner on Solana, and, where it
+        proves payments, for what a facilitator that cannot confirm leaves open.
         `worker`: what this process is among several on one database; None where it is the only one.
         """
         self.config = config
         self._worker = worker = worker or Worker(None, is_first=True)
         self.auth = auth
         self._hub = hub
-        nodes = (chains or {}).items()
-        self.proofs_on_chain = ChainProofs({name: one for name, one in nodes if isinstance(one, EvmChain)})
-        self.token_accounts = TokenAccounts({name: one for name, one in nodes if isinstance(one, SolanaChain)})
+        chains = chains or {}
+        self.proofs_on_chain = ChainProofs(chains if config.proves_payments else {}, clock_ms)
+        self.token_accounts = TokenAccounts({name: one for name, one in chains.items() if isinstance(one, SolanaChain)})
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
         self._database = database
         self.paygates = PayGates(database, config.sealing, random_bytes)

@@ -21,7 +21,7 @@ from tollkeeper.core.tenders import Tender, require_valid_now, with_advice
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import Reason, code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
-from tollkeeper.gateway.chain_proofs import Owed
+from tollkeeper.gateway.findings import Owed
 from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, asked_of, unavailable
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid
@@ -253,8 +253,9 @@ class Buying:
         supported = self._supported()
         if self.is_proven_here(purchase.network):
             tender = presented.tender
-            owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before)
-            answer = await self._proofs.settle(owed, asking, supported.signers, trusted=purchase.assume_valid)
+            owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, purchase.attempt_ms)
+            senders = supported.senders_on(purchase.network)
+            answer = await self._proofs.settle(owed, asking, senders, trusted=purchase.assume_valid)
         else:
             answer = await asking
         return await self.conclude(purchase, answer, buyer)

@@ -1,34 +1,36 @@
 """What a node shows of a payment at a facilitator that cannot confirm: the gateway's own check (contract 4.3, 4.4).
 
-Such a facilitator knows neither keys nor status and its word is not enough: a payment counts once receipt, Transfer and
-AuthorizationUsed are on the chain at the configured depth, in a transaction of one of the facilitator's advertised
-signers. It has failed only by proof: unused after its end, or cancelled by its payer. What else is seen is for the
-operator, and what is not seen yet is waited for. What this module does not do: write anything down.
+Such a facilitator knows neither keys nor status and its word is not enough: a payment counts once the very transfer is
+on the chain at the configured depth, in a transaction of one of the facilitator's advertised signers. It has failed
+only by proof. What else is seen is for the operator, and what is not seen yet is waited for. What each family shows is
+read in `evm_findings` and `solana_findings`. What this module does not do: write anything down.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
-from enum import Enum, auto
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.receipts import Expected, Verdict
+from tollkeeper.chains.evm import EvmChain
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.verification import Reason
+from tollkeeper.gateway.evm_findings import EvmFindings
+from tollkeeper.gateway.findings import NOTHING, Seen, answer_of
 from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
+from tollkeeper.gateway.solana_findings import SolanaFindings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from tollkeeper.chains.evm import EvmChain
-    from tollkeeper.core.wire import PaymentKey
-    from tollkeeper.gateway.hub_client import Supported
+    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.core.tenders import Asset
+    from tollkeeper.gateway.findings import Finding, Owed
+    from tollkeeper.gateway.hub_client import Senders, Supported
 
-# As the hub has it: a block this much younger than the authorization's end proves that it can never be used.
-EXPIRY_MARGIN_SECONDS: Final = 60
 OPEN_AGAIN_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 2.0
 # The facilitator is given so long before the chain is looked at without its answer.
@@ -42,39 +44,11 @@ _BEFORE_SENDING: Final = frozenset(Reason) - {
     Reason.TRANSACTION_FAILED,
     Reason.DUPLICATE,
     Reason.STATE,
+    Reason.SVM_EXPIRED,
+    Reason.SVM_SIMULATION,
+    Reason.SVM_TRANSACTION_FAILED,
 }
 _LOG = structlog.get_logger("tollkeeper.gateway.chain_proofs")
-
-
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """The transfer that a payment is to make. `valid_before`: Unix seconds, None where it was not kept."""
-
-    key: PaymentKey
-    pay_to: str
-    value: int
-    valid_before: int | None
-
-
-class Seen(Enum):
-    """What the chain shows of a payment."""
-
-    PAID = auto()
-    CANCELLED = auto()  # by its payer: it can never be used
-    EXPIRED = auto()  # unused, and it can never be used any more
-    FOREIGN = auto()  # carried out, but nobody can say that it was for us
-    NOTHING = auto()  # not yet, or not deep enough
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was seen, and in which transaction ("" where in none)."""
-
-    seen: Seen
-    transaction: str = ""
-
-
-_NOTHING: Final = Finding(Seen.NOTHING)
 
 
 class ChainProofs:
@@ -83,8 +57,12 @@ class ChainProofs:
     `asked`: every node was asked once who it is.
     """
 
-    def __init__(self, chains: Mapping[str, EvmChain]) -> None:
+    def __init__(self, chains: Mapping[str, EvmChain | SolanaChain], clock_ms: Callable[[], int]) -> None:
         self._chains = chains
+        self._findings = {
+            name: EvmFindings(chain) if isinstance(chain, EvmChain) else SolanaFindings(chain, clock_ms)
+            for name, chain in chains.items()
+        }
         self.asked = asyncio.Event()
 
     def covers(self, network: str) -> bool:
@@ -102,12 +80,15 @@ class ChainProofs:
 
     def adopt(self, supported: Supported) -> Supported:
         """What the facilitator settles, under the names that the tokens themselves sign with (contract 5.3)."""
-        own = {name: chain.asset for name, chain in self._chains.items() if chain.asset is not None}
-        assets = {
-            name: found if (found := own.get(name)) is not None and found.address == asset.address else asset
-            for name, asset in supported.assets.items()
-        }
+        assets = {name: self._adopted(name, asset) for name, asset in supported.assets.items()}
         return supported if assets == supported.assets else replace(supported, assets=assets)
+
+    def _adopted(self, network: str, asset: Asset) -> Asset:
+        """On Solana a token has no name to sign with, and who pays the fee only the facilitator knows."""
+        chain = self._chains.get(network)
+        own = chain.asset if chain is not None else None
+        is_same = own is not None and own.address == asset.address
+        return own if own is not None and is_same and not isinstance(own, SolanaAsset) else asset
 
     async def _open(self) -> None:
         for name, chain in self._chains.items():
@@ -129,7 +110,7 @@ class ChainProofs:
             await chain.close()
 
     async def settle(
-        self, owed: Owed, asking: Awaitable[SettleAnswer], signers: Collection[str], *, trusted: bool
+        self, owed: Owed, asking: Awaitable[SettleAnswer], senders: Senders, *, trusted: bool
     ) -> SettleAnswer:
         """The facilitator's answer, once the chain agrees with it; PENDING where it does not in time.
 
@@ -146,7 +127,7 @@ class ChainProofs:
                 answer = task.result() if done else None
                 if answer is not None and (_is_before_sending(answer) or (trusted and _succeeded(answer))):
                     return answer
-                finding = await self._look(owed, answer, signers)
+                finding = await self._look(owed, answer, senders)
                 # Until it answers, a facilitator without advertised signers may still vouch for what was seen.
                 is_settled = finding.seen is not Seen.FOREIGN or answer is not None or loop.time() >= deadline
                 if finding.seen is not Seen.NOTHING and is_settled:
@@ -161,55 +142,22 @@ class ChainProofs:
         finally:
             task.cancel()
 
-    async def _look(self, owed: Owed, answer: SettleAnswer | None, signers: Collection[str]) -> Finding:
+    async def _look(self, owed: Owed, answer: SettleAnswer | None, senders: Senders) -> Finding:
         named = answer.transaction if answer is not None and _succeeded(answer) else ""
         try:
-            return await self.find(owed, named, signers)
+            return await self.find(owed, named, senders)
         except RpcUnavailable as error:
             _LOG.info("chain_not_seen", reason=str(error))
-            return _NOTHING
+            return NOTHING
 
-    async def find(self, owed: Owed, named: str, signers: Collection[str]) -> Finding:
+    async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
         """What the chain shows of the payment now.
 
-        `named` is the transaction that the facilitator called a success, "" where it called none so; it only says that
-        the facilitator vouches, which stands in for its signers where it advertises none. Raises: RpcUnavailable.
+        `named` is the transaction that the facilitator called a success, "" where it called none so. It is no proof: it
+        says that the facilitator vouches, which stands in for its signers where it advertises none, and where to look.
+        Raises: RpcUnavailable.
         """
-        chain = self._chains[owed.key.network]
-        if chain.asset is None or chain.asset.address != owed.key.asset:
-            raise RpcUnavailable(chain.problem or "the node's asset is not the facilitator's")
-        standing = await chain.authorizations.standing(owed.key.payer, owed.key.nonce, (), depth_blocks=1)
-        end = owed.valid_before
-        is_over = end is not None and standing.block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS
-        if not standing.is_used:
-            return Finding(Seen.EXPIRED) if is_over else _NOTHING
-        use = await chain.authorizations.find_use(owed.key.payer, owed.key.nonce)
-        if use is None:  # used, and where is not to be seen: perhaps too long ago
-            return Finding(Seen.FOREIGN) if is_over else _NOTHING
-        transaction = use.transaction_hash
-        expected = Expected(transaction, owed.key.asset, owed.key.payer, owed.pay_to, owed.value, owed.key.nonce)
-        (sighting,) = await chain.look([expected])
-        if not sighting.deep:
-            return _NOTHING
-        if use.is_cancellation:
-            return Finding(Seen.CANCELLED, transaction)
-        if sighting.verdict is not Verdict.TRANSFERRED:
-            return Finding(Seen.FOREIGN, transaction)
-        is_theirs = (await chain.authorizations.sender_of(transaction)) in signers if signers else bool(named)
-        return Finding(Seen.PAID if is_theirs else Seen.FOREIGN, transaction)
-
-
-def answer_of(finding: Finding) -> SettleAnswer:
-    """A finding in the words of a settle answer."""
-    if finding.seen is Seen.PAID:
-        return SettleAnswer(Settlement.SUCCESS, finding.transaction, "")
-    if finding.seen is Seen.CANCELLED:
-        return SettleAnswer(Settlement.FAILED, finding.transaction, Reason.NONCE_USED.value)
-    if finding.seen is Seen.EXPIRED:
-        return SettleAnswer(Settlement.FAILED, "", Reason.VALID_BEFORE.value)
-    if finding.seen is Seen.FOREIGN:
-        return SettleAnswer(Settlement.UNPROVABLE, finding.transaction, "not_of_the_facilitators_signers")
-    return SettleAnswer(Settlement.PENDING, "", "not_on_the_chain")
+        return await self._findings[owed.key.network].find(owed, named, senders)
 
 
 def _succeeded(answer: SettleAnswer) -> bool:

@@ -20,14 +20,15 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.buying import is_request_expired
-from tollkeeper.gateway.chain_proofs import Owed, Seen, answer_of
+from tollkeeper.gateway.findings import Owed, Seen, answer_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, SettleAnswer, Settlement, SettleRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tollkeeper.gateway.buying import Buying
-    from tollkeeper.gateway.chain_proofs import ChainProofs, Finding
+    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.findings import Finding
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
@@ -118,7 +119,7 @@ class Completer:
         supported = self._supported()
         if not supported.is_ours and self._proofs.covers(purchase.network):
             # Without its answer nobody vouches for it: only a transaction of its signers counts.
-            finding = await self._proofs.find(await self._owed(purchase), "", supported.signers)
+            finding = await self._proofs.find(await self._owed(purchase), "", supported.senders_on(purchase.network))
             # The attempt may be another worker's, whose facilitator has yet to say that it was its transaction.
             is_over = finding.seen is not Seen.FOREIGN or is_request_expired(purchase, self._clock_ms())
             if finding.seen is not Seen.NOTHING and is_over:
@@ -150,14 +151,16 @@ class Completer:
 
     async def _owed(self, purchase: Purchase) -> Owed:
         pay_to = await self._purchases.pay_to(purchase)
-        return Owed(_key(purchase), pay_to, purchase.value_micro, purchase.valid_before_seconds)
+        return Owed(_key(purchase), pay_to, purchase.value_micro, purchase.valid_before_seconds, purchase.attempt_ms)
 
     async def _follow(self, purchase: Purchase) -> None:
         supported = self._supported()
         if not supported.is_ours:
             if self._proofs.covers(purchase.network):
                 named = purchase.transaction_hash or ""
-                finding = await self._proofs.find(await self._owed(purchase), named, supported.signers)
+                finding = await self._proofs.find(
+                    await self._owed(purchase), named, supported.senders_on(purchase.network)
+                )
                 await self._finish_trust(purchase, finding)
             return
         status = await self._hub.payment_status(_key(purchase))
@@ -171,7 +174,7 @@ class Completer:
     async def _finish_trust(self, purchase: Purchase, finding: Finding) -> None:
         if finding.seen is Seen.PAID:
             await self._purchases.confirm(purchase, self._clock_ms())
-        elif finding.transaction or finding.seen is Seen.EXPIRED:  # else: used up, but nobody saw where
+        elif finding.transaction or finding.seen is Seen.FAILED:  # else: used up, but nobody saw where
             await self._distrust(purchase, finding.transaction)
 
     async def _distrust(self, purchase: Purchase, transaction: str) -> None:

@@ -20,6 +20,7 @@ from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.strict_json import parse_json
 from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import (
     SCHEME,
     X402_VERSION,
@@ -62,6 +63,21 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Senders:
+    """Who of a facilitator sends transactions on one network, or pays their fees, as far as it says.
+
+    `are_all`: it lists them. Where it does not, its word stands in for the list.
+    """
+
+    known: frozenset[str]
+    are_all: bool
+
+    def sent(self, sender: str | None, *, is_vouched: bool) -> bool:
+        """Was it the facilitator? `is_vouched`: it said that the payment is a success. None: nobody can say who."""
+        return sender in self.known or (is_vouched and not self.are_all)
+
+
+@dataclass(frozen=True, slots=True)
 class Supported:
     """What the facilitator settles: our names of networks to their assets.
 
@@ -72,6 +88,14 @@ class Supported:
     confirms: bool
     is_ours: bool
     signers: frozenset[str]
+
+    def senders_on(self, network: str) -> Senders:
+        """Whose transactions count there. On Solana the buyer is told a fee payer in any case."""
+        family = NETWORKS[network].family
+        listed = frozenset(one for one in self.signers if family_of(one) is family)
+        asset = self.assets.get(network)
+        told = frozenset({asset.fee_payer}) if isinstance(asset, SolanaAsset) else frozenset()
+        return Senders(listed | told, are_all=bool(listed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ _VERSION: Final = "2.0.0"
 _SIMULATION_FAILED: Final = -32002
 _SIGNATURE_FAILURE: Final = -32003
 _AIRDROP_MAX: Final = 10 * LAMPORTS_PER_SOL
-_SIGNATURES_MAX: Final = 1_000  # finalized ones only: a cluster has others too
+_SIGNATURES_MAX: Final = 1_000
 _SLOTS_IN_EPOCH: Final = 432_000
 
 
@@ -163,10 +163,17 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
 
     def get_signatures_for_address(address: str, config: Json = None) -> Json:
         wanted = config or {}
+        is_confirmed_enough = wanted.get("commitment") == "confirmed"
         found = [
-            {"signature": name, "slot": one.slot, "err": one.error, "memo": None, "confirmationStatus": "finalized"}
+            {
+                "signature": name,
+                "slot": one.slot,
+                "err": one.error,
+                "memo": None,
+                "confirmationStatus": _depth(chain, one),
+            }
             for name, one in reversed(chain.executed.items())
-            if address in one.accounts and chain.is_final(one.slot)
+            if address in one.accounts and (is_confirmed_enough or chain.is_final(one.slot))
         ]
         names = [one["signature"] for one in found]
         start = names.index(wanted["before"]) + 1 if "before" in wanted else 0
@@ -228,8 +235,12 @@ def _status(chain: EmbeddedSolanaChain, executed: Executed | None) -> Json:
         "confirmations": None if is_final else chain.slot - executed.slot + 1,
         "err": executed.error,
         "status": {"Ok": None} if executed.error is None else {"Err": executed.error},
-        "confirmationStatus": "finalized" if is_final else "confirmed",
+        "confirmationStatus": _depth(chain, executed),
     }
+
+
+def _depth(chain: EmbeddedSolanaChain, executed: Executed) -> str:
+    return "finalized" if chain.is_final(executed.slot) else "confirmed"
 
 
 def _transaction(executed: Executed) -> Json:

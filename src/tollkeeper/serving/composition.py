@@ -284,6 +284,7 @@ async def _open_gateway(
         limits=settings.request_limits,
         clients=ClientAddresses(settings.trusted_proxies),
         listening_port=settings.port,
+        proves_payments=settings.role is Role.GATEWAY,
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.

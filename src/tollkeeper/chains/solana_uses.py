@@ -1,0 +1,84 @@
+"""Which transaction carried a payment out on Solana, and what became of it (contract 4.3, 4.4; security A-15, F4).
+
+A payment is its message. Its transaction has the fee payer's signature for a name, which nobody but the fee payer knows
+before it is sent; who was not told finds it among the transactions of the payer. Bytes come with the signatures that
+prove them; how deep they lie is the node's word. What follows is decided by the asker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.solana_payments import asset_of, payments_in, signatures_of, transaction_bytes
+from tollkeeper.core.solana_message import MalformedTransaction, read_transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.chains.receipts import Sighting
+    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.core.reconciliation import ChainPayment
+    from tollkeeper.core.wire import PaymentKey
+
+_READ_AT_ONCE: Final = 50
+_MESSAGES_MAX: Final = 20_000
+_CONFIRMED: Final = {"commitment": "confirmed"}
+_WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_CONFIRMED}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A payment in a transaction, named by the token account that it is for, and how the transaction stands."""
+
+    payment: ChainPayment
+    sighting: Sighting
+
+
+class UseReader:
+    """Of one network."""
+
+    def __init__(self, chain: SolanaChain) -> None:
+        self._chain = chain
+        # What each transaction's message is never changes; a payer's are looked through again for each of his payments.
+        self._messages: OrderedDict[str, str] = OrderedDict()
+
+    async def read(self, signature: str) -> Use | None:
+        """The payment in this transaction and how it stands; None where there is none. Raises: RpcUnavailable."""
+        (answer,), (sighting,) = await asyncio.gather(self._read([signature]), self._chain.see([signature]))
+        if answer is None or sighting.verdict is Verdict.ABSENT:
+            return None
+        payments = payments_in(asset_of(self._chain), answer, {})
+        return Use(payments[0], sighting) if payments else None
+
+    async def find(self, key: PaymentKey, first_slot: int) -> str | None:
+        """The payment's transaction among those of its payer from this slot on; None where it is not there.
+
+        Raises: RpcUnavailable.
+        """
+        slots = range(first_slot, 2**63)
+        names = [one.signature async for one in signatures_of(self._chain, key.payer, slots, commitment="confirmed")]
+        unread = [name for name in names if name not in self._messages]
+        for start in range(0, len(unread), _READ_AT_ONCE):
+            some = unread[start : start + _READ_AT_ONCE]
+            for name, answer in zip(some, await self._read(some), strict=True):
+                self._messages[name] = _message_hash(answer)
+        found = next((name for name in names if self._messages[name] == key.nonce), None)
+        while len(self._messages) > _MESSAGES_MAX:
+            self._messages.popitem(last=False)
+        return found
+
+    async def _read(self, signatures: Sequence[str]) -> list[Answer]:
+        return await self._chain.rpc.ask([("getTransaction", [one, _WHOLE]) for one in signatures])
+
+
+def _message_hash(answer: Any) -> str:  # noqa: ANN401 - JSON
+    """Empty for a transaction that no payment can be. Raises: RpcUnavailable where the node does not show it."""
+    try:
+        return read_transaction(transaction_bytes(answer)).message.hash
+    except MalformedTransaction:
+        return ""

@@ -1,0 +1,52 @@
+"""What an EVM chain shows of a payment (contract 4.3, 4.4): receipt, Transfer and AuthorizationUsed, deep enough.
+
+It has failed only by proof: cancelled by its payer, or unused a minute after its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tollkeeper.chains.receipts import Expected, Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.settling import EXPIRY_MARGIN_SECONDS
+from tollkeeper.core.verification import Reason
+from tollkeeper.gateway.findings import NOTHING, Finding, Seen
+
+if TYPE_CHECKING:
+    from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.gateway.findings import Owed
+    from tollkeeper.gateway.hub_client import Senders
+
+
+class EvmFindings:
+    """Of one network."""
+
+    def __init__(self, chain: EvmChain) -> None:
+        self._chain = chain
+
+    async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
+        """What the chain shows of the payment now; `named` as in `ChainProofs.find`. Raises: RpcUnavailable."""
+        chain = self._chain
+        if chain.asset is None or chain.asset.address != owed.key.asset:
+            raise RpcUnavailable(chain.problem or "the node's asset is not the facilitator's")
+        standing = await chain.authorizations.standing(owed.key.payer, owed.key.nonce, (), depth_blocks=1)
+        end = owed.valid_before
+        is_over = end is not None and standing.block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS
+        if not standing.is_used:
+            return Finding(Seen.FAILED, reason=Reason.VALID_BEFORE) if is_over else NOTHING
+        use = await chain.authorizations.find_use(owed.key.payer, owed.key.nonce)
+        if use is None:  # used, and where is not to be seen: perhaps too long ago
+            return Finding(Seen.FOREIGN) if is_over else NOTHING
+        transaction = use.transaction_hash
+        expected = Expected(transaction, owed.key.asset, owed.key.payer, owed.pay_to, owed.value, owed.key.nonce)
+        (sighting,) = await chain.look([expected])
+        if not sighting.deep:
+            return NOTHING
+        if use.is_cancellation:
+            return Finding(Seen.FAILED, transaction, Reason.NONCE_USED)
+        if sighting.verdict is not Verdict.TRANSFERRED:
+            return Finding(Seen.FOREIGN, transaction)
+        sender = await chain.authorizations.sender_of(transaction)
+        is_theirs = senders.sent(sender, is_vouched=bool(named))
+        return Finding(Seen.PAID if is_theirs else Seen.FOREIGN, transaction)

@@ -1,0 +1,103 @@
+"""What a Solana chain shows of a payment (contract 4.3, 4.4; spec 2.3): the very message, executed, without an error.
+
+A message is executed once at most, whatever signatures it comes with, and it is the payment: amount, mint, both
+accounts and payer stand in it. So the transaction that a facilitator names counts only where its message is the
+payment's; one that it does not name is looked for among those of the payer. It has failed only by proof: executed with
+an error in a finalized slot, or in none of the finalized blocks in which its blockhash was recent.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
+from tollkeeper.chains.solana_uses import UseReader
+from tollkeeper.core.base58 import decode
+from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
+from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.verification import Reason
+from tollkeeper.gateway.findings import NOTHING, Finding, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana_uses import Use
+    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.gateway.findings import Owed
+    from tollkeeper.gateway.hub_client import Senders
+
+# Twice as many as a cluster has: what is looked for in too many slots is found all the same.
+_SLOTS_PER_SECOND_MAX: Final = 5
+# Before it was asked for, a payment can have been executed while its blockhash was recent; not every slot has a block.
+_SLOTS_BEFORE: Final = 2 * (BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
+_LIFETIMES_MAX: Final = 20_000
+
+
+class SolanaFindings:
+    """Of one network."""
+
+    def __init__(self, chain: SolanaChain, clock_ms: Callable[[], int]) -> None:
+        self._chain = chain
+        self._clock_ms = clock_ms
+        self._uses = UseReader(chain)
+        # Of payments that were not found yet. Where one is forgotten, by a start or among too many, it begins later.
+        self._lifetimes: OrderedDict[PaymentKey, Lifetime] = OrderedDict()
+
+    async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
+        """What the chain shows of the payment now; `named` as in `ChainProofs.find`. Raises: RpcUnavailable."""
+        asset = self._chain.asset
+        if asset is None or asset.address != owed.key.asset:
+            raise RpcUnavailable(self._chain.problem or "the node's asset is not the facilitator's")
+        use = await self._uses.read(named) if _is_signature(named) else None
+        if use is not None and use.payment.key == owed.key:
+            finding = self._judge(use, owed, named, senders)
+        else:
+            finding = await self._search(owed, named, senders)
+        if finding.seen is not Seen.NOTHING:
+            self._lifetimes.pop(owed.key, None)
+        return finding
+
+    async def _search(self, owed: Owed, named: str, senders: Senders) -> Finding:
+        lifetime = await self._lifetime(owed)
+        has_ended = await self._chain.has_ended(lifetime)  # before the search, which then sees all that there will be
+        signature = await self._uses.find(owed.key, lifetime.first_slot)
+        if signature is None:
+            return Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED) if has_ended else NOTHING
+        use = await self._uses.read(signature)
+        return NOTHING if use is None else self._judge(use, owed, named, senders)
+
+    def _judge(self, use: Use, owed: Owed, named: str, senders: Senders) -> Finding:
+        payment, sighting = use.payment, use.sighting
+        if not sighting.deep:
+            return NOTHING
+        if sighting.verdict is not Verdict.TRANSFERRED:
+            return Finding(Seen.FAILED, payment.transaction_hash, Reason.SVM_TRANSACTION_FAILED)
+        reached = {owed.pay_to, associated_token_account(owed.pay_to, owed.key.asset, self._chain.config.token_program)}
+        is_owed = payment.pay_to in reached and payment.value == owed.value
+        is_theirs = senders.sent(payment.sender, is_vouched=bool(named))
+        return Finding(Seen.PAID if is_owed and is_theirs else Seen.FOREIGN, payment.transaction_hash)
+
+    async def _lifetime(self, owed: Owed) -> Lifetime:
+        """Where the chain can hold the payment. Its blockhash was there when it was asked for, or never."""
+        found = self._lifetimes.get(owed.key)
+        if found is None:
+            slot, height = await self._chain.head()
+            age_seconds = max(0, self._clock_ms() - owed.asked_ms) // 1000 + 1
+            first_slot = max(0, slot - age_seconds * _SLOTS_PER_SECOND_MAX - _SLOTS_BEFORE)
+            found = Lifetime(first_slot, height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
+            self._lifetimes[owed.key] = found
+            while len(self._lifetimes) > _LIFETIMES_MAX:
+                self._lifetimes.popitem(last=False)
+        return found
+
+
+def _is_signature(text: str) -> bool:
+    try:
+        decode(text, size_bytes=SIGNATURE_SIZE_BYTES)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""Finding the transaction that carried a payment out, and reading it (contract 4.3, 4.4; A-15)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from solders.keypair import Keypair
+from solders.transaction import VersionedTransaction
+
+from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
+from tests.core.solana_payments import account_of
+from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana_uses import UseReader
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
+from tollkeeper.sandbox.rpc_server import JsonRpcApp
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, EmbeddedSolanaChain
+from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+from tollkeeper.sandbox.solana_rpc import solana_rpc_app
+
+DEVNET = NETWORKS["solana-devnet"]
+ASSET = SolanaAsset(DEVNET, DEVNET.usdc.address)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[SolanaNode]:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as running:
+        yield running
+
+
+@pytest.fixture
+async def chain(node: SolanaNode) -> AsyncIterator[SolanaChain]:
+    opened = SolanaChain(SolanaConfig(DEVNET, (node.url,)))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+class ShowsNothing(JsonRpcApp):
+    """A node whose index is ahead of its blocks."""
+
+    def __init__(self, chain: EmbeddedSolanaChain) -> None:
+        super().__init__({})
+        self._honest = solana_rpc_app(chain)
+
+    def call(self, method: str, params: object = ()) -> Any:
+        return None if method == "getTransaction" else self._honest.call(method, params)
+
+
+def executed(node: SolanaNode, draft: Any) -> str:
+    """Carries it out; its signature."""
+    unsigned = draft.transaction()
+    raw = bytes(unsigned)
+    ours = FEE_PAYER.sign_message(raw[1 + 64 * len(unsigned.signatures) :])
+    transaction = VersionedTransaction.populate(unsigned.message, [ours, *unsigned.signatures[1:]])
+    return node.chain.send(bytes(transaction), skips_preflight=True)
+
+
+async def test_a_payment_is_found_among_its_payers_transactions_and_no_other_is_taken_for_it(
+    node: SolanaNode, chain: SolanaChain
+) -> None:
+    drafts = [paying(node, 1_000) for _ in range(60)]
+    names = [executed(node, draft) for draft in drafts]
+    executed(node, paying(node, 1_000, buyer=SECOND_BUYER))
+    uses = UseReader(chain)
+    for position in (0, 31, 59):
+        key = payment_key(ASSET, read_transfer(drafts[position].payload()))
+        assert await uses.find(key, 0) == names[position]
+    never = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
+    assert await uses.find(never, 0) is None
+
+
+async def test_what_was_executed_before_the_first_slot_is_not_looked_at(node: SolanaNode, chain: SolanaChain) -> None:
+    draft = paying(node, 1_000)
+    key = payment_key(ASSET, read_transfer(draft.payload()))
+    name, slot = executed(node, draft), node.chain.slot
+    node.chain.next_slot(2)
+    uses = UseReader(chain)
+    assert await uses.find(key, slot) == name
+    assert await uses.find(key, slot + 1) is None
+
+
+async def test_a_payment_is_read_with_what_it_moved_and_how_deep_it_lies(node: SolanaNode, chain: SolanaChain) -> None:
+    draft = paying(node, 1_234)
+    name = executed(node, draft)
+    uses = UseReader(chain)
+    use = await uses.read(name)
+    assert use is not None
+    assert use.payment.key == payment_key(ASSET, read_transfer(draft.payload()))
+    assert (use.payment.value, use.payment.pay_to) == (1_234, str(account_of(WALLETS.owner.address)))
+    assert (use.payment.sender, use.payment.transaction_hash) == (str(FEE_PAYER.pubkey()), name)
+    assert (use.sighting.verdict, use.sighting.deep) == (Verdict.TRANSFERRED, True)
+
+
+async def test_what_failed_is_a_use_that_moved_nothing_and_deep_when_it_is_final(
+    node: SolanaNode, chain: SolanaChain
+) -> None:
+    name = executed(node, paying(node, BUYER_MICRO + 1))
+    uses = UseReader(chain)
+    use = await uses.read(name)
+    assert use is not None
+    assert (use.sighting.verdict, use.sighting.deep) == (Verdict.REVERTED, False)
+    node.chain.next_slot(FINAL_SLOTS)
+    use = await uses.read(name)
+    assert use is not None
+    assert use.sighting.deep
+
+
+async def test_no_transaction_and_one_that_is_no_payment_are_nothing(node: SolanaNode, chain: SolanaChain) -> None:
+    uses = UseReader(chain)
+    assert await uses.read(str(Keypair().sign_message(b"nothing"))) is None
+    limit, price, *_ = paying(node, 1).instructions
+    other = executed(node, drafted(node, limit, price, buyer=BUYER))
+    assert await uses.read(other) is None
+    key = payment_key(ASSET, read_transfer(paying(node, 1).payload()))
+    assert await uses.find(key, 0) is None
+
+
+async def test_nothing_is_said_where_the_node_lists_what_it_does_not_show(node: SolanaNode, chain: SolanaChain) -> None:
+    draft = paying(node, 1_000)
+    executed(node, draft)
+    shown = node.rpc
+    node.rpc = ShowsNothing(node.chain)
+    uses = UseReader(chain)
+    key = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
+    with pytest.raises(RpcUnavailable):
+        await uses.find(key, 0)
+    node.rpc = shown
+    assert await uses.find(key, 0) is None
