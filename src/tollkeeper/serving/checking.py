@@ -95,6 +95,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("batch_queue_depth", str(settings.batching.queue_depth)),
             ("batch_items_max", str(settings.batching.items_max)),
             ("signer_key", ", ".join(signers) or _NOT_SET),
+            ("share_database", str(settings.is_database_shared).lower()),
             *_on_solana(settings),
         ]
     return [

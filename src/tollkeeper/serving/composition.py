@@ -42,6 +42,7 @@ from tollkeeper.serving.nodes import evm_config, evm_nodes, networks_of, solana_
 from tollkeeper.serving.orders import orders_of
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
+from tollkeeper.serving.sharing import sharing_of
 from tollkeeper.serving.tracing import Spans, TracedHub
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
 from tollkeeper.settings import Role, Settings
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from tollkeeper.serving.orders import Spread
     from tollkeeper.settings import FileSettings
     from tollkeeper.storage.database import Database
+    from tollkeeper.storage.file_lock import Sharing
     from tollkeeper.storage.files import FileStore
     from tollkeeper.storage.sqlite import SqliteDatabase
 
@@ -75,7 +77,7 @@ _NODES_WAIT_SECONDS: Final = 2.0
 async def compose(settings: Settings) -> AsyncIterator[Application]:
     """The running application of these settings, until the block ends. Raises: StorageError."""
     async with AsyncExitStack() as parts:
-        database = open_own_database(settings)
+        database = open_own_database(settings, sharing_of(settings))
         parts.push_async_callback(database.close)
         measured = Measured(spans=_spans(parts, settings))
         await parts.enter_async_context(serving_metrics(settings.metrics_address, measured.text))
@@ -91,7 +93,10 @@ async def compose(settings: Settings) -> AsyncIterator[Application]:
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
-        measured.hub = await _open_hub(parts, settings, database, auth, settings.signer_keys, public_url)
+        life = HUB_LIFE_SECONDS if settings.is_database_shared else None
+        measured.hub = await _open_hub(
+            parts, settings, database, auth, settings.signer_keys, public_url, shared_life_seconds=life
+        )
         hub = _traced(create_hub_app(measured.hub, manages_hub=False), measured.spans)
         if settings.role is Role.HUB:
             yield _fronted(hub, settings, measured)
@@ -178,10 +183,10 @@ def _fronted(app: Application, settings: Settings, measured: Measured) -> Applic
     return AccessLog(guard, calls, measured.counts, measured.spans)
 
 
-def open_own_database(settings: Settings) -> SqliteDatabase:
+def open_own_database(settings: Settings, sharing: Sharing | None = None) -> SqliteDatabase:
     """The database of these settings, its directory made where it is not there. Blocks. Raises: StorageError."""
     make_directory(settings)
-    return open_database(settings.database_url)
+    return open_database(settings.database_url, sharing=sharing)
 
 
 def make_directory(settings: Settings) -> None:

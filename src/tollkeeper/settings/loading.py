@@ -129,6 +129,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
         workers=_workers(sources),
+        is_database_shared=_is_database_shared(sources, role),
         transfer_fee_micro=_transfer_fee(sources),
         metrics_address=_metrics_address(sources),
         request_limits=_request_limits(sources),
@@ -161,6 +162,18 @@ def _request_limits(sources: Sources) -> RequestLimits:
 
 def _workers(sources: Sources) -> int:
     return sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1)
+
+
+def _is_database_shared(sources: Sources, role: Role) -> bool:
+    """Hubs alone can: a gateway's ledger is one process's."""
+    is_shared = sources.take("share_database", text_of.parse_boolean, default=False)
+    if is_shared and role is not Role.HUB:
+        sources.report("share_database", "only hubs share a database", "leave it out, or give it to `tollkeeper hub`")
+    if is_shared and _workers(sources) > 1:
+        sources.report(
+            "share_database", "a program with workers shares no database", "start more hubs, or leave it out"
+        )
+    return is_shared and role is Role.HUB
 
 
 def _exposure(sources: Sources) -> ExposureCaps:

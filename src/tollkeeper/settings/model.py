@@ -143,6 +143,7 @@ class Settings:
     log_format: LogFormat
     shutdown_timeout_seconds: int
     workers: int = 1
+    is_database_shared: bool = False  # by hubs that are started separately
     transfer_fee_micro: int | None = None
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics

@@ -43,7 +43,7 @@ _Short: TypeAlias = "tuple[Unit[Any], Callable[[Outcome], None]]"
 logger = logging.getLogger(__name__)
 
 _BUSY_TIMEOUT_SECONDS: Final = 5.0
-_BUSY_PAUSE_SECONDS: Final = 0.005
+_BUSY_PAUSE_SECONDS: Final = 0.001
 _CACHED_STATEMENTS: Final = 512
 # The log is folded into the file by the thread, so that no loop waits for it, once it may have so many pages: about six
 # in every commit and one for every row.

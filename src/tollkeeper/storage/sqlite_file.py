@@ -1,13 +1,13 @@
 """Opening an SQLite file: lock it, look at it without touching it, migrate it; or refuse and say why.
 
 The order is the point: a file that another process writes, that is no database, that is damaged, that another program
-or a newer version made, is refused before anything could change in it. The lock is a file beside the database, because
-closing the database file itself would drop SQLite's own locks.
+or a newer version made, is refused before anything could change in it. Whoever has the file open by itself, without
+SQLite, must not close it while the database is open: that would drop SQLite's own locks, which programs that share the
+file rest on.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.file_lock import FileLock
 from tollkeeper.storage.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
 from tollkeeper.storage.sqlite import SqliteDatabase, connect_reader, connect_writer
 
@@ -22,30 +23,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from tollkeeper.storage.file_lock import Sharing
+
 _HEADER: Final = b"SQLite format 3\x00"
 # quick_check reads the whole file; above this size only header and schema are read, so that a start stays quick.
 _CHECKED_SIZE_BYTES: Final = 256 * 1024 * 1024
 
 
-def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> SqliteDatabase:
+def open_sqlite(
+    path: Path, known: Sequence[Migration], *, migrate: bool, sharing: Sharing | None = None
+) -> SqliteDatabase:
     """Open the database at `path`, creating it with mode 0600, and bring its schema up to `known`.
 
-    With `migrate` false a schema that is not up to date is refused. Raises: StorageError, the file untouched.
+    With `migrate` false a schema that is not up to date is refused, and where others that share it have it open.
+    Raises: StorageError, the file untouched.
     """
     path = path.absolute().parent.resolve() / path.name
-    lock = _take_lock(path)
+    lock = FileLock(path, sharing)
     try:
-        writer = _open_writer(path, _allowed(path, known, migrate=migrate))
+        writer = _open_writer(path, _allowed(path, known, migrate=migrate and lock.is_alone))
         try:
-            return SqliteDatabase(writer, connect_reader(path), connect_reader(path), connect_reader(path), lock)
+            if sharing is not None and lock.is_alone:
+                writer.execute(sharing.when_alone.sql, sharing.when_alone.params)
+            lock.share()
+            reader, looker, folder = (connect_reader(path) for _ in range(3))
+            return SqliteDatabase(writer, reader, looker, folder, lock.descriptor)
         except BaseException:
             writer.close()
             raise
     except sqlite3.Error as error:
-        os.close(lock)
+        lock.close()
         raise StorageError(f"{path}: {error}") from error
     except BaseException:
-        os.close(lock)
+        lock.close()
         raise
 
 
@@ -54,7 +64,7 @@ def _allowed(path: Path, known: Sequence[Migration], *, migrate: bool) -> tuple[
     missing = missing_migrations(known, applied_migrations(path))
     if missing and not migrate:
         names = ", ".join(f"{migration.version:04}_{migration.name}" for migration in missing)
-        raise StorageError(f"{path}: the schema lacks {names}: run `tollkeeper db migrate`")
+        raise StorageError(f"{path}: the schema lacks {names}: run `tollkeeper db migrate`, nothing else running")
     return missing
 
 
@@ -100,28 +110,6 @@ def _has_content(path: Path) -> bool:
     if header and header != _HEADER:
         raise StorageError(f"{path} is not an SQLite database")
     return bool(header)
-
-
-def _take_lock(path: Path) -> int:
-    """The descriptor that holds the lock until it is closed. Raises: StorageError."""
-    lock_path = path.with_name(path.name + ".lock")
-    try:
-        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StorageError(f"{path.parent} cannot be written: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-    except OSError as error:
-        holder = os.pread(lock, 20, 0).decode("ascii", "replace")
-        os.close(lock)
-        if isinstance(error, BlockingIOError):
-            msg = f"{path} is in use by process {holder}: one process writes a database"
-        else:
-            msg = f"{lock_path} cannot be locked: {error.strerror}"
-        raise StorageError(msg) from error
-    return lock
 
 
 def _open_writer(path: Path, missing: Sequence[Migration]) -> sqlite3.Connection:
