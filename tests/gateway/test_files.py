@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import re
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -89,7 +90,7 @@ class Shop:
 
     async def objects(self) -> list[str]:
         """Everything in the store."""
-        return sorted([found.name async for found in self.store.listed()])
+        return sorted([found.file_id async for found in self.store.listed()])
 
 
 def form_of(content: bytes | None, name: str | None = "report.pdf", **fields: str) -> aiohttp.FormData:
@@ -274,7 +275,7 @@ async def swept(database_path: Path, store: FileStore, later_ms: int) -> list[st
         ).sweep()
     finally:
         await database.close()
-    return sorted([found.name async for found in store.listed()])
+    return sorted([found.file_id async for found in store.listed()])
 
 
 async def test_the_sweep_deletes_what_nobody_sells_when_it_is_old_and_what_is_sold_never(
@@ -372,15 +373,31 @@ async def test_a_url_paygate_takes_no_file_and_json_makes_no_file_paygate(local_
     assert await shop.objects() == []
 
 
-@pytest.mark.parametrize("sent_bytes", [0, 200, 100_000, 1_500_000])
-async def test_an_upload_that_is_cut_is_never_sold_and_leaves_nothing(local_shop: Shop, sent_bytes: int) -> None:
+def uploads_known(database: Path) -> list[tuple[str, int]]:
+    """Which uploads the database knows of, and which of them were cut."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return connection.execute("SELECT file_id, is_cut FROM uploads").fetchall()
+
+
+async def test_a_create_that_is_sent_again_keeps_the_first_content_alone(shop: Shop, tmp_path: Path) -> None:
+    first, again = [await shop.send("POST", PAYGATES, form_of(CONTENT), Idempotency_Key="one") for _ in range(2)]
+    assert (again[0], again[1]["id"]) == (201, first[1]["id"])
+    assert len(await shop.objects()) == 1
+    assert uploads_known(tmp_path / "gate.db") == []
+    assert (await shop.get(await shop.link(first[1])))[1] == CONTENT
+
+
+@pytest.mark.parametrize("sent_bytes", [0, 200, 100_000, 20_000_000])
+async def test_an_upload_that_is_cut_is_never_sold_and_leaves_nothing(
+    shop: Shop, sent_bytes: int, tmp_path: Path
+) -> None:
     """At a random byte of head, field or file the connection is reset."""
-    parts = urlsplit(local_shop.url)
+    parts = urlsplit(shop.url)
     head = b'--b\r\nContent-Disposition: form-data; name="price"\r\n\r\n1\r\n--b\r\n'
     head += b'Content-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
-    body = head + bytes(3_000_000)
+    body = head + bytes(30_000_000)
     request = (
-        f"POST {PAYGATES} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: {local_shop.bearer['Authorization']}\r\n"
+        f"POST {PAYGATES} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: {shop.bearer['Authorization']}\r\n"
         f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode()
     _, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -389,9 +406,9 @@ async def test_an_upload_that_is_cut_is_never_sold_and_leaves_nothing(local_shop
     await asyncio.sleep(0.2)
     writer.transport.abort()
     async with asyncio.timeout(10):
-        while await local_shop.objects():  # noqa: ASYNC110 - of another party's doing
+        while await shop.objects() or uploads_known(tmp_path / "gate.db"):  # noqa: ASYNC110 - of another party's doing
             await asyncio.sleep(0.05)
-    listed = await local_shop.owner.ask("GET", local_shop.url + PAYGATES, headers=local_shop.bearer)
+    listed = await shop.owner.ask("GET", shop.url + PAYGATES, headers=shop.bearer)
     assert listed.json()["data"] == []
 
 

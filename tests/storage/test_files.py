@@ -9,12 +9,15 @@ import resource
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
+from obstore.store import S3Store
 
 from tests.storage.s3_server import s3_server
 from tollkeeper.storage.files import FileMissingError, FileStore, FileStoreError, FileStoreFullError, LocalFiles
-from tollkeeper.storage.files_s3 import S3Files
+from tollkeeper.storage.files_s3 import PART_SIZE_BYTES, S3Files
 
 MIB = 1024 * 1024
 
@@ -32,8 +35,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, s3_url: str) -> FileSt
     return s3_store(s3_url, prefix=os.urandom(4).hex())
 
 
+def access_to(url: str) -> dict[str, Any]:
+    return {"endpoint": url, "access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
+
+
 def s3_store(url: str, prefix: str = "", bucket: str = "files") -> S3Files:
-    return S3Files(bucket, prefix, endpoint=url, access_key_id="test", secret_access_key="test", region="us-east-1")
+    return S3Files(bucket, prefix, **access_to(url))
 
 
 def new_id() -> str:
@@ -54,7 +61,7 @@ async def joined(parts: AsyncIterator[bytes]) -> bytes:
 
 
 async def names(store: FileStore) -> list[str]:
-    return sorted([found.name async for found in store.listed()])
+    return sorted([found.file_id async for found in store.listed()])
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, MIB, 17 * MIB + 5])
@@ -106,6 +113,39 @@ async def test_deleting_twice_is_deleting_once(store: FileStore) -> None:
 
 async def test_a_store_that_works_passes_its_check_and_keeps_nothing_of_it(store: FileStore) -> None:
     await store.check()
+    assert await names(store) == []
+
+
+async def test_a_content_in_a_bucket_is_objects_that_were_each_put_whole_and_others_stay(s3_url: str) -> None:
+    prefix, file_id = os.urandom(4).hex(), new_id()
+    store, bucket = s3_store(s3_url, prefix), S3Store("files", client_options={"allow_http": True}, **access_to(s3_url))
+    obstore.put(bucket, f"{prefix}/report.pdf", b"x")
+    await written(store, bytes(2 * PART_SIZE_BYTES + 1), file_id)
+    sizes = [PART_SIZE_BYTES, PART_SIZE_BYTES, 1]
+    assert await store.parts(file_id) == {f"{file_id}/{number:08}": size for number, size in enumerate(sizes)}
+    assert await names(store) == [file_id]
+    await store.delete(file_id)
+    assert await store.parts(file_id) == {}
+    assert [found["path"] for found in obstore.list(bucket, prefix).collect()] == [f"{prefix}/report.pdf"]
+
+
+async def test_a_content_in_a_bucket_that_lost_a_part_is_an_error_never_a_short_read(s3_url: str) -> None:
+    store, file_id = s3_store(s3_url, os.urandom(4).hex()), new_id()
+    await written(store, bytes(PART_SIZE_BYTES + 9), file_id)
+    await store.put(file_id, 1, bytes(4))
+    with pytest.raises(FileStoreError):
+        await joined(store.read(file_id, 0, PART_SIZE_BYTES + 9))
+
+
+async def test_an_upload_whose_parts_were_deleted_meanwhile_is_refused(s3_url: str) -> None:
+    store, file_id = s3_store(s3_url, os.urandom(4).hex()), new_id()
+    upload = await store.begin(file_id, None)
+    for _ in range(17):
+        await upload.write(bytes(MIB))
+    await store.delete(file_id)
+    with pytest.raises(FileStoreError, match="gone"):
+        await upload.finish()
+    await upload.abort()
     assert await names(store) == []
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -116,6 +116,41 @@ async def test_a_dead_worker_is_replaced_and_only_its_own_calls_are_interrupted(
         await shop.until(lambda: len(shop.program.children()) == 4)
         async with lines_to_all(shop.program.url + "/readyz", 2):
             pass  # both answer again
+
+
+async def test_of_a_dead_worker_the_uploads_are_cut_and_no_others(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    form = b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+    fields = form % (b"price", b"", b"1") + form % (b"resourceType", b"", b"file")
+    release = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield fields + form % (b"file", b'; filename="x"', bytes(300_000))
+        await release.wait()
+        yield b"--b--\r\n"
+
+    async with scene(tmp_path / "home", embedded_chain) as shop, aiohttp.ClientSession() as http:
+        headers = {
+            "Authorization": f"Bearer {await shop.buyer.login(shop.program.url)}",
+            "Content-Type": "multipart/form-data; boundary=b",
+        }
+
+        async def upload() -> int:
+            url = shop.program.url + "/api/v1/paygates"
+            async with http.post(url, data=body(), headers={**headers, "Connection": "close"}) as answer:
+                return answer.status
+
+        sent = [asyncio.create_task(upload()) for _ in range(12)]
+        await shop.until(lambda: shop.site.rows("SELECT count(*) FROM uploads") == [(len(sent),)])
+        shop.program.kill("worker 2")
+        await shop.until(lambda: bool(shop.site.rows("SELECT 1 FROM uploads WHERE is_cut = 1")))
+        release.set()
+        answers = await asyncio.gather(*sent, return_exceptions=True)
+        lost = [answer for answer in answers if isinstance(answer, aiohttp.ClientError)]
+        assert {answer for answer in answers if answer not in lost} == {201}
+        assert shop.site.rows("SELECT count(*), min(is_cut) FROM uploads") == [(len(lost), 1)]
+        assert shop.site.rows("SELECT count(*) FROM files") == [(len(sent) - len(lost),)]
 
 
 async def test_a_dead_ledger_refuses_or_serves_and_is_replaced(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:

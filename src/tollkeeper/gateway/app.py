@@ -47,6 +47,7 @@ from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
 from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.uploads import Uploads
+from tollkeeper.storage.file_rows import cut_uploads_of_the_dead
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Exposure, Purchases
 from tollkeeper.storage.statistics import Statistics
@@ -161,7 +162,7 @@ class Gateway:
         )
         self.buying = self._buying()
         self.proofs = Proofs(self.assets)
-        self.uploads = Uploads(store, lambda: random_bytes(16).hex())
+        self.uploads = Uploads(database, store, lambda: random_bytes(16).hex())
         self.files = _files(config, database, store)
         self.access = Access(
             gates=self.gates,
@@ -273,14 +274,15 @@ class Gateway:
         return self._supported.assets
 
     async def start(self) -> None:
-        """Marks calls that a dead process left open, learns the facilitator's networks, starts the background work.
+        """Closes calls and uploads that a dead process left open, learns the networks, starts the background work.
 
-        Of several workers none may mark: who started them knows which calls are a dead one's.
+        Of several workers none may close them: who started them knows what is a dead one's.
         """
         if self._worker.announce is None:
             interrupted = await self.purchases.interrupt_calls(clock_ms())
             if interrupted:
                 _LOG.warning("calls_interrupted", count=interrupted)
+            await self._database.run(cut_uploads_of_the_dead())
         opening = asyncio.create_task(self.proofs_on_chain.keep_open())
         with suppress(TimeoutError):
             async with asyncio.timeout(NODES_WAIT_SECONDS):

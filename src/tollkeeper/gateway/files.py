@@ -16,7 +16,14 @@ import structlog
 from tollkeeper.core.downloads import DEFAULT_TYPE, Link, asked_part, bought_body, disposition, read_link
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import FILE_KEPT_SECONDS
-from tollkeeper.storage.file_rows import files_to_delete, find_file, forget_file
+from tollkeeper.storage.file_rows import (
+    cut_uploads,
+    files_to_delete,
+    find_file,
+    forget_file,
+    forget_upload,
+    is_orphan,
+)
 from tollkeeper.storage.files import FileMissingError, FileStoreError
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.gateway.files")
 SWEEP_SECONDS: Final = 3600.0
-# What is younger and has no row may be an upload whose row is being written.
+# What no row names may be named by a newer database than this one, which an operator restored for a look.
 ORPHAN_SECONDS: Final = 24 * 3600
 _ALLOWED: Final = "GET, HEAD, OPTIONS"
 # The content is whatever a stranger uploaded: it must never run as a page of ours, whatever it says it is.
@@ -134,7 +141,15 @@ class Files:
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
-        """Deletes contents that were replaced long enough ago, and what no row names. Raises: FileStoreError."""
+        """Deletes uploads that were cut, contents that were replaced long enough ago, and what no row names.
+
+        Raises: FileStoreError, StorageError.
+        """
+        while cut := await cut_uploads(self.database):
+            for file_id in cut:
+                await self.store.delete(file_id)
+                await self.database.run(forget_upload(file_id))
+                _LOG.info("cut_upload_deleted", file_id=file_id)
         now_ms = self.clock_ms()
         before_ms = now_ms - FILE_KEPT_SECONDS * 1000
         while replaced := await files_to_delete(self.database, before_ms):
@@ -143,9 +158,9 @@ class Files:
                 await self.database.run(forget_file(file_id, before_ms))
         async for found in self.store.listed():
             is_old = found.changed_ms < now_ms - ORPHAN_SECONDS * 1000
-            if is_old and await find_file(self.database, found.name) is None:
-                await self.store.delete(found.name)
-                _LOG.info("orphan_deleted", name=found.name)
+            if is_old and await is_orphan(self.database, found.file_id):
+                await self.store.delete(found.file_id)
+                _LOG.info("orphan_deleted", file_id=found.file_id)
 
 
 def _head_of(file: StoredFile, part: Part) -> list[tuple[bytes, bytes]]:

@@ -1,29 +1,34 @@
 """A file PayGate's form: its fields are read, its file goes straight to the store (contract 4.8).
 
 Specification 2.1 rule 5. The file is never held in memory and has no limit but the space that must stay free. Who
-sends it was asked before the first byte is read. What becomes of an upload whose form is refused is the caller's to
-say: `discard`.
+sends it was asked before the first byte is read. That a content is being written is in the database before its first
+byte is in the store, so that what a crash leaves of it is found. Whether it was sold is the caller's to find out:
+`kept_if_sold`.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
+from tollkeeper.api import PROCESS_MARK, clock_ms
 from tollkeeper.core.downloads import StoredFile, clean_name, clean_type
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.limits import JSON_BODY_SIZE_BYTES
 from tollkeeper.core.paygate_form import form_fields
+from tollkeeper.storage import StorageError
+from tollkeeper.storage.file_rows import begin_upload, cut_upload, forget_upload
 from tollkeeper.storage.files import CHUNK_SIZE_BYTES, FileStoreError, FileStoreFullError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+    from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore, Upload
 
 _LOG = structlog.get_logger("tollkeeper.gateway.uploads")
@@ -49,6 +54,7 @@ class _Reading:
     part: MultipartSegment | None = None
     text: bytearray = field(default_factory=bytearray)
     texts_bytes: int = 0
+    upload_id: str = ""
     upload: Upload | None = None
     waiting: list[bytes] = field(default_factory=list)
     waiting_bytes: int = 0
@@ -64,6 +70,7 @@ def is_form(headers: Mapping[str, str]) -> bool:
 class Uploads:
     """Takes uploads into one store. `new_id` makes 32 random hex digits."""
 
+    database: Database
     store: FileStore
     new_id: Callable[[], str]
 
@@ -122,7 +129,9 @@ class Uploads:
             return
         if reading.file is not None:
             raise invalid("file", "file came twice")
-        reading.upload = await _stored(self.store.begin(self.new_id(), expected_bytes))
+        reading.upload_id = self.new_id()
+        await self.database.run(begin_upload(reading.upload_id, PROCESS_MARK, clock_ms()))
+        reading.upload = await _stored(self.store.begin(reading.upload_id, expected_bytes))
 
     async def _file_data(self, reading: _Reading, upload: Upload, data: bytes) -> None:
         reading.waiting.append(data)
@@ -146,28 +155,34 @@ class Uploads:
         reading.file = StoredFile(written.file_id, name, written.size_bytes, kind, written.sha256)
 
     async def _give_up(self, reading: _Reading) -> None:
-        if reading.upload is not None:
-            await reading.upload.abort()
-        await self.discard(reading.file)
+        if reading.upload_id:
+            await self._discard(reading.upload_id, reading.upload)
 
     @asynccontextmanager
     async def kept_if_sold(self, file: StoredFile | None) -> AsyncIterator[None]:
-        """Discards the file where the block refuses. After any other failure nobody knows whether it is sold."""
+        """Discards the file where the block refuses, and where it sells nothing: the create was carried out before."""
         try:
             yield
-        except ApiError as error:
-            if error.code is not Code.UNAVAILABLE:
-                await self.discard(file)
-            raise
+        finally:
+            if file is not None:
+                await self._discard(file.id)
 
-    async def discard(self, file: StoredFile | None) -> None:
-        """Deletes the object of a form that was refused. What cannot be deleted now is swept later."""
-        if file is None:
-            return
-        try:
-            await self.store.delete(file.id)
-        except FileStoreError as error:
-            _LOG.warning("upload_not_discarded", file_id=file.id, reason=str(error))
+    async def _discard(self, file_id: str, upload: Upload | None = None) -> None:
+        """Deletes a content that was not sold. What cannot be deleted now is swept later: nobody can sell it."""
+        with _swept_later(file_id):
+            if await self.database.run(cut_upload(file_id)):
+                if upload is not None:
+                    await upload.abort()
+                await self.store.delete(file_id)
+                await self.database.run(forget_upload(file_id))
+
+
+@contextmanager
+def _swept_later(file_id: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileStoreError, StorageError) as error:
+        _LOG.warning("upload_not_discarded", file_id=file_id, reason=str(error))
 
 
 def _text_data(reading: _Reading, data: bytes | bytearray) -> None:

@@ -2,8 +2,8 @@
 
 The parent serves nothing. It owns the listening sockets, so that nothing is refused while a process is started anew,
 starts the ledger's process, then the hub's (which alone knows the signer's key), then the workers; passes on which
-gates changed; marks the calls that a dead worker left open; checks the books; and stops them in the reverse order. The
-workers of a hub alone are `hubs`'.
+gates changed; marks the calls and cuts the uploads that a dead worker left open; checks the books; and stops them in
+the reverse order. The workers of a hub alone are `hubs`'.
 Where the parent dies, all of them end.
 """
 
@@ -32,6 +32,7 @@ from tollkeeper.serving.ledger_keeper import LedgerKeeper
 from tollkeeper.serving.worker_messages import Announced, Changed, NewRing, Post
 from tollkeeper.settings import Role
 from tollkeeper.storage import StorageError
+from tollkeeper.storage.file_rows import cut_uploads_of_the_dead
 from tollkeeper.storage.purchases import Purchases
 from tollkeeper.storage.remote import RemoteDatabase
 from tollkeeper.storage.sealing import Sealing
@@ -107,6 +108,7 @@ class Family:
         self._settings = settings
         self._ledger_path = str(ledger_path)
         assert settings.encryption_keys is not None  # noqa: S101 - a gateway has them
+        self._database = database
         self._purchases = Purchases(database, Sealing(settings.encryption_keys, os.urandom))
         self._hub: Child | None = None
         self._workers: list[Child] = []
@@ -131,6 +133,7 @@ class Family:
         interrupted = await self._purchases.interrupt_calls(clock_ms())
         if interrupted:
             _LOG.warning("calls_interrupted", count=interrupted)
+        await self._database.run(cut_uploads_of_the_dead())
         public = replace(self._settings, signer_keys=())
         hub_url = None
         if self._settings.role is Role.SERVE:
@@ -184,6 +187,7 @@ class Family:
             try:
                 # A worker without a mark is being started: its calls come once it has said its mark, and are younger.
                 count = await self._purchases.interrupt_calls(clock_ms(), " ".join(living) or " ")
+                await self._database.run(cut_uploads_of_the_dead(" ".join(living) or " "))
             except StorageError:
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue

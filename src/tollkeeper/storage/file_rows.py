@@ -1,6 +1,8 @@
-"""Which object of the store of files a PayGate sells, and which no more (contract 3.3, 4.8).
+"""Which object of the store of files a PayGate sells, which no more, which is being written (contract 3.3, 4.8).
 
-A content that was replaced, or whose gate was deleted, keeps its row and object until every link to it is over.
+A content that was replaced, or whose gate was deleted, keeps its row and object until every link to it is over. One
+that is being written has a row too, which says whose it is: it ends as sold, in the commit that names its gate, or as
+cut, and what is cut is never sold and may be deleted.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tollkeeper.core.downloads import StoredFile
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -18,7 +21,10 @@ _AT_ONCE = 100
 
 
 def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Unit[None]:
-    """Makes this the content that the gate sells from now on."""
+    """Makes this the content that the gate sells from now on. Raises: UNAVAILABLE where its upload was cut."""
+    sold = yield _Q.sell_upload(file_id=file.id)
+    if not sold:
+        raise ApiError(Code.UNAVAILABLE, "the upload was given up: send the file again")
     yield _Q.replace_files(gate_id=gate_id, now_ms=now_ms)
     yield _Q.insert_file(
         id=file.id,
@@ -66,3 +72,34 @@ async def files_to_delete(database: Database, before_ms: int) -> list[str]:
 def forget_file(file_id: str, before_ms: int) -> Unit[None]:
     """Deletes the row of a content whose object is gone."""
     yield _Q.delete_file(id=file_id, before_ms=before_ms)
+
+
+def begin_upload(file_id: str, mark: str, now_ms: int) -> Unit[None]:
+    """The process with this mark is writing a content."""
+    yield _Q.begin_upload(file_id=file_id, mark=mark, now_ms=now_ms)
+
+
+def cut_upload(file_id: str) -> Unit[bool]:
+    """Nobody may sell the content any more; False, and nothing is cut, where it was sold."""
+    rows = yield _Q.cut_upload(file_id=file_id)
+    return bool(rows)
+
+
+def cut_uploads_of_the_dead(living: str = "") -> Unit[None]:
+    """Nobody may sell what dead processes were writing. `living`: marks as of `Purchases.interrupt_calls`."""
+    yield _Q.cut_uploads_of_the_dead(living=living)
+
+
+async def cut_uploads(database: Database) -> list[str]:
+    """Ids of contents whose upload was cut, some at a time."""
+    return [row["file_id"] for row in await database.read(_Q.cut_uploads(limit=_AT_ONCE))]
+
+
+def forget_upload(file_id: str) -> Unit[None]:
+    """The object of an upload that was cut is deleted."""
+    yield _Q.forget_upload(file_id=file_id)
+
+
+async def is_orphan(database: Database, file_id: str) -> bool:
+    """Whether no row names the object, not even one of an upload."""
+    return bool(await database.read(_Q.orphan(id=file_id)))

@@ -1,8 +1,8 @@
 """Where the contents of file PayGates lie: what every store does, and the one in a local directory (contract 4.8).
 
-An object is written under its final id only when it is whole and on the disk; it is sold only when a row in the
-database names it. So whatever a crash or a cut upload leaves is either unfinished or an orphan, and `list_orphans`'
-caller may delete it after a while. Contents are never held in memory; what blocks runs in a thread.
+An object is there under its id only when it is whole and on the disk; it is sold only when a row in the database names
+it. So whatever a crash or a cut upload leaves is unfinished or an orphan, and `listed` shows both. Contents are never
+held in memory; what blocks runs in a thread.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An object, or something unfinished, with when it was last written to."""
+    """An object, whole or unfinished, with when it was last written to."""
 
-    name: str
+    file_id: str
     changed_ms: int
 
 
@@ -63,7 +63,7 @@ class Upload(Protocol):
         """Makes the object whole and durable. Raises: FileStoreError."""
 
     async def abort(self) -> None:
-        """Gives it up; may be called at any time, also after a failure."""
+        """Gives it up; may be called at any time, also after a failure. Raises: FileStoreError: some of it stays."""
 
 
 class FileStore(Protocol):
@@ -78,8 +78,8 @@ class FileStore(Protocol):
     def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
         """The bytes from `start` up to and without `end`. Raises: FileMissingError, FileStoreError."""
 
-    async def delete(self, name: str) -> None:
-        """Deletes what `listed` named, or an object by its id; nothing where it is gone. Raises: FileStoreError."""
+    async def delete(self, file_id: str) -> None:
+        """Deletes an object, whole or unfinished; nothing where it is gone. Raises: FileStoreError."""
 
     def listed(self) -> AsyncIterator[Listed]:
         """Everything in the store. Raises: FileStoreError."""
@@ -132,11 +132,14 @@ class LocalFiles:
                 place += len(data)
                 yield data
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, file_id: str) -> None:
         """See `FileStore`."""
-        directory = self._incoming if name.startswith("incoming/") else self._objects
+        await asyncio.to_thread(self._delete, file_id)
+
+    def _delete(self, file_id: str) -> None:
         try:
-            await asyncio.to_thread((directory / name.rpartition("/")[2]).unlink, missing_ok=True)
+            for directory in (self._incoming, self._objects):
+                (directory / file_id).unlink(missing_ok=True)
         except OSError as error:
             raise _failure(error) from error
 
@@ -147,10 +150,10 @@ class LocalFiles:
 
     def _list(self) -> list[Listed]:
         found = []
-        for prefix, directory in (("incoming/", self._incoming), ("", self._objects)):
+        for directory in (self._incoming, self._objects):
             for entry in directory.iterdir() if directory.is_dir() else ():
                 try:
-                    found.append(Listed(prefix + entry.name, entry.stat().st_mtime_ns // 1_000_000))
+                    found.append(Listed(entry.name, entry.stat().st_mtime_ns // 1_000_000))
                 except FileNotFoundError:
                     continue  # deleted or finished meanwhile
         return found
@@ -210,8 +213,11 @@ class _LocalUpload:
         await asyncio.to_thread(self._abort)
 
     def _abort(self) -> None:
-        self._file.close()
-        self._part.unlink(missing_ok=True)
+        try:
+            self._file.close()
+            self._part.unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure(error) from error
 
 
 def _failure(error: OSError) -> FileStoreError:

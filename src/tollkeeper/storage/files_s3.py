@@ -1,15 +1,18 @@
 """Contents of file PayGates in a store that speaks S3's protocol, through obstore (contract 4.8).
 
 Where it is and by which credentials comes from the environment, under the names that all S3 clients read
-(`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, ...). An object is there only when its
-last part was taken; parts of an upload that was given up are the bucket's lifecycle rule's to delete.
+(`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, ...). A content is a row of objects,
+`<id>/00000000` and so on, each of PART_SIZE_BYTES but the last, each put in one request that leaves a whole object or
+none. There is no multipart upload: what a crash leaves of one is shown by no listing that all such stores have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import obstore
@@ -21,108 +24,154 @@ from tollkeeper.storage.files import CHUNK_SIZE_BYTES, FileMissingError, FileSto
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from obstore import AsyncWritableFile
-
     from tollkeeper.storage.files import Upload
 
-_PARTS_MAX: Final = 9_000  # S3 takes 10,000
-_PART_SIZE_BYTES: Final = 8 * 1024 * 1024
-_PART_SIZE_OF_UNKNOWN_BYTES: Final = 32 * 1024 * 1024
-_PARTS_AT_ONCE: Final = 1
+# What lies in buckets was cut by it, so it can never change.
+PART_SIZE_BYTES: Final = 8 * 1024 * 1024
+_PART: Final = re.compile(r"((?:check-)?[0-9a-f]{32})/[0-9]{8,}")
+_DELETED_AT_ONCE: Final = 1000
 
 
 class S3Files:
-    """Objects in a bucket, below a prefix."""
+    """Objects in a bucket, below a prefix. Objects that are named otherwise than ours are left alone."""
 
     def __init__(self, bucket: str, prefix: str = "", **options: Any) -> None:  # noqa: ANN401 - obstore's own
         """`options` are S3Store's, over the environment."""
         # http:// is for a store on this machine or network; https:// stays https.
         self._store = S3Store(bucket, prefix=prefix or None, client_options={"allow_http": True}, **options)
 
-    async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
-        """See `FileStore`. Parts are as large as the number of parts that S3 takes asks for."""
-        if expected_bytes is None:
-            part_size_bytes = _PART_SIZE_OF_UNKNOWN_BYTES
-        else:
-            part_size_bytes = max(_PART_SIZE_BYTES, -(-expected_bytes // _PARTS_MAX))
-        writer = obstore.open_writer_async(
-            self._store, file_id, buffer_size=part_size_bytes, max_concurrency=_PARTS_AT_ONCE
-        )
-        return _S3Upload(file_id, writer)
+    async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:  # noqa: ARG002 - no store says what is free
+        """See `FileStore`."""
+        return _S3Upload(self, file_id)
 
     async def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
         """See `FileStore`."""
-        if start == end:
-            return
+        place = start
+        while place < end:
+            number, skipped = divmod(place, PART_SIZE_BYTES)
+            asked = min(PART_SIZE_BYTES - skipped, end - place)
+            async for data in self._read_part(_part_name(file_id, number), skipped, asked):
+                place += len(data)
+                yield data
+
+    async def _read_part(self, name: str, start: int, size_bytes: int) -> AsyncIterator[bytes]:
+        read_bytes = 0
         try:
-            found = await obstore.get_async(self._store, file_id, options={"range": (start, end)})
+            found = await obstore.get_async(self._store, name, options={"range": (start, start + size_bytes)})
             async for data in found.stream(min_chunk_size=CHUNK_SIZE_BYTES):
+                read_bytes += len(data)
                 yield bytes(data)
         except (NotFoundError, FileNotFoundError) as error:
             msg = "there is no such object"
             raise FileMissingError(msg) from error
         except (BaseError, OSError) as error:
             raise _failure(error) from error
+        if read_bytes != size_bytes:
+            msg = "the object is shorter than it was"
+            raise FileStoreError(msg)
 
-    async def delete(self, name: str) -> None:
-        """See `FileStore`."""
+    async def put(self, file_id: str, number: int, data: bytes) -> None:
+        """Writes one part, or nothing. Raises: FileStoreError."""
         try:
-            await obstore.delete_async(self._store, name)
+            await obstore.put_async(self._store, _part_name(file_id, number), data, use_multipart=False)
+        except (BaseError, OSError) as error:
+            raise _failure(error) from error
+
+    async def parts(self, file_id: str) -> dict[str, int]:
+        """Its parts by their names, with their sizes. Raises: FileStoreError."""
+        found = {}
+        try:
+            async for page in obstore.list(self._store, f"{file_id}/"):
+                found.update({part["path"]: part["size"] for part in page})
+        except (BaseError, OSError) as error:
+            raise _failure(error) from error
+        return found
+
+    async def delete(self, file_id: str) -> None:
+        """See `FileStore`."""
+        names = list(await self.parts(file_id))
+        try:
+            for place in range(0, len(names), _DELETED_AT_ONCE):
+                await obstore.delete_async(self._store, names[place : place + _DELETED_AT_ONCE])
         except (NotFoundError, FileNotFoundError):
             return
         except (BaseError, OSError) as error:
             raise _failure(error) from error
 
     async def listed(self) -> AsyncIterator[Listed]:
-        """See `FileStore`."""
+        """See `FileStore`. An object is as young as its youngest part: the others of a slow upload may be old."""
+        changed: dict[str, int] = {}
         try:
             async for page in obstore.list(self._store):
                 for found in page:
-                    yield Listed(found["path"], int(found["last_modified"].timestamp() * 1000))
+                    if part := _PART.fullmatch(found["path"]):
+                        changed_ms = int(found["last_modified"].timestamp() * 1000)
+                        changed[part[1]] = max(changed_ms, changed.get(part[1], 0))
         except (BaseError, OSError) as error:
             raise _failure(error) from error
+        for file_id, changed_ms in changed.items():
+            yield Listed(file_id, changed_ms)
 
     async def check(self) -> None:
         """See `FileStore`."""
-        name = f"check-{secrets.token_hex(8)}"
-        try:
-            await obstore.put_async(self._store, name, b"")
-        except (BaseError, OSError) as error:
-            raise _failure(error) from error
-        await self.delete(name)
+        probe = await self.begin(f"check-{secrets.token_hex(16)}", None)
+        await probe.finish()
+        await probe.abort()
 
 
 class _S3Upload:
-    """Parts leave as they fill; the object appears with `finish`."""
+    """Parts leave as they fill: one is on its way while the next one fills."""
 
-    def __init__(self, file_id: str, writer: AsyncWritableFile) -> None:
+    def __init__(self, store: S3Files, file_id: str) -> None:
+        self._store = store
         self._file_id = file_id
-        self._writer: AsyncWritableFile | None = writer
         self._hash = hashlib.sha256()
-        self._size_bytes = 0
+        self._filling = bytearray()
+        self._sent: dict[str, int] = {}
+        self._leaving: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes) -> None:
         """See `Upload`."""
-        assert self._writer is not None  # noqa: S101 - nobody writes after the end
         await asyncio.to_thread(self._hash.update, data)
-        try:
-            await self._writer.write(data)
-        except (BaseError, OSError) as error:
-            raise _failure(error) from error
-        self._size_bytes += len(data)
+        self._filling += data
+        while len(self._filling) >= PART_SIZE_BYTES:
+            part = bytes(memoryview(self._filling)[:PART_SIZE_BYTES])
+            del self._filling[:PART_SIZE_BYTES]
+            await self._send(part)
+
+    async def _send(self, part: bytes) -> None:
+        await self._left()
+        number = len(self._sent)
+        self._sent[_part_name(self._file_id, number)] = len(part)
+        self._leaving = asyncio.create_task(self._store.put(self._file_id, number, part))
+
+    async def _left(self) -> None:
+        """Returns when the part on its way was taken; nobody who gives up ends it, or it might arrive after all."""
+        if self._leaving is not None:
+            await asyncio.shield(self._leaving)
 
     async def finish(self) -> Written:
-        """See `Upload`."""
-        assert self._writer is not None  # noqa: S101 - as in `write`
-        try:
-            await self._writer.close()
-        except (BaseError, OSError) as error:
-            raise _failure(error) from error
-        return Written(self._file_id, self._size_bytes, self._hash.hexdigest())
+        """See `Upload`. Looks whether all parts are there: another may have deleted some of a very slow upload."""
+        if self._filling or not self._sent:
+            await self._send(bytes(self._filling))
+            self._filling.clear()
+        await self._left()
+        if await self._store.parts(self._file_id) != self._sent:
+            msg = "parts of the upload are gone"
+            raise FileStoreError(msg)
+        return Written(self._file_id, sum(self._sent.values()), self._hash.hexdigest())
 
     async def abort(self) -> None:
-        """See `Upload`. A writer that is not closed never becomes an object."""
-        self._writer = None
+        """See `Upload`."""
+        self._filling.clear()
+        with suppress(FileStoreError):
+            await self._left()
+        if self._sent:
+            await self._store.delete(self._file_id)
+
+
+def _part_name(file_id: str, number: int) -> str:
+    return f"{file_id}/{number:08d}"
 
 
 def _failure(error: Exception) -> FileStoreError:

@@ -15,3 +15,27 @@ SELECT id FROM files WHERE replaced_ms < :before_ms ORDER BY replaced_ms LIMIT :
 
 -- name: delete_file
 DELETE FROM files WHERE id = :id AND replaced_ms < :before_ms;
+
+-- name: orphan
+SELECT :id AS id WHERE NOT EXISTS (SELECT 1 FROM files WHERE id = :id)
+AND NOT EXISTS (SELECT 1 FROM uploads WHERE file_id = :id);
+
+-- name: begin_upload
+INSERT INTO uploads (file_id, mark, begun_ms) VALUES (:file_id, :mark, :now_ms);
+
+-- name: sell_upload
+DELETE FROM uploads WHERE file_id = :file_id AND is_cut = 0 RETURNING file_id;
+
+-- name: cut_upload
+UPDATE uploads SET is_cut = 1 WHERE file_id = :file_id RETURNING file_id;
+
+-- name: cut_uploads_of_the_dead
+-- :living = the marks of the processes that may still be taking theirs, with a blank between; '' where none may.
+UPDATE uploads SET is_cut = 1 WHERE is_cut = 0 AND (:living = '' OR :living NOT LIKE '%' || mark || '%')
+RETURNING file_id;
+
+-- name: cut_uploads
+SELECT file_id FROM uploads WHERE is_cut = 1 ORDER BY begun_ms LIMIT :limit;
+
+-- name: forget_upload
+DELETE FROM uploads WHERE file_id = :file_id AND is_cut = 1;
