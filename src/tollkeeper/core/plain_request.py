@@ -18,17 +18,15 @@ import msgspec
 from tollkeeper.core.evm import Authorization
 from tollkeeper.core.wire import UINT256_MAX, EvmPayload, Payment, Requirements, SolanaPayload
 
-_TEXT_MAX: Final = 2048
 # Of a request, beside those of `extra`.
 _EVM_MEMBERS: Final = 25
 _SOLANA_MEMBERS: Final = 18
 _VALUES: Final = re.compile(
     r"(?:0x[0-9a-fA-F]{40}\n){4}0x[0-9a-fA-F]{64}\n0x(?:[0-9a-fA-F]{2})+(?:\n[0-9]{1,78}){4}", re.ASCII
 )
-_SOLANA_VALUES: Final = re.compile(
-    r"(?:[1-9A-HJ-NP-Za-km-z]{32,44}\n){2}[A-Za-z0-9+/]{1,2048}={0,2}\n[0-9]{1,78}", re.ASCII
-)
+_SOLANA_VALUES: Final = re.compile(r"(?:[1-9A-HJ-NP-Za-km-z]{32,44}\n){2}[0-9]{1,78}", re.ASCII)
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Text = Annotated[str, msgspec.Meta(max_length=2048)]
 
 
 class _Authorization(
@@ -47,13 +45,13 @@ class _Authorization(
 class _Payload(msgspec.Struct, forbid_unknown_fields=True):
     signature: str = ""
     authorization: _Authorization | None = None
-    transaction: str = ""
+    transaction: _Text = ""
 
 
 class _Payment(msgspec.Struct, forbid_unknown_fields=True, rename={"version": "x402Version"}):
     version: _Count
-    scheme: str
-    network: str
+    scheme: _Text
+    network: _Text
     payload: _Payload
 
 
@@ -67,16 +65,16 @@ class _Requirements(
         "max_timeout_seconds": "maxTimeoutSeconds",
     },
 ):
-    scheme: str
-    network: str
+    scheme: _Text
+    network: _Text
     amount: str
-    resource: str
-    description: str
-    mime_type: str
+    resource: _Text
+    description: _Text
+    mime_type: _Text
     pay_to: str
     max_timeout_seconds: _Count
     asset: str
-    extra: dict[str, str]
+    extra: dict[_Text, _Text]
 
 
 class _Request(
@@ -100,28 +98,19 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
         request = _READ(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    payment, requirements = request.payment, request.requirements
-    authorization = payment.payload.authorization
+    payment, requirements, extra = request.payment, request.requirements, request.requirements.extra
+    authorization, is_evm = payment.payload.authorization, payment.payload.authorization is not None
     texts = (
-        payment.scheme,
-        payment.network,
-        requirements.scheme,
-        requirements.network,
-        requirements.resource,
-        requirements.description,
-        requirements.mime_type,
-        *requirements.extra,
-        *requirements.extra.values(),
+        f"{payment.scheme}{payment.network}{payment.payload.transaction}{requirements.scheme}{requirements.network}"
+        f"{requirements.resource}{requirements.description}{requirements.mime_type}{''.join(extra)}{''.join(extra.values())}"
     )
-    members = _SOLANA_MEMBERS if authorization is None else _EVM_MEMBERS
-    colons = members + len(requirements.extra) + "".join(texts).count(":")
-    if data.count(b":") != colons or max(map(len, texts)) > _TEXT_MAX:
+    members = _EVM_MEMBERS if is_evm else _SOLANA_MEMBERS
+    if data.count(b":") != members + len(extra) + texts.count(":"):
         return None
     payload = _solana(payment.payload, requirements) if authorization is None else _evm(request, authorization)
     amount = int(requirements.amount) if payload is not None else 0
     if payload is None or amount > UINT256_MAX:
         return None
-    is_evm = isinstance(payload, EvmPayload)
     return (
         request.version,
         Payment(payment.version, payment.scheme, payment.network, payload),
@@ -135,7 +124,7 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
             requirements.description,
             requirements.mime_type,
             requirements.max_timeout_seconds,
-            requirements.extra,
+            extra,
         ),
     )
 
@@ -166,9 +155,8 @@ def _evm(request: _Request, authorization: _Authorization) -> EvmPayload | None:
 
 
 def _solana(payload: _Payload, requirements: _Requirements) -> SolanaPayload | None:
-    """The same of the other family."""
-    transaction = payload.transaction
-    values = f"{requirements.pay_to}\n{requirements.asset}\n{transaction}\n{requirements.amount}"
-    if _SOLANA_VALUES.fullmatch(values) is None or len(transaction) > _TEXT_MAX:
+    """The same of the other family; what the transaction is, `solana_message` says."""
+    values = f"{requirements.pay_to}\n{requirements.asset}\n{requirements.amount}"
+    if not payload.transaction or _SOLANA_VALUES.fullmatch(values) is None:
         return None
-    return SolanaPayload(transaction)
+    return SolanaPayload(payload.transaction)

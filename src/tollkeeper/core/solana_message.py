@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import struct
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
 
 TRANSACTION_SIZE_BYTES: Final = 1232  # what fits into one packet; no node takes a larger one
 _KEY_SIZE_BYTES: Final = 32
+_KEY: Final = f"{_KEY_SIZE_BYTES}s"
+_SIGNATURE: Final = f"{SIGNATURE_SIZE_BYTES}s"
 _VERSION_BIT: Final = 0x80
 NO_SIGNATURE: Final = bytes(SIGNATURE_SIZE_BYTES)
 
@@ -23,7 +28,7 @@ class MalformedTransaction(ValueError):  # noqa: N818 - says what is wrong with 
     """These bytes are no transaction in its one spelling."""
 
 
-class Instruction(NamedTuple):
+class Instruction(msgspec.Struct, frozen=True, gc=False):
     """`program` and each of `accounts` are positions in the message's account keys."""
 
     program: int
@@ -31,7 +36,7 @@ class Instruction(NamedTuple):
     data: bytes
 
 
-class Message(NamedTuple):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """What the signers sign: `raw`. `version` is None for a legacy message.
 
     The first `required_signatures` accounts sign; the first of them pays the fee.
@@ -53,7 +58,7 @@ class Message(NamedTuple):
         return hashlib.sha256(self.raw).hexdigest()
 
 
-class SolanaTransaction(NamedTuple):
+class SolanaTransaction(msgspec.Struct, frozen=True, gc=False):
     """Signatures in the order of the signing accounts, and the message."""
 
     signatures: tuple[bytes, ...]
@@ -93,10 +98,15 @@ def decode_transaction(text: str) -> SolanaTransaction:
         raw = binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
         raw = b""
-    if not raw or binascii.b2a_base64(raw, newline=False).decode() != text:
+    if not raw or not text.endswith(_last_quantum(raw)):
         msg = "the transaction is not standard base64"
         raise MalformedTransaction(msg)
     return read_transaction(raw)
+
+
+def _last_quantum(raw: bytes) -> str:
+    """The end of the one spelling of these bytes: only there can bits be spelt that are not theirs."""
+    return binascii.b2a_base64(raw[len(raw) - (len(raw) % 3 or 3) :], newline=False).decode()
 
 
 def read_transaction(raw: bytes) -> SolanaTransaction:
@@ -113,14 +123,14 @@ def read_transaction(raw: bytes) -> SolanaTransaction:
     if count != message.required_signatures:
         msg = "the number of signatures is not the number of signers"
         raise MalformedTransaction(msg)
-    return SolanaTransaction(_split(raw[start:end], SIGNATURE_SIZE_BYTES), message)
+    return SolanaTransaction(struct.unpack_from(_SIGNATURE * count, raw, start), message)
 
 
 def read_message(raw: bytes) -> Message:
     """The message that these bytes are. Raises: MalformedTransaction."""
     try:
         message, end = _message(raw)
-    except IndexError:
+    except (IndexError, struct.error):
         raise _ends_early() from None
     if end > len(raw):
         raise _ends_early()
@@ -132,7 +142,7 @@ def read_message(raw: bytes) -> Message:
 
 
 # These read at a place and say where they ended. A part that is cut off is noticed by what comes behind it: by an
-# IndexError there, or by an end behind the bytes' own.
+# IndexError there, by keys that are not there (struct.error), or by an end behind the bytes' own.
 
 
 def _message(raw: bytes) -> tuple[Message, int]:
@@ -144,9 +154,8 @@ def _message(raw: bytes) -> tuple[Message, int]:
             raise MalformedTransaction(msg)
     required_signatures, readonly_signed, readonly_unsigned = raw[at], raw[at + 1], raw[at + 2]
     count, at = _compact(raw, at + 3)
-    blockhash = at + count * _KEY_SIZE_BYTES
-    accounts = _split(raw[at:blockhash], _KEY_SIZE_BYTES)
-    at = blockhash + _KEY_SIZE_BYTES
+    *accounts, blockhash = struct.unpack_from(_KEY * (count + 1), raw, at)
+    at += (count + 1) * _KEY_SIZE_BYTES
     instructions, at = _instructions(raw, at)
     lookup_tables = 0
     if version is not None:
@@ -157,8 +166,8 @@ def _message(raw: bytes) -> tuple[Message, int]:
         required_signatures,
         readonly_signed,
         readonly_unsigned,
-        accounts,
-        raw[blockhash : blockhash + _KEY_SIZE_BYTES],
+        tuple(accounts),
+        blockhash,
         instructions,
         lookup_tables,
     )
@@ -208,10 +217,6 @@ def _compact(raw: bytes, at: int) -> tuple[int, int]:
     return value, end
 
 
-def _split(raw: bytes, size: int) -> tuple[bytes, ...]:
-    return tuple([raw[at : at + size] for at in range(0, len(raw), size)])
-
-
 def _ends_early() -> MalformedTransaction:
     return MalformedTransaction("the transaction ends early")
 
@@ -230,7 +235,7 @@ def _check_positions(message: Message) -> None:
     if message.lookup_tables:  # positions may point behind the message's own accounts
         return
     for instruction in message.instructions:
-        program, used, _ = instruction
-        if not 0 < program < accounts or (used and max(used) >= accounts):
+        used = instruction.accounts
+        if not 0 < instruction.program < accounts or (used and max(used) >= accounts):
             msg = "an instruction names an account that is not there"
             raise MalformedTransaction(msg)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tollkeeper.core.base58 import decode_key, encode_key
 from tollkeeper.core.ed25519 import is_on_curve
@@ -76,7 +78,7 @@ def read_compute_unit_price(instruction: Instruction) -> int | None:
     return int.from_bytes(data[1:], "little")
 
 
-class TransferChecked(NamedTuple):
+class TransferChecked(msgspec.Struct, frozen=True, gc=False):
     """A token transfer. The accounts are positions in the message; the amount is in base units."""
 
     source: int
