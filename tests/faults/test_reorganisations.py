@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
@@ -17,6 +18,7 @@ import pytest
 
 from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.forks import nothing_mined, take_back
 from tests.faults.aftermath import assert_nothing_lost
 from tests.faults.client import PRICE, assert_settled_once, pay
 from tests.faults.counts import came
@@ -108,7 +110,7 @@ async def test_what_reorganisations_of_any_depth_take_away_is_settled_again(
 
 def reorganise(chain: ChainUnderTest, depth: int, *raws: str) -> None:
     """So many blocks are replaced; the first new one holds these transactions."""
-    chain.rpc.call("anvil_reorg", depth, [[raw, 0] for raw in raws])
+    take_back(chain, depth, *raws)
     came(f"reorganisation of depth {depth}")
 
 
@@ -237,6 +239,14 @@ async def test_transactions_that_nobody_mines_are_replaced_and_the_chain_carries
     assert chain.nonce(chain.wallets.relayer) == nonce + transactions
 
 
+def take_back_and_drop(chain: ChainUnderTest, chosen: random.Random) -> None:
+    """Some blocks, and some of what waits by the time the hub may have seen it."""
+    with nothing_mined(chain):
+        reorganise(chain, chosen.choice(DEPTHS))
+        time.sleep(chosen.random() / 2)
+        drop(chain, waiting_hashes(chain)[:: chosen.randrange(1, 4)])
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("carried", Carried)
@@ -255,8 +265,7 @@ async def test_reorganisations_and_drops_under_load_leave_each_payment_on_the_ch
             asked = [asyncio.create_task(pay(hub.url, payment)) for payment in new]
             for _ in range(3):
                 await asyncio.sleep(chosen.random())
-                reorganise(chain, chosen.choice(DEPTHS))
-                drop(chain, waiting_hashes(chain)[:: chosen.randrange(1, 4)])
+                await asyncio.to_thread(take_back_and_drop, chain, chosen)  # the hub works meanwhile
             assert [answer["success"] for answer in await asyncio.gather(*asked)] == [True] * len(new)
         await wait_for_balance(chain, before + PRICE * len(payments))
         await assert_settled_once(hub.url, tmp_path, chain, payments, before)

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.forks import take_back
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.test_reorganisations import cancel_calldata, events_of, height
 from tollkeeper.core.evm import transfer_calldata
@@ -75,7 +76,7 @@ async def failed_only_deep(
 
 async def reorganised(hub: HubUnderTest, chain: ChainUnderTest, row: dict[str, Any]) -> None:
     """The block that the proof rests on is gone."""
-    chain.rpc.call("anvil_reorg", height(chain) - row["block_number"] + 1, [])
+    take_back(chain, height(chain) - row["block_number"] + 1)
     block = chain.rpc.call("eth_getBlockByNumber", hex(row["block_number"]), False)
     assert block["hash"] != row["block_hash"]
     await hub.complete()

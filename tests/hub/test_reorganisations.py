@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.chains.abi import encode_call
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.forks import take_back
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.core.settling import Depths
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -70,7 +71,7 @@ async def test_what_a_reorganisation_took_away_is_pending_until_it_is_mined_agai
     top = height(chain)
     old = hash_of(chain, top)
     chain.rpc.call("evm_setAutomine", False)
-    chain.rpc.call("anvil_reorg", depth, [])
+    take_back(chain, depth)
     assert hash_of(chain, top) != old
     assert chain.balance(chain.wallets.owner.address) == before + 10_000 * max(0, 3 - depth)
     with capture_logs() as logs:
@@ -110,7 +111,7 @@ async def test_a_failure_whose_block_is_gone_is_open_again(
     assert (shown["status"], shown["transaction"]) == ("failed", used["transactionHash"])
     chain.rpc.call("evm_setAutomine", False)
     depth = height(chain) - int(used["blockNumber"], 16) + 1
-    chain.rpc.call("anvil_reorg", depth, [])
+    take_back(chain, depth)
     chain.rpc.call("anvil_dropTransaction", used["transactionHash"])
     await hub.complete()
     assert await hub.status(payment) == "pending"
