@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import ask
+from tests.gateway.recording_target import recording_target
 from tests.workers.program import Site
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -69,6 +75,76 @@ async def test_each_limit_is_what_its_setting_says_for_each_client_of_a_trusted_
         ]
         assert [answer.status for answer in answers] == [200] * LIMITS["WALLET"] + [429]
         assert '"wallet"' in answers[-1].headers["ratelimit"]
+
+
+def connected(url: str, sent: bytes, receive_buffer_bytes: int | None = None) -> socket.socket:
+    """A connection on which this was sent."""
+    host, port = url.removeprefix("http://").split(":")
+    caller = socket.socket()
+    if receive_buffer_bytes is not None:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    caller.connect((host, int(port)))
+    caller.sendall(sent)
+    return caller
+
+
+def is_closed(caller: socket.socket, within_seconds: int) -> bool:
+    """Whether the other side ends the connection in that time."""
+    watched = select.poll()
+    watched.register(caller, select.POLLRDHUP)
+    return bool(watched.poll(within_seconds * 1000))
+
+
+def rest(caller: socket.socket) -> bytes:
+    """What is still to be read."""
+    found = bytearray()
+    with suppress(ConnectionResetError):
+        while data := caller.recv(1 << 20):
+            found += data
+    return bytes(found)
+
+
+def test_a_caller_who_is_too_slow_is_given_up_when_the_settings_say(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    """Each after two seconds or so, where it would be 15, 60 or 75 by default."""
+    named = {f"{name}_TIMEOUT_SECONDS": 2 for name in ("HEAD", "BODY", "READ", "IDLE")}
+    site = site_of(tmp_path / "home", embedded_chain, **named)
+    login = b"POST /api/v1/auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+    page = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    with site.serving(workers=1) as program:
+        for sent, seconds in (
+            (b"GET /healthz HTTP/1.1\r\nHo", 14),
+            (login, 50),
+            (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 60),
+        ):
+            with closing(connected(program.url, sent)) as caller:
+                assert is_closed(caller, seconds), sent
+        with closing(connected(program.url, page * 200, receive_buffer_bytes=4096)) as caller:
+            time.sleep(10)  # what is closed now ends for the caller only behind what the kernels hold
+            assert rest(caller).count(b"HTTP/1.1 200") < 200
+    site.environ |= {"TOLLKEEPER_BODY_MIN_BYTES_PER_SECOND": "1"}
+    with site.serving(workers=1) as program, closing(connected(program.url, login)) as caller:
+        for _ in range(24):  # a byte is worth a second now
+            assert not is_closed(caller, 0)
+            caller.sendall(b" ")
+            time.sleep(0.25)
+
+
+async def test_a_body_of_a_call_is_as_large_as_its_setting_says(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    site = await asyncio.to_thread(lambda: site_of(tmp_path / "home", embedded_chain, CALL_BODY_MAX_MB=1))
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
+        with site.serving(workers=1) as program:
+            body = {"targetUrl": target.url, "price": "0.01", "method": "POST", "credits": 2}
+            gate = (await buyer.ask("POST", program.url + "/api/v1/paygates", body=body)).json()
+            url = f"{program.url}/{gate['slug']}"
+            payment = buyer.sign((await buyer.ask("POST", url)).json())
+            async with aiohttp.ClientSession(headers={"X-Payment": payment}) as http:
+                statuses = []
+                for size_bytes in (1024 * 1024 + 1, 1024 * 1024):
+                    async with http.post(url, data=BytesIO(bytes(size_bytes))) as answer:
+                        statuses.append((answer.status, answer.headers.get("x-credits-remaining")))
+            assert statuses == [(413, None), (200, "1")]
 
 
 def test_the_request_log_is_kept_for_its_days(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:

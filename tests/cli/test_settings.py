@@ -9,6 +9,7 @@ import pytest
 
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
+from tollkeeper.core.patience import Patience
 from tollkeeper.core.settling import Depths
 from tollkeeper.serving.nodes import solana_config
 from tollkeeper.settings import Role, Settings, SettingsError, load_settings
@@ -59,6 +60,24 @@ def test_a_transfer_fee_needs_somebody_to_pay_it_to() -> None:
     paid = load({**fee, "TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": "0x" + "12" * 20})
     assert (paid.transfer_fee_micro, load().transfer_fee_micro) == (2_000, None)
     assert problems({**ENOUGH, "TOLLKEEPER_TRANSFER_FEE": "free"})
+
+
+@pytest.mark.parametrize("name", ["head", "body", "read", "idle"])
+def test_a_caller_has_two_seconds_to_an_hour(name: str) -> None:
+    assert load().patience == Patience(15, 60, 1024, 60, 75)
+    setting = f"TOLLKEEPER_{name.upper()}_TIMEOUT_SECONDS"
+    for seconds in (2, 3600):
+        assert getattr(load({setting: str(seconds)}).patience, f"{name}_seconds") == seconds
+    for wrong in ("1", "3601", "2.5", "soon"):
+        assert setting in problems({**ENOUGH, setting: wrong})
+
+
+def test_a_body_has_a_rate_and_a_size() -> None:
+    chosen = load({"TOLLKEEPER_BODY_MIN_BYTES_PER_SECOND": "1", "TOLLKEEPER_CALL_BODY_MAX_MB": "2"})
+    assert (chosen.patience.body_bytes_per_second, chosen.call_body_size_bytes) == (1, 2 * 1024 * 1024)
+    assert load().call_body_size_bytes == 100 * 1024 * 1024
+    for setting in ("TOLLKEEPER_BODY_MIN_BYTES_PER_SECOND", "TOLLKEEPER_CALL_BODY_MAX_MB"):
+        assert setting in problems({**ENOUGH, setting: "0"})
 
 
 def test_defaults_are_those_of_a_machine_of_ones_own() -> None:

@@ -15,12 +15,12 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import caller_lines, response_lines
+from tollkeeper.core.patience import Patience
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.call import InboundCall
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.inbound import strict_protocol
-from tollkeeper.edge.patience import Patience
 from tollkeeper.edge.ready import ReadyAnswer
 from tollkeeper.edge.relay import RelayRequest, ResponseHead
 from tollkeeper.edge.spool import SpooledBody

@@ -13,8 +13,8 @@ from uvicorn.server import Server
 
 from tests.edge.callers import Answer, Listening, caller, everything, first_answer, listener, render, say
 from tests.edge.targets import certificate
+from tollkeeper.core.patience import Patience
 from tollkeeper.edge.inbound import PIPELINED_MAX, UNREAD_BODY_BYTES, strict_protocol
-from tollkeeper.edge.patience import Patience
 
 HOST = b"Host: gw.example\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: gw.example\r\nConnection: close\r\n\r\n"

@@ -14,8 +14,7 @@ import pytest
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer
 from tollkeeper.core.evm import Authorization, checksum_address
-from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
-from tollkeeper.gateway.app import BODY_LIMIT_BYTES
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
 
 
@@ -510,7 +509,7 @@ async def test_request_body_over_the_limit_is_refused_before_payment_where_it_sa
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
         f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\n"
-        f"Content-Length: {BODY_LIMIT_BYTES + 1}\r\n\r\n".encode()
+        f"Content-Length: {CALL_BODY_SIZE_BYTES + 1}\r\n\r\n".encode()
     )
     assert (await reader.readline()).split()[1] == b"413"
     writer.close()

@@ -37,6 +37,7 @@ JSON_BODY_SIZE_BYTES: Final = 64 * 1024
 JSON_DEPTH: Final = 8
 JSON_INTEGER_DIGITS: Final = 80
 RESPONSE_MEMORY_SIZE_BYTES: Final = 1024 * 1024
+CALL_BODY_SIZE_BYTES: Final = 100 * 1024 * 1024  # of a call that is forwarded, unless the settings say otherwise
 
 # Creates that may be sent again (contract 2)
 IDEMPOTENCY_KEPT_SECONDS: Final = 24 * 3600

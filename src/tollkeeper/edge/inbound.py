@@ -22,12 +22,13 @@ from uvicorn.server import ServerState
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import check_request_head, declared_bytes
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
+from tollkeeper.core.patience import Patience
 from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.edge.heads import RememberedHeads, RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
 from tollkeeper.edge.listener import Listener, Render
 from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
-from tollkeeper.edge.patience import BODY_BYTES_PER_SECOND, Patience, Sweep
+from tollkeeper.edge.patience import Sweep
 from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance, Presence, ReadAhead
 
@@ -320,7 +321,7 @@ class StrictProtocol(HttpToolsProtocol):
         """A part of the body. Raises PAYLOAD_TOO_LARGE for what nobody reads any more."""
         self._chatter_bytes = 0
         self._is_fed = True
-        self._body_seconds = max(0.0, self._body_seconds - len(body) / BODY_BYTES_PER_SECOND)
+        self._body_seconds = max(0.0, self._body_seconds - len(body) / self.listener.patience.body_bytes_per_second)
         if self.cycle.response_complete:
             self._unread_bytes += len(body)
             if self._unread_bytes > UNREAD_BODY_BYTES:
@@ -430,7 +431,7 @@ class StrictProtocol(HttpToolsProtocol):
     # Giving up
 
     def check_patience(self, now_seconds: float, passed_seconds: float) -> None:
-        """See `patience.Watched`. What a caller who is too slow gets is a closed connection."""
+        """See `Watched`. What a caller who is too slow gets is a closed connection."""
         patience = self.listener.patience
         self._head_seconds += 0.0 if self._unanswered else passed_seconds
         self._body_seconds += passed_seconds if self._is_waiting_for_body() else 0.0

@@ -10,9 +10,10 @@ import structlog
 
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header
+from tollkeeper.core.patience import Patience
 from tollkeeper.edge.call import CallHandler
 from tollkeeper.edge.heads import RememberedHeads
-from tollkeeper.edge.patience import Patience, Sweep
+from tollkeeper.edge.patience import Sweep
 from tollkeeper.edge.presence import ReadAhead
 
 log = structlog.get_logger("tollkeeper.edge")

@@ -1,4 +1,4 @@
-"""How long callers may take, and the one timer that gives up those who take longer (security A-58).
+"""The one timer that gives up callers who take longer than they may (security A-58; `core/patience.py`).
 
 One sweep for all connections of a listener: a timer for each request would cost more than the request's parsing.
 """
@@ -6,31 +6,11 @@ One sweep for all connections of a listener: a timer for each request would cost
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
-BODY_BYTES_PER_SECOND: Final = 1024
-
 log = structlog.get_logger("tollkeeper.edge")
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds that a caller may take.
-
-    For a head, from the connection's or its own first byte; for a body, beyond the time that its bytes take at
-    `BODY_BYTES_PER_SECOND`; for an answer that is not being read; for a refused caller to read why; for a request that
-    was sent just before the server stopped.
-    """
-
-    head_seconds: float = 15.0
-    body_seconds: float = 60.0
-    read_seconds: float = 60.0
-    linger_seconds: float = 2.0
-    last_request_seconds: float = 0.3
-    sweep_seconds: float = 1.0
 
 
 class Watched(Protocol):

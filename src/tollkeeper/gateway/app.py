@@ -22,7 +22,7 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS, REQUEST_LOG_DAYS
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS, REQUEST_LOG_DAYS
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.describing import description_routes, route
 from tollkeeper.edge.addresses import OwnPlace, Resolver
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from tollkeeper.storage.sealing import Sealing
 
 _LOG = structlog.get_logger("tollkeeper.gateway")
-BODY_LIMIT_BYTES = 100 * 1024 * 1024
 REFRESH_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 # A node that does not answer must not hold up a start.
@@ -96,7 +95,7 @@ class GatewayConfig:
     exposure_cap: Exposure = DEFAULT_EXPOSURE
     link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
     request_log_days: int = REQUEST_LOG_DAYS
-    body_limit_bytes: int = BODY_LIMIT_BYTES
+    body_limit_bytes: int = CALL_BODY_SIZE_BYTES
     limits: RequestLimits = field(default_factory=RequestLimits)
     clients: ClientAddresses = field(default_factory=ClientAddresses)
     listening_port: int | None = None

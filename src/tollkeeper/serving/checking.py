@@ -82,6 +82,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("api_requests_per_minute", str(settings.request_limits.api)),
             ("wallet_requests_per_minute", str(settings.request_limits.wallet)),
             ("login_requests_per_minute", str(settings.request_limits.login)),
+            ("call_body_max_mb", str(settings.call_body_size_bytes >> 20)),
             ("encryption_keys", _ids(settings.encryption_keys)),
         ]
     if settings.role is not Role.GATEWAY:
@@ -108,6 +109,11 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ("log_format", settings.log_format.value),
         ("metrics_address", _endpoint(settings.metrics_address)),
         ("workers", str(settings.workers)),
+        ("head_timeout_seconds", str(settings.patience.head_seconds)),
+        ("body_timeout_seconds", str(settings.patience.body_seconds)),
+        ("body_min_bytes_per_second", str(settings.patience.body_bytes_per_second)),
+        ("read_timeout_seconds", str(settings.patience.read_seconds)),
+        ("idle_timeout_seconds", str(settings.patience.idle_seconds)),
         ("shutdown_timeout_seconds", str(settings.shutdown_timeout_seconds)),
     ]
 

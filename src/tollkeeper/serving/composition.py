@@ -287,6 +287,7 @@ async def _open_gateway(
         link_lifetime_seconds=settings.files.link_lifetime_seconds,
         request_log_days=settings.request_log_days,
         limits=settings.request_limits,
+        body_limit_bytes=settings.call_body_size_bytes,
         clients=ClientAddresses(settings.trusted_proxies),
         listening_port=settings.port,
         proves_payments=settings.role is Role.GATEWAY,

@@ -20,6 +20,7 @@ import uvicorn
 import uvloop
 
 from tollkeeper.api import error_envelope, header_pairs, new_request_id
+from tollkeeper.core.patience import Patience
 from tollkeeper.edge.inbound import strict_protocol
 from tollkeeper.serving import StartError
 from tollkeeper.serving.access import AccessLog
@@ -36,7 +37,6 @@ T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 _BACKLOG: Final = 2048
-_KEEP_ALIVE_SECONDS: Final = 75
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -109,14 +109,22 @@ class HttpServer:
     An `AccessLog` brings the calls that do not go through ASGI with it.
     """
 
-    def __init__(self, app: Application, listening: socket.socket, *, drain_seconds: int = 600) -> None:
+    def __init__(
+        self,
+        app: Application,
+        listening: socket.socket,
+        *,
+        drain_seconds: int = 600,
+        patience: Patience | None = None,
+    ) -> None:
+        patience = patience or Patience()
         host, port = listening.getsockname()[:2]
         self.address = Address(host, port)
         self._listening = listening
         self._server = _Server(
             uvicorn.Config(
                 app=app,
-                http=strict_protocol(render_refusal, calls=app.calls if isinstance(app, AccessLog) else None),
+                http=strict_protocol(render_refusal, patience, app.calls if isinstance(app, AccessLog) else None),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -125,7 +133,7 @@ class HttpServer:
                 date_header=False,  # a target's own comes through; where there is none, AccessLog writes one
                 proxy_headers=False,
                 backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_keep_alive=patience.idle_seconds,
                 timeout_graceful_shutdown=drain_seconds,
             )
         )

@@ -76,6 +76,17 @@ default_network = "{network}"
 # wallet_requests_per_minute = 600
 # login_requests_per_minute = 60
 
+# How long a caller may take, or its connection is closed: to send a head, to fall behind with a body that comes
+# slower than body_min_bytes_per_second, to read an answer (while nothing of it is taken), between two requests.
+# head_timeout_seconds = 15
+# body_timeout_seconds = 60
+# body_min_bytes_per_second = 1024
+# read_timeout_seconds = 60
+# idle_timeout_seconds = 75
+
+# The largest body of a call that is forwarded; a file's upload has no limit.
+# call_body_max_mb = 100
+
 # Blocks that a settlement must lie deep before it is final, and what one settlement may cost (wei per gas, and gas).
 # confirm_depth = 1
 # max_fee_per_gas_wei = 50000000000

@@ -38,8 +38,8 @@ async def serve_until(settings: Settings, stop: asyncio.Event) -> None:
     listening = listen(settings.host, settings.port)
     try:
         async with compose(settings) as app:
-            server = HttpServer(app, listening, drain_seconds=settings.shutdown_timeout_seconds)
-            async with server:
+            drain_seconds = settings.shutdown_timeout_seconds
+            async with HttpServer(app, listening, drain_seconds=drain_seconds, patience=settings.patience) as server:
                 leave_to_the_collector_what_comes()
                 _LOG.info("serving", role=settings.role.value, url=server.url, public_url=settings.public_url.text)
                 await stop.wait()

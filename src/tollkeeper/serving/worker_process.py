@@ -76,7 +76,8 @@ async def _serve(post: Post, keys: _Keys, parent: ParentLine, listening: socket.
         await keys.open()
         async with _composed(post, parent, keys) as (app, forget):
             await parent.ready(PROCESS_MARK, forget)
-            async with HttpServer(app, listening, drain_seconds=post.settings.shutdown_timeout_seconds):
+            drain_seconds, patience = post.settings.shutdown_timeout_seconds, post.settings.patience
+            async with HttpServer(app, listening, drain_seconds=drain_seconds, patience=patience):
                 _LOG.info("process_serving", process=post.name)
                 await stop.wait()
     finally:

@@ -14,9 +14,10 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
-from tollkeeper.core.limits import REQUEST_LOG_DAYS
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, REQUEST_LOG_DAYS
 from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
+from tollkeeper.core.patience import Patience
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana_programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
@@ -133,6 +134,8 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         transfer_fee_micro=_transfer_fee(sources),
         metrics_address=_metrics_address(sources),
         request_limits=_request_limits(sources),
+        patience=_patience(sources),
+        call_body_size_bytes=take("call_body_max_mb", text_of.whole_number(1, 10**6), CALL_BODY_SIZE_BYTES >> 20) << 20,
     )
 
 
@@ -157,6 +160,20 @@ def _request_limits(sources: Sources) -> RequestLimits:
         api=sources.take("api_requests_per_minute", per_minute, default.api),
         wallet=sources.take("wallet_requests_per_minute", per_minute, default.wallet),
         login=sources.take("login_requests_per_minute", per_minute, default.login),
+    )
+
+
+def _patience(sources: Sources) -> Patience:
+    default = Patience()
+    seconds = text_of.whole_number(2, 3600)  # callers are looked at each second
+    return Patience(
+        head_seconds=sources.take("head_timeout_seconds", seconds, default.head_seconds),
+        body_seconds=sources.take("body_timeout_seconds", seconds, default.body_seconds),
+        body_bytes_per_second=sources.take(
+            "body_min_bytes_per_second", text_of.whole_number(1, 10**9), default.body_bytes_per_second
+        ),
+        read_seconds=sources.take("read_timeout_seconds", seconds, default.read_seconds),
+        idle_seconds=sources.take("idle_timeout_seconds", seconds, default.idle_seconds),
     )
 
 

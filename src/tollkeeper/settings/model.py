@@ -7,7 +7,8 @@ from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, TypeAlias
 
-from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
+from tollkeeper.core.patience import Patience
 from tollkeeper.core.rate_limits import RequestLimits
 
 if TYPE_CHECKING:
@@ -148,4 +149,6 @@ class Settings:
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)
+    patience: Patience = field(default_factory=Patience)
+    call_body_size_bytes: int = CALL_BODY_SIZE_BYTES
     fee_payer: FeePayerCaps = field(default_factory=FeePayerCaps)

@@ -1,0 +1,24 @@
+"""How long callers may take before their connection is closed (security A-58). The judging is the edge's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that a caller may take; the first five are settings.
+
+    For a head, from the connection's or its own first byte; to fall behind with a body that comes slower than
+    `body_bytes_per_second`; for an answer that is not being read; between two requests of a connection; for a refused
+    caller to read why; for a request that was sent just before the server stopped.
+    """
+
+    head_seconds: float = 15
+    body_seconds: float = 60
+    body_bytes_per_second: int = 1024
+    read_seconds: float = 60
+    idle_seconds: int = 75
+    linger_seconds: float = 2.0
+    last_request_seconds: float = 0.3
+    sweep_seconds: float = 1.0
