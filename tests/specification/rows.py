@@ -36,7 +36,7 @@ RESOURCES: Final = (
         "2.2-B-", "error x402Version accepts paymentRequired.amount paymentRequired.currency paymentRequired.network"
     ),
     *_rows("2.2-header-", "Content-Type X402-Version"),
-    *_rows("2.3-", "x402Version scheme network payload signature"),
+    *_rows("2.3-", "base64 x402Version scheme network payload signature"),
     *_rows("2.3-authorization.", "from to value validAfter validBefore nonce"),
     "2.3-transaction",
     *_rows("2.3-EIP-712-", "domain.name domain.version domain.chainId domain.verifyingContract"),
@@ -73,7 +73,7 @@ ERRORS: Final = (
     *_rows("7-", "AUTH_REQUIRED INVALID_TOKEN INVALID_SIGNATURE-authentication INVALID_SIGNATURE-payment"),
     *_rows("7-", "INVALID_ADDRESS INVALID_AMOUNT INVALID_NETWORK MISSING_PARAMETER"),
     *_rows("7-", "PAYMENT_INVALID INSUFFICIENT_FUNDS NONCE_ALREADY_USED INSUFFICIENT_AMOUNT PAYMENT_EXPIRED"),
-    *_rows("7-", "INSUFFICIENT_FUNDS-400 NONCE_ALREADY_USED-400"),
+    *_rows("7-", "PAYMENT_INVALID-400 INSUFFICIENT_FUNDS-400 NONCE_ALREADY_USED-400"),
     *_rows("7-proxy-", "1 2"),
 )
 LIMITS: Final = _rows(
@@ -83,26 +83,28 @@ LIMITS: Final = _rows(
 )
 VERSIONING: Final = _rows("9.", "1 2 3")
 
-# What a network's family decides, once more on Solana. Specification 2.5 and 4.3 name the EVM networks, 2.3 their typed
-# data and 4.1 their authorization in a direct transfer; the rest is of no family.
+# What a network's family decides, once more on Solana: who is paid, by what, how it settles, whose bearer and history
+# it is. Specification 2.5 and 4.3 name the EVM networks, and 2.3 their typed data; the rest is of no family.
 ON_SOLANA: Final = tuple(
     f"{name}-solana"
     for name in (
-        "2.1-paymentAddress",
-        *(name for name in RESOURCES if name.startswith(("2.2-A-", "2.2-B-"))),
-        *_rows("2.3-", "x402Version scheme network payload value-of-amount"),
+        *_rows("2.1-", "price credits assumeValid requireAuth paymentAddress rule-2 rule-5"),
+        *(name for name in RESOURCES if name.startswith("2.2-")),
+        *_rows("2.3-", "base64 x402Version scheme network payload value-of-amount"),
         "2.4-node-address",
         *(name for name in RESOURCES if name.startswith("2.5-")),
         *STATES,
-        *_rows("4.1-", "access auth-message login"),
+        *_rows("4.1-", "access create create-file update auth-message login transfer"),
         *_rows("4.2-", "message login refresh current-user logout message-text"),
-        *_rows("4.3-", "network history"),
+        *(name for name in ENDPOINTS if name.startswith("4.3-")),
         *(name for name in ENDPOINTS if name.startswith(("4.4-supported", "4.4-verify", "4.4-settle", "4.4-transfer"))),
-        *_rows("5.", "1 2 3 5 6"),
+        *AUTHENTICATION,
         *_rows("7-", "INVALID_SIGNATURE-authentication INVALID_SIGNATURE-payment INVALID_ADDRESS INVALID_AMOUNT"),
         *_rows("7-", "INVALID_NETWORK MISSING_PARAMETER PAYMENT_INVALID INSUFFICIENT_FUNDS NONCE_ALREADY_USED"),
-        *_rows("7-", "INSUFFICIENT_AMOUNT PAYMENT_EXPIRED INSUFFICIENT_FUNDS-400 NONCE_ALREADY_USED-400"),
-        *_rows("7-proxy-", "2"),
+        *_rows("7-", "INSUFFICIENT_AMOUNT PAYMENT_EXPIRED PAYMENT_INVALID-400 INSUFFICIENT_FUNDS-400"),
+        "7-NONCE_ALREADY_USED-400",
+        *_rows("7-proxy-", "1 2"),
+        *_rows("8-", "proxy-time proxy-size-file"),
         *_rows("9.", "2 3"),
     )
 )

@@ -74,8 +74,12 @@ async def test_network_is_the_gates_by_one_of_its_names(world: World) -> None:
 
 
 @row("2.3-payload")
-async def test_payload_is_an_object_in_base64_of_json(world: World) -> None:
+async def test_payload_is_an_object_of_the_networks_family(world: World) -> None:
     await assert_each_unreadable(world, "payload", "text", [], 1, {}, {"signature": "0x00"})
+
+
+@row("2.3-base64")
+async def test_the_header_is_base64_of_json(world: World) -> None:
     gate = await world.gate()
     right = json.dumps(world.signed(await world.wanted(gate))).encode()
     encoded = base64.b64encode(right).decode()

@@ -132,6 +132,20 @@ async def test_the_value_is_the_amount_times_a_million_and_neither_more_nor_less
     assert await solana.balance(solana.owner) == had + 123_456
 
 
+@row("2.3-base64-solana")
+async def test_the_header_is_base64_of_json(solana: SolanaWorld) -> None:
+    world, gate = solana.world, await solana.gate()
+    encoded = await solana.payment(gate)
+    for unreadable in (
+        base64.b64decode(encoded).decode(),
+        encoded[:-5],
+        encoded + "!",
+        base64.b64encode(b"[]").decode(),
+    ):
+        assert (await world.call(gate, unreadable)).refusal == (402, "PAYMENT_INVALID", "payment")
+    assert (await world.call(gate, encoded)).status == 200
+
+
 @row("2.4-node-address-solana")
 async def test_payments_are_settled_at_the_networks_node(solana: SolanaWorld) -> None:
     _, answer = await solana.buy(await solana.gate())

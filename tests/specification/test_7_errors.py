@@ -293,6 +293,17 @@ async def test_a_refused_transfer_is_a_bad_request_at_hub_and_gateway(world: Wor
         assert answer.refusal == (400, code, "payment")
 
 
+@row("7-PAYMENT_INVALID-400")
+async def test_a_transfer_that_is_not_what_was_signed_is_a_bad_request_at_hub_and_gateway(world: World) -> None:
+    body = world.moving(10_000)
+    assert (await world.transfer({**body, "amount": "10001"})).refusal == (400, "PAYMENT_INVALID", "payment")
+    other = world.asking(9_999)["paymentPayload"]
+    direct = {"network": body["network"], **body["payload"]}
+    answer = await world.gateway("POST", "/api/v1/transfer", json=direct, headers={"X-Payment": header(other)})
+    assert answer.refusal == (400, "PAYMENT_INVALID", "payment")
+    assert (await world.transfer(body)).body["status"] == "success"
+
+
 @row("7-INSUFFICIENT_AMOUNT")
 async def test_too_small_a_payment_is_named(world: World) -> None:
     gate = await world.gate()
