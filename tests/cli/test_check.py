@@ -16,6 +16,7 @@ from tests.gateway.composed import settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.serving.inspection import keep_inspecting
+from tollkeeper.storage import open_database
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +91,13 @@ async def test_a_serving_process_counts_and_logs_what_differs(
         connection.execute("UPDATE calls SET state = 'RESTORED' WHERE id = 'call-1'")
         connection.commit()
     rule = {"rule": "i3_a_restored_call_has_its_credit_back"}
-    inspecting = asyncio.create_task(keep_inspecting(settings_for(rpc_url, books.path), 0.01))
+    database = open_database(str(books.path))
+    inspecting = asyncio.create_task(keep_inspecting(settings_for(rpc_url, books.path), database, 0.01))
     async with asyncio.timeout(20):
         await counted(rule, 1)
         books.break_with("UPDATE calls SET state = 'DISPATCHED' WHERE id = 'call-1'")
         await counted(rule, None)
     inspecting.cancel()
+    await asyncio.gather(inspecting, return_exceptions=True)
+    await database.close()
     assert "books_differ" in capsys.readouterr().out

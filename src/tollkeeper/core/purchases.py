@@ -66,7 +66,7 @@ class Spend(Enum):
     WITHHELD = auto()  # credits are left, but not for this proof
     FOREIGN = auto()  # claimed at another gate
     IN_FLIGHT = auto()  # claimed here; the outcome is not known yet
-    PARKED = auto()  # claimed here; nobody can tell the outcome
+    PARKED = auto()  # claimed here, and nobody can tell the outcome; or bought here, and it breaks an invariant
     FAILED = auto()  # claimed here and proved not settled
     STALE = auto()  # our copy of the gate is old, or the gate is deleted
     UNKNOWN = auto()  # never seen

@@ -35,6 +35,7 @@ from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.admin import serving_metrics, telling_metrics
 from tollkeeper.serving.control import taking_orders
 from tollkeeper.serving.hub_proxy import HubProxy
+from tollkeeper.serving.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.live_keys import LiveKeys
 from tollkeeper.serving.measuring import Measured
@@ -74,15 +75,18 @@ _NODES_WAIT_SECONDS: Final = 2.0
 
 
 @asynccontextmanager
-async def compose(settings: Settings) -> AsyncIterator[Application]:
-    """The running application of these settings, until the block ends. Raises: StorageError."""
+async def compose(settings: Settings, inspection_seconds: float = INSPECTION_SECONDS) -> AsyncIterator[Application]:
+    """The running application of these settings, until the block ends. Raises: StorageError.
+
+    Its books are checked every `inspection_seconds`, more rarely where that takes long.
+    """
     async with AsyncExitStack() as parts:
         database = open_own_database(settings, sharing_of(settings))
         parts.push_async_callback(database.close)
         measured = Measured(spans=_spans(parts, settings))
         await parts.enter_async_context(serving_metrics(settings.metrics_address, measured.text))
         auth = _auth(parts, settings, database)
-        parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings)))
+        parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings, database, inspection_seconds)))
         if settings.role is not Role.GATEWAY:
             parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
         if settings.role is Role.GATEWAY:

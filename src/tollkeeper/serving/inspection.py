@@ -1,7 +1,8 @@
 """The books checked against their invariants: by `tollkeeper db check`, and every minute while serving (security 5).
 
 A check reads one consistent state through a connection of its own, in a thread, and so holds up nobody. What does not
-hold is logged and counted; it stops nothing, because anybody who could cause a difference could then stop everything.
+hold is logged and counted. A sale that breaks an invariant by itself is held until a check finds it mended
+(`storage.holding`); nothing else is stopped, because anybody who could cause a difference could then stop everything.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from prometheus_client import Gauge
 from tollkeeper.api import clock_ms
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.invariants import Bounds, broken_invariants
+from tollkeeper.storage.holding import held_sales, hold, release
+from tollkeeper.storage.invariants import Bounds, inspect
 from tollkeeper.storage.purchases import GATE_EXPOSURE_FACTOR
 from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
     from tollkeeper.core.differences import Difference
     from tollkeeper.settings import Settings
+    from tollkeeper.storage.database import Database
+    from tollkeeper.storage.invariants import Found
 
 INTERVAL_SECONDS: Final = 60.0
 # A check of large books reads all of them: it never takes more than this share of one core.
@@ -31,17 +35,25 @@ _PAUSE_FACTOR: Final = 30
 _LOGGED_MAX: Final = 20
 _LOG = structlog.get_logger("tollkeeper.serving.inspection")
 _DIFFERENCES: Final = Gauge("tollkeeper_differences", "Differences that the last check of the books found.", ["rule"])
+_HELD: Final = Gauge("tollkeeper_sales_held", "Sales that break an invariant: nothing is spent of them.")
 _CHECKED: Final = Gauge("tollkeeper_books_checked_timestamp_seconds", "When the books were last checked.")
 
 
 def inspect_books(settings: Settings) -> list[Difference]:
     """Every invariant that the database of these settings breaks now. Blocks. Raises: StorageError."""
+    return _inspect(settings)[0].differences
+
+
+def _inspect(settings: Settings) -> tuple[Found, frozenset[str]]:
+    """The same with the sales that break one, and those that are held."""
     cap = settings.exposure
     bounds = Bounds(
         cap.payments, cap.value_micro, cap.payments * GATE_EXPOSURE_FACTOR, cap.value_micro * GATE_EXPOSURE_FACTOR
     )
     with open_snapshot(settings.database_url) as snapshot:
-        return sorted(broken_invariants(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE))
+        found = inspect(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE)
+        found.differences.sort()
+        return found, held_sales(snapshot)
 
 
 def report(differences: list[Difference]) -> None:
@@ -56,14 +68,27 @@ def report(differences: list[Difference]) -> None:
         _LOG.error("books_differ_more", differences=len(differences), remedy="run `tollkeeper db check`")
 
 
-async def keep_inspecting(settings: Settings, interval_seconds: float = INTERVAL_SECONDS) -> None:
-    """Checks the books every minute, more rarely where that takes long, until cancelled."""
+async def _hold_sales(database: Database, broken: dict[str, str], held: frozenset[str]) -> None:
+    """Nothing is spent of a sale that is broken; what is in order again may be spent. Raises: StorageError."""
+    for purchase_id in await hold(database, broken, clock_ms()):
+        _LOG.error("sale_held", purchase_id=purchase_id, rule=broken[purchase_id])
+    mended = sorted(held - broken.keys())
+    await release(database, mended, clock_ms())
+    for purchase_id in mended:
+        _LOG.info("sale_released", purchase_id=purchase_id)
+    _HELD.set(len(broken))
+
+
+async def keep_inspecting(settings: Settings, database: Database, interval_seconds: float = INTERVAL_SECONDS) -> None:
+    """Checks the books every minute, more rarely where that takes long, and holds what is broken, until cancelled."""
     pause = interval_seconds
     while True:
         await asyncio.sleep(pause)
         begun = time.monotonic()
         try:
-            report(await asyncio.to_thread(inspect_books, settings))
+            found, held = await asyncio.to_thread(_inspect, settings)
+            report(found.differences)
+            await _hold_sales(database, found.sales, held)
         except StorageError as error:
             _LOG.warning("books_not_checked", reason=error.message)
         except Exception:  # noqa: BLE001 - logged; the next round tries again

@@ -70,7 +70,7 @@ async def serve_with_workers(settings: Settings, stop: asyncio.Event) -> None:
             await family.start(listening, sockets)
             await parts.enter_async_context(serving_metrics(settings.metrics_address, family.metrics))
             address = Address(*listening[0].getsockname()[:2])
-            inspecting = asyncio.create_task(keep_inspecting(settings))
+            inspecting = asyncio.create_task(keep_inspecting(settings, database))
             parts.callback(inspecting.cancel)
             _LOG.info(
                 "serving",

@@ -30,6 +30,20 @@ _OPEN_AFTER_END_SECONDS: Final = 600
 # What one part records a little after the other.
 _FOLLOWED_SECONDS: Final = 60
 LISTED_MAX: Final = 1000
+# Each speaks of one sale, which it names. What breaks one of them is held (`holding`).
+_OF_ONE_SALE: Final = frozenset(
+    {
+        "i2_remaining_is_the_ledger",
+        "i2_granted_is_what_was_bought",
+        "i2_credits_are_live_where_their_purchase_is",
+        "i4_calls_within_the_credits",
+        "i5_credits_rest_on_a_payment",
+        "i5_no_credits_of_a_failed_settlement",
+        "i11_terms_are_a_version_of_the_gate",
+        "a_sale_has_its_settlement",
+        "a_sale_is_worth_its_settlement",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +56,21 @@ class Bounds:
     gate_value_micro: int
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a check found: at most LISTED_MAX differences of each kind; every broken sale, with the first rule."""
+
+    differences: list[Difference]
+    sales: dict[str, str]
+
+
 def broken_invariants(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool) -> list[Difference]:
-    """Everything that does not hold, at most LISTED_MAX of each kind.
+    """As `inspect`, the differences alone."""
+    return inspect(snapshot, now_ms, bounds, is_shared=is_shared).differences
+
+
+def inspect(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool) -> Found:
+    """Everything that does not hold.
 
     `is_shared`: gateway and hub write this one database, so that their rows must agree. Raises: StorageError.
     """
@@ -57,10 +84,13 @@ def broken_invariants(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_sha
         "brace": b"{",
     }
     found: list[Difference] = []
+    sales: dict[str, str] = {}
     for query in _queries(is_shared=is_shared):
         rows = snapshot.read(query(**{name: given[name] for name in query.parameters}))
         found += [Difference(query.name, row["subject"], row["found"]) for row in rows[:LISTED_MAX]]
-    return [*found, *_overdue(snapshot, now_ms), *_unlawful(snapshot)]
+        if query.name in _OF_ONE_SALE:
+            sales = {row["subject"]: query.name for row in rows} | sales
+    return Found([*found, *_overdue(snapshot, now_ms), *_unlawful(snapshot)], sales)
 
 
 def _queries(*, is_shared: bool) -> Iterator[Query]:

@@ -87,9 +87,10 @@ class _Held:
         purchase = self.purchase
         if purchase.gate_id != wish.gate_id:
             return SpendResult(Spend.FOREIGN, purchase)
+        is_held = purchase.state is PurchaseState.LIVE and purchase.failure is not None  # see `holding`
         is_over = purchase.expires_ms is not None and purchase.expires_ms <= now_ms
-        if purchase.state is not PurchaseState.LIVE or purchase.remaining == 0 or is_over:
-            return SpendResult(_WITHOUT_CREDIT[purchase.state], purchase)
+        if purchase.state is not PurchaseState.LIVE or purchase.remaining == 0 or is_over or is_held:
+            return SpendResult(Spend.PARKED if is_held else _WITHOUT_CREDIT[purchase.state], purchase)
         if self._gate_version != wish.gate_version and not self._gate_deleted:
             return SpendResult(Spend.STALE, purchase)  # first of all: what a call must show is the gate's to say
         if wish.header is not None and (

@@ -214,6 +214,28 @@ UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, updated_
 WHERE id = :id AND state = 'LIVE'
 RETURNING number, gate_id, value_micro;
 
+-- A sale that breaks an invariant keeps its state; `failure` says which, and its credits are closed.
+-- name: hold_purchase
+UPDATE purchases SET failure = :failure, updated_ms = :now_ms
+WHERE id = :id AND state = 'LIVE' AND failure IS NULL
+RETURNING number;
+
+-- What must never be taken: of a sale that is not LIVE, or is held.
+-- name: close_stray_credits
+UPDATE credits SET is_live = 0
+WHERE is_live = 1 AND number = (SELECT number FROM purchases WHERE id = :id AND (state <> 'LIVE' OR failure IS NOT NULL));
+
+-- name: release_purchase
+UPDATE purchases SET failure = NULL, updated_ms = :now_ms
+WHERE id = :id AND state = 'LIVE' AND failure IS NOT NULL
+RETURNING number;
+
+-- name: reopen_credits
+UPDATE credits SET is_live = 1 WHERE number = :number;
+
+-- name: held_purchases
+SELECT id FROM purchases WHERE state = 'LIVE' AND failure IS NOT NULL ORDER BY id;
+
 -- name: close_credits
 UPDATE credits SET is_live = 0 WHERE number = :number;
 
@@ -258,12 +280,13 @@ ORDER BY p.claimed_ms DESC, p.id DESC LIMIT :limit OFFSET :offset;
 SELECT count(*) AS total FROM holdings WHERE payer = :payer AND state IN ('LIVE', 'CLAIMED');
 
 -- name: oldest_of_payer
--- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, else one still settling.
+-- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, else one still settling,
+-- else one that is held.
 SELECT id, state FROM holdings
 WHERE payer = :payer AND gate_id = :gate_id AND (
     state = 'CLAIMED' OR (state = 'LIVE' AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms))
 )
-ORDER BY state = 'CLAIMED', granted_ms, id LIMIT 1;
+ORDER BY state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;
 
 -- name: call_state
 SELECT state FROM calls WHERE id = :id;
@@ -276,7 +299,7 @@ RETURNING purchase_id;
 
 -- name: give_credit_back
 UPDATE credits SET remaining = remaining + 1
-WHERE number = (SELECT number FROM purchases WHERE id = :id) AND is_live = 1
+WHERE number = (SELECT number FROM purchases WHERE id = :id)
 RETURNING remaining;
 
 -- name: slug_of_gate

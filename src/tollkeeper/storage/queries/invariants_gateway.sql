@@ -21,12 +21,12 @@ LEFT JOIN (
 WHERE p.granted <> coalesce(e.total, 0)
     OR p.granted <> CASE WHEN p.state IN ('LIVE', 'VOID') THEN p.credits ELSE 0 END;
 
--- The state stands twice: where it is decided, and beside the credits that are taken only while it is LIVE.
+-- The state stands twice: where it is decided, and beside the credits that are taken only while it is LIVE and not held.
 -- name: i2_credits_are_live_where_their_purchase_is
 SELECT p.id AS subject, p.state || ', its credits ' || CASE c.is_live WHEN 1 THEN 'live' WHEN 0 THEN 'not' ELSE 'not there' END
     AS found
 FROM purchases p LEFT JOIN credits c ON c.number = p.number
-WHERE (p.state = 'LIVE' AND coalesce(c.is_live, 0) <> 1) OR (p.state <> 'LIVE' AND coalesce(c.is_live, 0) <> 0)
+WHERE coalesce(c.is_live, 0) <> CASE WHEN p.state = 'LIVE' AND p.failure IS NULL THEN 1 ELSE 0 END
 UNION ALL SELECT 'credits ' || c.number, 'of no purchase'
 FROM credits c LEFT JOIN purchases p ON p.number = c.number WHERE p.number IS NULL;
 
