@@ -99,7 +99,7 @@ class _Spender:
                 done.set_result(None)
 
         for call_id in self._ended:
-            self._purchases.end_soon(call_id, 200)
+            self._purchases.ledger.end(call_id, 200)
         for _ in range(AT_ONCE):
             call_id = new_request_id()
             begun.append(call_id)

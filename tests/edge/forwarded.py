@@ -11,7 +11,8 @@ from tollkeeper.core.forwarding import Header, encode_request_head, request_head
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.call import BodySink
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS, Forwarder
-from tollkeeper.edge.relay import ForwardLimits, RelayRequest, ResponseHead
+from tollkeeper.edge.heads import ResponseHead
+from tollkeeper.edge.relay import ForwardLimits, RelayRequest
 from tollkeeper.edge.spool import SpooledBody
 from tollkeeper.edge.streaming import StreamedRelay
 

@@ -13,6 +13,7 @@ from tests.edge.targets import OK, Connection, Target, answers, serves, sized, t
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import ResponseFraming
+from tollkeeper.edge.heads import ResponseHead
 from tollkeeper.edge.pool import TargetPool
 from tollkeeper.edge.target import TargetConnection, TargetFailure
 
@@ -47,6 +48,11 @@ class Recorder:
 
     def on_end(self) -> None:
         self.tell("end")
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        self.on_head(head.status, head.headers, head.framing)
+        self.on_body(body)
+        self.on_end()
 
     def on_failure(self, failure: TargetFailure) -> None:
         self.failure = failure

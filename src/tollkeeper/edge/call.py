@@ -29,6 +29,7 @@ AHEAD_SIZE_BYTES: Final = 64 * 1024
 JOINED_SIZE_BYTES: Final = 64 * 1024
 JSON_LINE: Final = b"content-type: application/json\r\n"
 END_OF_HEAD: Final = b"\r\n\r\n"
+CLOSING_END_OF_HEAD: Final = b"\r\nconnection: close\r\n\r\n"
 _NOBODY_WAITS: Final = asyncio.Event()  # uvicorn sets the event of whatever it takes for its own request
 
 log = structlog.get_logger("tollkeeper.edge")
@@ -91,32 +92,19 @@ class Connection(Protocol):
 class InboundCall:
     """A request whose head was checked."""
 
-    __slots__ = (
-        "_ahead",
-        "_ahead_bytes",
-        "_ahead_left_bytes",
-        "_connection",
-        "_handler",
-        "_has_begun",
-        "_is_body_complete",
-        "_is_chunked",
-        "_sink",
-        "_takes_chunks",
-        "disconnected",
-        "head",
-        "is_body_paused",
-        "is_open_ended",
-        "keep_alive",
-        "message_event",
-        "method",
-        "on_gone",
-        "request_id",
-        "response_complete",
-        "response_started",
-        "started_ns",
-        "status",
-        "waiting_for_100_continue",
-    )
+    # Defaults stand here because most of them are never changed: setting them all costs more than a short answer.
+    # By some of these names uvicorn's protocol asks the newest request how it stands.
+    status = 0
+    on_gone: Callable[[], None] | None = None  # called once, where no answer can be sent any more
+    response_started = response_complete = disconnected = False
+    message_event = _NOBODY_WAITS
+    keep_alive = _takes_chunks = True
+    is_open_ended = False  # an answer has begun whose end nobody knows
+    is_body_paused = waiting_for_100_continue = False
+    _is_chunked = _has_begun = _is_body_complete = False
+    _sink: BodySink | None = None
+    _ahead: list[bytes] | None = None
+    _ahead_bytes = _ahead_left_bytes = 0
 
     def __init__(
         self,
@@ -124,28 +112,23 @@ class InboundCall:
         handler: CallHandler,
         head: RequestHead,
         *,
-        keep_alive: bool,
+        keep_alive: bool = True,
         takes_chunks: bool = True,
+        is_complete: bool = False,
     ) -> None:
-        self._takes_chunks = takes_chunks
-        self._is_chunked = self.is_open_ended = False  # open-ended: an answer has begun whose end nobody knows
+        """`is_complete`: the request has no body, and its connection stays open."""
         self._connection = connection
         self._handler = handler
         self.head = head
         self.method = head.method
         self.request_id = new_request_id()
         self.started_ns = time.perf_counter_ns()
-        self.status = 0
-        self.on_gone: Callable[[], None] | None = None  # called once, where no answer can be sent any more
-        self._sink: BodySink | None = None
-        self._ahead: list[bytes] = []
-        self._ahead_bytes = self._ahead_left_bytes = 0
-        self._has_begun = self._is_body_complete = self.is_body_paused = False
-        # By these names uvicorn's protocol asks the newest request how it stands.
+        if is_complete:
+            self._is_body_complete = True
+            return
         self.keep_alive = keep_alive
+        self._takes_chunks = takes_chunks
         self.waiting_for_100_continue = b"expect" in head.header and head.header[b"expect"].lower() == b"100-continue"
-        self.response_started = self.response_complete = self.disconnected = False
-        self.message_event = _NOBODY_WAITS
 
     @property
     def peer(self) -> str:
@@ -251,9 +234,9 @@ class InboundCall:
         if self.waiting_for_100_continue:
             self.waiting_for_100_continue = False
             self._connection.transport.write(CONTINUE)
-        ahead, self._ahead = self._ahead, []
+        ahead, self._ahead = self._ahead, None
         self._ahead_bytes = 0
-        for part in ahead:
+        for part in ahead or ():
             sink.on_request_body(part)
         if self._is_body_complete:
             sink.on_request_end()
@@ -297,6 +280,8 @@ class InboundCall:
                     self._connection.flow.pause_reading()
             self.guard(self._sink.on_request_body, data)
             return
+        if self._ahead is None:
+            self._ahead = []
         self._ahead.append(data)
         self._ahead_bytes += len(data)
         if self._ahead_bytes > AHEAD_SIZE_BYTES:
@@ -317,7 +302,7 @@ class InboundCall:
         if self.response_complete or self.disconnected:
             return
         self.disconnected = True
-        self._ahead = []
+        self._ahead = None
         on_gone, self.on_gone = self.on_gone, None
         if on_gone is not None:
             self.guard(on_gone)
@@ -332,13 +317,11 @@ class InboundCall:
         if self.waiting_for_100_continue and not self._is_body_complete:
             self.keep_alive = False  # the body was not asked for; what comes next may be one or not
         start = head_lines(status, lines, length_bytes, None if has_date else int(time.time()))
-        end = END_OF_HEAD if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
-        return b"%b%b%b" % (start, self.request_id.encode(), end)
+        return start + self.request_id.encode() + (END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD)
 
     def _complete(self) -> None:
         self.response_complete = True
-        self.on_gone = self._sink = None
-        self._ahead = []
+        self.on_gone = self._sink = self._ahead = None
         if not self.keep_alive:
             self._connection.transport.close()
         self._tell_ended()

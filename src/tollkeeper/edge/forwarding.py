@@ -25,6 +25,7 @@ from tollkeeper.edge.target import TargetConnection, TargetKey
 
 # Held by all responses together before they go to disk early.
 SPOOL_MEMORY_BYTES: Final = 64 * 1024 * 1024
+KEYS_MAX: Final = 1024
 DEFAULT_LIMITS: Final = ForwardLimits()
 _BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
 
@@ -41,6 +42,7 @@ class Forwarder:
         self.pool = TargetPool(tls)
         self.room = SpoolRoom(SPOOL_MEMORY_BYTES, spool_folder)
         self.deadlines = Deadlines()
+        self._known_keys: dict[tuple[str, str, int], tuple[list[str], tuple[TargetKey, ...]]] = {}
 
     @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -76,8 +78,19 @@ class Forwarder:
         return kept or await self.pool.open(target.scheme, addresses, target.port, target.host)
 
     def _kept(self, target: TargetUrl, addresses: list[str]) -> TargetConnection | None:
-        for address in addresses:
-            kept = self.pool.take(TargetKey(target.scheme, address, target.port, target.host))
+        for key in self._keys(target, addresses):
+            kept = self.pool.take(key)
             if kept is not None:
                 return kept
         return None
+
+    def _keys(self, target: TargetUrl, addresses: list[str]) -> tuple[TargetKey, ...]:
+        """The keys of connections to these addresses; remembered, because each call needs them."""
+        place = target.scheme, target.host, target.port
+        known = self._known_keys.get(place)
+        if known is None or known[0] is not addresses:
+            if len(self._known_keys) >= KEYS_MAX:
+                self._known_keys.clear()
+            keys = tuple(TargetKey(target.scheme, address, target.port, target.host) for address in addresses)
+            known = self._known_keys[place] = addresses, keys
+        return known[1]

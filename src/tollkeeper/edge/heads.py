@@ -27,7 +27,7 @@ class RequestHead:
     """A checked head. `header` has each header once, names in lower case; nobody changes it.
 
     `content_length` None: a chunked body. `notes` is the handler's: what he made of this head, which is the same for
-    every request with it.
+    every request with it. `may_be_ready`: he may have its answer ready (`CallHandler.at_once`).
     """
 
     method: str
@@ -36,6 +36,7 @@ class RequestHead:
     header: dict[bytes, bytes] = field(repr=False)
     content_length: int | None
     notes: Any = field(default=None, repr=False)
+    may_be_ready: bool = False
 
 
 def read_head(method: bytes, target: bytes, headers: list[Header]) -> RequestHead:
@@ -61,15 +62,25 @@ class RememberedHeads:
         self._heads[data] = head
 
 
+class ResponseHead(msgspec.Struct):
+    """Status and headers as the target sent them, and how the body ends; nobody changes them.
+
+    `notes` is the caller's: what he made of this head, which is the same for every response with it.
+    """
+
+    status: int
+    headers: list[Header]
+    framing: ResponseFraming
+    notes: Any = None
+
+
 class AnsweredHead(msgspec.Struct):
     """A target's head that was judged, of a response to any method but HEAD after which its connection was kept.
 
     `keep_alive_seconds` is what its `Keep-Alive` promises, `body_bytes` how long its body is.
     """
 
-    status: int
-    headers: list[Header]
-    framing: ResponseFraming
+    head: ResponseHead
     keep_alive_seconds: int | None
     body_bytes: int
 
@@ -102,4 +113,5 @@ class RememberedAnswers:
             return
         if len(self._heads) >= REMEMBERED_MAX:
             del self._heads[next(iter(self._heads))]
-        self._heads[data[:size_bytes]] = AnsweredHead(status, headers, framing, keep_alive_seconds, body_bytes)
+        head = ResponseHead(status, headers, framing)
+        self._heads[data[:size_bytes]] = AnsweredHead(head, keep_alive_seconds, body_bytes)

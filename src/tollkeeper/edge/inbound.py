@@ -132,7 +132,10 @@ class StrictProtocol(HttpToolsProtocol):
         """Read what came in; refuse it at the first byte that breaks a rule."""
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
-        if self._refusal is not None or self._answer_at_once(data):
+        if self._refusal is not None:
+            return
+        if not (self._in_head or self._in_body) and (head := self.listener.heads.get(data)) is not None:
+            self._read_before(head)
             return
         unread: bytes | None = data
         while unread:
@@ -145,30 +148,25 @@ class StrictProtocol(HttpToolsProtocol):
         self._is_accepted = False
         self._is_http_11 = True
         calls = self.listener.calls
-        if len(self.pipeline) >= PIPELINED_MAX:
+        is_alone = not (self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing())
+        if is_alone and head.may_be_ready and (answer := self.listener.ready_for(head, self.client)) is not None:
+            self._is_accepted = True
+            self.server_state.total_requests += 1
+            self.transport.write(answer)
+        elif is_alone and calls is not None:
+            self._current = call = InboundCall(self, calls, head, is_complete=True)
+            self.cycle = call  # type: ignore[assignment]  # as in `_accept_call`
+            self._unanswered = 1
+            self._is_accepted = True
+            call.begin()
+        elif len(self.pipeline) >= PIPELINED_MAX:
             self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
         elif calls is not None:
             self._accept_call(calls, head, keep_alive=True).feed_end()
 
-    def _answer_at_once(self, data: bytes) -> bool:
-        """Answer a request that the handler has an answer ready for; only between two, with nothing else to be sent."""
-        if self._unanswered or self._in_head or self._in_body or self._is_draining or self.flow.write_paused:
-            return False
-        if self.transport.is_closing() or (answer := self.listener.ready_for(data, self.client)) is None:
-            return False
-        self._head_seconds = 0.0
-        self._chatter_bytes = self._unread_bytes = 0
-        self._is_accepted = self._is_http_11 = True
-        self.server_state.total_requests += 1
-        self.transport.write(answer)
-        return True
-
     def _read(self, data: bytes) -> bytes | None:
         """Read the first piece of `data`; returns what is to be read next, if anything."""
         is_between = not (self._in_head or self._in_body)
-        if is_between and (head := self.listener.heads.get(data)) is not None:
-            self._read_before(head)
-            return None
         end = self._pieces.cut(data)
         piece, rest = (data, b"") if end == len(data) else (data[:end], data[end:])
         if is_between:
@@ -351,19 +349,23 @@ class StrictProtocol(HttpToolsProtocol):
         self._current = None
         self._unanswered -= 1
         self._head_seconds = 0.0
-        self._give_back()
+        if self._lent_bytes:
+            self._give_back()
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
-        self.flow.resume_reading()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             self._start_next()
         elif not is_call:  # after a call the sweep does this, for less
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
-        self._send_refusal_in_turn()
+        if self._refusal is not None:
+            self._send_refusal_in_turn()
 
     def shutdown(self) -> None:
         """The server stops: finish what was accepted, and what a caller has sent without knowing better."""

@@ -12,7 +12,7 @@ from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.patience import Patience
 from tollkeeper.edge.call import CallHandler
-from tollkeeper.edge.heads import RememberedHeads
+from tollkeeper.edge.heads import RememberedHeads, RequestHead
 from tollkeeper.edge.patience import Sweep
 from tollkeeper.edge.presence import ReadAhead
 
@@ -33,10 +33,9 @@ class Listener:
     heads: RememberedHeads
     ahead: ReadAhead
 
-    def ready_for(self, data: bytes, client: tuple[str, int] | None) -> bytes | None:
-        """The answer to the request in these bytes, where it came before and its handler has one ready."""
-        head = self.heads.get(data)
-        if head is None or head.notes is None or self.calls is None:
+    def ready_for(self, head: RequestHead, client: tuple[str, int] | None) -> bytes | None:
+        """The answer to a request with this head, where its handler has one ready."""
+        if self.calls is None:
             return None
         try:
             answered = self.calls.at_once(head, client[0] if client else "")

@@ -73,15 +73,10 @@ class TargetPool:
     def take(self, key: TargetKey) -> TargetConnection | None:
         """An idle connection for `key`, no longer in the pool, or None."""
         waiting = self._by_key.get(key)
-        if not waiting:
-            return None
-        now = self.loop.time()
         while waiting:
             connection = waiting.pop()
             expires = self._expiry.pop(connection)
-            if not waiting:
-                del self._by_key[key]
-            if not connection.is_closing() and now < expires:
+            if not connection.is_closing() and self.loop.time() < expires:
                 return connection
             connection.abort()
         return None
@@ -137,13 +132,12 @@ class TargetPool:
             connection.abort()
             return
         waiting = self._by_key.get(connection.key)
-        if waiting is not None and len(waiting) >= self._idle_per_target:
-            self._evict(waiting[0])
-        elif len(self._expiry) >= self._idle_in_all:
-            self._evict(next(iter(self._expiry)))
-        waiting = self._by_key.get(connection.key)  # the evicted one may have been its last
         if waiting is None:
             waiting = self._by_key[connection.key] = deque()
+        elif len(waiting) >= self._idle_per_target:
+            self._evict(waiting[0])
+        if len(self._expiry) >= self._idle_in_all:
+            self._evict(next(iter(self._expiry)))
         waiting.append(connection)
         self._expiry[connection] = self.loop.time() + seconds
         if self._sweep is None:
@@ -160,13 +154,12 @@ class TargetPool:
 
     def _remove(self, connection: TargetConnection) -> None:
         del self._expiry[connection]
-        waiting = self._by_key[connection.key]
-        waiting.remove(connection)
-        if not waiting:
-            del self._by_key[connection.key]
+        self._by_key[connection.key].remove(connection)
 
     def _expire(self) -> None:
         now = self.loop.time()
         for connection in [idle for idle, expires in self._expiry.items() if expires <= now]:
             self._evict(connection)
+        for key in [key for key, waiting in self._by_key.items() if not waiting]:
+            del self._by_key[key]  # here and not in `take`, which is done for every call
         self._sweep = self.loop.call_later(1.0, self._expire) if self._expiry else None

@@ -22,6 +22,7 @@ from tollkeeper.core.framing import BodyEnd, ResponseFraming
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES, PROXY_TIMEOUT_SECONDS, RESPONSE_MEMORY_SIZE_BYTES
 from tollkeeper.edge.call import BodySource
 from tollkeeper.edge.deadlines import Deadlines
+from tollkeeper.edge.heads import ResponseHead
 from tollkeeper.edge.spool import Spool, SpooledBody, SpoolRoom
 from tollkeeper.edge.target import Exchange, TargetConnection, TargetFailure
 
@@ -38,14 +39,6 @@ class ForwardLimits:
     response_seconds: float = PROXY_TIMEOUT_SECONDS
     response_size_bytes: int = PROXY_RESPONSE_SIZE_BYTES
     memory_size_bytes: int = RESPONSE_MEMORY_SIZE_BYTES
-
-
-class ResponseHead(msgspec.Struct, frozen=True):
-    """Status and headers as the target sent them, and how the body ends."""
-
-    status: int
-    headers: list[Header]
-    framing: ResponseFraming
 
 
 class RelayRequest(msgspec.Struct, frozen=True):
@@ -91,28 +84,17 @@ class Connections(Protocol):
 class Relay(Exchange):
     """One call on its way. `start` it once; `close` it where nobody wants the answer any more."""
 
-    __slots__ = (
-        "_body",
-        "_connection",
-        "_connections",
-        "_declared_bytes",
-        "_first_part",
-        "_head",
-        "_is_last_attempt",
-        "_is_over",
-        "_is_sent",
-        "_is_started",
-        "_limits",
-        "_loop",
-        "_opening",
-        "_owner",
-        "_reading_back",
-        "_request",
-        "_sent_bytes",
-        "_size_bytes",
-        "_spool",
-        "_unsent",
-    )
+    # Defaults stand here because most of them are never changed: setting them costs more than a short call's answer.
+    _connection: TargetConnection | None = None
+    _opening: asyncio.Task[TargetConnection] | None = None
+    _reading_back: asyncio.Task[bytes | SpooledBody] | None = None
+    _head: ResponseHead | None = None
+    _first_part: bytes | None = None  # most bodies come in one
+    _spool: Spool | None = None
+    _unsent = b""  # the head, until the first part of the body is there to leave with it
+    _size_bytes = _sent_bytes = 0
+    _is_started = False  # the request's body was asked for: it cannot be had again
+    _is_sent = _is_last_attempt = _is_over = False
 
     def __init__(
         self, connections: Connections, request: RelayRequest, owner: AnswerOwner, limits: ForwardLimits
@@ -122,16 +104,6 @@ class Relay(Exchange):
         self._owner = owner
         self._limits = limits
         self._loop = connections.loop
-        self._connection: TargetConnection | None = None
-        self._opening: asyncio.Task[TargetConnection] | None = None
-        self._reading_back: asyncio.Task[bytes | SpooledBody] | None = None
-        self._head: ResponseHead | None = None
-        self._first_part: bytes | None = None  # most bodies come in one
-        self._spool: Spool | None = None
-        self._unsent = b""  # the head, until the first part of the body is there to leave with it
-        self._size_bytes = self._sent_bytes = 0
-        self._is_started = False  # the request's body was asked for: it cannot be had again
-        self._is_sent = self._is_last_attempt = self._is_over = False
 
     def start(self) -> None:
         """Send the request: on a kept connection at once, else as soon as one is open."""
@@ -298,6 +270,21 @@ class Relay(Exchange):
         else:
             self._reading_back = self._loop.create_task(self._spool.finish())
             self._reading_back.add_done_callback(self._read_back)
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """See `target.Exchange`."""
+        if self._is_over:
+            return
+        if len(body) > self._limits.memory_size_bytes or len(body) > self._limits.response_size_bytes:
+            self.on_head(head.status, head.headers, head.framing)
+            self.on_body(body)
+            self.on_end()
+        else:
+            self._head = head
+            self._size_bytes = len(body)
+            self._connections.deadlines.clear(self)
+            self._connection = None
+            self._deliver([body] if body else [])
 
     def on_failure(self, failure: TargetFailure) -> None:
         """See `target.Exchange`."""

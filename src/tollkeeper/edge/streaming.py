@@ -10,7 +10,8 @@ from typing import Protocol, cast
 
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import ResponseFraming
-from tollkeeper.edge.relay import AnswerOwner, Connections, ForwardLimits, Relay, RelayRequest, ResponseHead
+from tollkeeper.edge.heads import ResponseHead
+from tollkeeper.edge.relay import AnswerOwner, Connections, ForwardLimits, Relay, RelayRequest
 
 
 class StreamOwner(Protocol):
@@ -31,8 +32,6 @@ class StreamOwner(Protocol):
 
 class StreamedRelay(Relay):
     """One call on its way. `start` it once; `close` it where nobody wants the answer any more."""
-
-    __slots__ = ("_stream",)
 
     def __init__(
         self, connections: Connections, request: RelayRequest, owner: StreamOwner, limits: ForwardLimits
@@ -63,6 +62,13 @@ class StreamedRelay(Relay):
             self._too_large(self._size_bytes)
         else:
             self._stream.on_part(data)
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """See `target.Exchange`."""
+        self.on_head(head.status, head.headers, head.framing)
+        if body:
+            self.on_body(body)
+        self.on_end()
 
     def on_end(self) -> None:
         """See `target.Exchange`."""

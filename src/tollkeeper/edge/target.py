@@ -19,7 +19,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from tollkeeper.core.errors import Code
 from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
-from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers
+from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
@@ -50,7 +50,7 @@ class TargetFailure:
 
 
 class Exchange(Protocol):
-    """Who drives a connection. The last call is either `on_end` or `on_failure`, once."""
+    """Who drives a connection. The last call is `on_end`, `on_whole` or `on_failure`, once."""
 
     def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
         """The final response's head; header names in lower case."""
@@ -60,6 +60,9 @@ class Exchange(Protocol):
 
     def on_end(self) -> None:
         """The response is complete."""
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """As `on_head`, `on_body` and `on_end`: the response came whole, with a head that was read before."""
 
     def on_failure(self, failure: TargetFailure) -> None:
         """There will be no complete response."""
@@ -84,6 +87,7 @@ class TargetConnection(asyncio.Protocol):
         "_headers",
         "_heard",
         "_informational",
+        "_is_parsed",
         "_method",
         "_on_idle",
         "_on_lost",
@@ -118,7 +122,10 @@ class TargetConnection(asyncio.Protocol):
         self._reset("")
 
     def _reset(self, method: str) -> None:
+        if self._parser is None:
+            self._parser = HttpResponseParser(self)
         self._method = method
+        self._is_parsed = False  # the parser has seen bytes of this exchange
         self._headers: list[Header] = []
         self._head_bytes = 0
         self._chatter = 0
@@ -136,10 +143,12 @@ class TargetConnection(asyncio.Protocol):
         """Start an exchange; the connection must be free. The request follows through `write`."""
         if self._exchange is not None:
             raise RuntimeError("the connection is carrying an exchange")
-        self._reset(method)
+        if self._is_parsed:
+            self._reset(method)
+        else:
+            self._method = method
+            self._request_sent = self._heard = False
         self._exchange = exchange
-        if self._parser is None:
-            self._parser = HttpResponseParser(self)
 
     def carries(self, exchange: Exchange) -> bool:
         """Whether `exchange` is still on this connection."""
@@ -246,11 +255,11 @@ class TargetConnection(asyncio.Protocol):
         if exchange is None or parser is None:
             self._transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
-        answers = None if self._heard or self._method == "HEAD" else self._answers
-        self._heard = True
-        if answers is not None and (known := answers.of(data)) is not None:
+        answers = None if self._is_parsed or self._method == "HEAD" else self._answers
+        if answers is not None and self._request_sent and (known := answers.of(data)) is not None:
             self._take(exchange, known, data)
             return
+        self._is_parsed = self._heard = True
         self._chatter += len(data)
         try:
             parser.feed_data(data)
@@ -270,17 +279,19 @@ class TargetConnection(asyncio.Protocol):
 
     def _take(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
         """A whole response whose head was read before; the parser, between two responses, need not see it."""
-        self._framing = known.framing
-        self._complete = self._reusable = True
+        self._exchange = None
+        self._heard = True
+        self._served += 1
         self.keep_alive_seconds = known.keep_alive_seconds
-        try:
-            exchange.on_head(known.status, known.headers, known.framing)
-            if known.body_bytes and self._exchange is exchange:
-                exchange.on_body(data[-known.body_bytes :])
-        except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
-            self._reusable = False
-            self._broken(fault)
-        self._finish()
+        transport = self._transport
+        if transport.get_write_buffer_size() or transport.is_closing():
+            transport.abort()
+        else:
+            if self._reading_paused:
+                self.resume_reading()
+            self._guard(self._on_idle, self)
+        body = data[-known.body_bytes :] if known.body_bytes else b""
+        self._guard(exchange.on_whole, known.head, body, failing=exchange)
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`. The transport closes itself."""

@@ -18,13 +18,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import structlog
 
 from tollkeeper.api import bearer_token, clock_ms, envelope, error_envelope, iso
-from tollkeeper.core.challenge import Profile, exhausted_body, profile_of
+from tollkeeper.core.challenge import exhausted_body
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import response_lines
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.core.paygate_fields import RESERVED_SLUGS, OnFailure, is_slug
 from tollkeeper.core.purchases import Spend, credit_token
@@ -33,29 +31,31 @@ from tollkeeper.edge.call import JSON_LINE
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
-from tollkeeper.gateway.calls import CORS, OPEN_TO_PAGES
+from tollkeeper.gateway.calls import CORS
 from tollkeeper.gateway.crediting import Crediting, Parts, purchase_of_spend
 from tollkeeper.gateway.gates import not_found
+from tollkeeper.gateway.held import held_again
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import ExhaustedError, Stage
 from tollkeeper.gateway.streaming import StreamedParts
 from tollkeeper.gateway.unpaid import UNPAID_LINES
 from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.purchase_rows import SpendRequest
+from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.call import BodySource, InboundCall
-    from tollkeeper.edge.heads import RequestHead
-    from tollkeeper.edge.relay import Relay, ResponseHead
+    from tollkeeper.edge.heads import RequestHead, ResponseHead
+    from tollkeeper.edge.relay import Relay
     from tollkeeper.edge.spool import SpooledBody
     from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.calls import Asked
     from tollkeeper.gateway.gates import OpenGate
-    from tollkeeper.storage.purchase_rows import Purchase, SpendResult
+    from tollkeeper.gateway.held import Held
+    from tollkeeper.storage.purchase_rows import Purchase
 
 _NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
 _LOG = structlog.get_logger("tollkeeper.gateway.access")
@@ -104,24 +104,26 @@ class Access(Parts):
 class PaidCall(Crediting):
     """One request at a PayGate. How it gets a credit that it does not simply hold is `crediting`."""
 
-    __slots__ = ("asked", "purchase", "receipts", "relay")
+    held: Held  # where its head came before
+    purchase: Purchase  # that its credit was taken of
+    receipts = b""
+    relay: Relay | None = None
 
     def __init__(self, access: Access, call: InboundCall) -> None:
         super().__init__(call, access)
         self.asked = calls.asked_by(call)
-        self.purchase: Purchase
-        self.receipts = b""
-        self.relay: Relay | None = None
 
     # 1. Slug. In memory; a task reads a gate that is not.
 
     def arrive(self) -> None:
         """A request came in."""
         self.call.on_gone = self._client_gone
-        slug = self.asked.slug
+        slug, held = self.asked.slug, self.asked.held
         opened = self.access.gates.kept(slug)
         if opened is None:
             self.in_task(self._open(slug))
+        elif held is not None and held.opened is opened:
+            self.guard(self._spend_again, held)
         else:
             self.guard(self._check, opened)
 
@@ -212,10 +214,29 @@ class PaidCall(Crediting):
         elif isinstance(result, ApiError):
             raise result
         elif result.outcome is Spend.SPENT:
-            self._forward(self.opened, purchase_of_spend(result))
+            purchase = purchase_of_spend(result)
+            self.asked.held = held_again(self.call, self.asked, self.opened, presented, purchase, self._client())
+            self._forward(self.opened, purchase)
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))
+
+    def _spend_again(self, held: Held) -> None:
+        """As the call before with the same head, whose steps up to here were taken then (`held`)."""
+        self.held, self.opened = held, held.opened
+        self.access.unpaid.check(self.call)
+        self.enter(Stage.SPENDING)
+        spend, version = self.access.purchases.ledger.spend_held, held.opened.gate.version
+        spend(held.purchase, version, self.call.request_id, clock_ms(), self._spent_again)
+
+    def _spent_again(self, result: SpendResult | ApiError) -> None:
+        held = self.held
+        if self.stage is Stage.SPENDING and isinstance(result, SpendResult) and result.left is not None:
+            self.guard(self._forward_again, held, result.left)
+        else:
+            self.buyer = buyer = Buyer(_NO_WISH, on_left=self.left)
+            buyer.wish = self.wish(held.presented)
+            self.guard(self._spent, result, held.presented, buyer)
 
     # 5. Everything that is not a held credit of this payment: wait, buy, or spend by token or wallet. In a task.
 
@@ -251,7 +272,7 @@ class PaidCall(Crediting):
         access, call = self.access, self.call
         self.opened = opened
         self.purchase = purchase
-        self.receipts = calls.receipt_lines(purchase)
+        self.receipts = calls.receipt_lines(calls.receipt_start(purchase), purchase, purchase.remaining)
         access.unpaid.paid(call)
         if self.buyer is not None and self.buyer.claimed == purchase.id:
             access.unpaid.bought(call)
@@ -293,6 +314,19 @@ class PaidCall(Crediting):
             self.relay = forwarder.relay(request, self)
         self.relay.start()
 
+    def _forward_again(self, held: Held, left: int) -> None:
+        """As `_forward`, for a call without a body whose target wants no signature (`held`)."""
+        self.enter(Stage.FORWARDING)
+        access, call, target = self.access, self.call, held.opened.target
+        assert target is not None  # noqa: S101 - of files nothing is kept
+        self.purchase = held.purchase
+        self.receipts = calls.receipt_lines(held.receipt_start, held.purchase, left)
+        access.unpaid.paid(call)
+        end = held.head_end if call.peer == held.peer else calls.target_head_end(call, self._client(), 0)
+        head = b"%b%b%b" % (held.head_start, call.request_id.encode(), end)
+        self.relay = relay = access.forwarder.relay(RelayRequest(target, call.method, head, b"", 0), self)
+        relay.start()
+
     def _client(self) -> str:
         return self.access.unpaid.clients.of(self.call.peer, self.call.head.headers)
 
@@ -313,8 +347,8 @@ class PaidCall(Crediting):
 
     def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         call, status = self.call, head.status
-        lines, has_date = response_lines(head.headers)
-        lines += self.receipts + OPEN_TO_PAGES
+        lines, has_date = head.notes or calls.answer_lines(head)
+        lines += self.receipts
         if not isinstance(body, list):
             self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
             return
@@ -332,8 +366,8 @@ class PaidCall(Crediting):
 
     async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
-        lines, has_date = response_lines(head.headers)
-        lines += self.receipts + OPEN_TO_PAGES
+        lines, has_date = calls.answer_lines(head)
+        lines += self.receipts
         self.call.start(head.status, lines, head.framing.declared_bytes, has_date=has_date)
         try:
             async for data in parts:
@@ -386,7 +420,7 @@ class PaidCall(Crediting):
         except StorageError:
             remaining = None
         if remaining is not None:
-            self.receipts = calls.receipt_lines(msgspec.structs.replace(self.purchase, remaining=remaining))
+            self.receipts = calls.receipt_lines(calls.receipt_start(self.purchase), self.purchase, remaining)
             if self.buyer is not None and self.buyer.claimed == self.purchase.id:
                 self.receipts += self._credit_token_line(self.purchase.id)
         self.end(error.status, failed=True)
@@ -406,21 +440,18 @@ class PaidCall(Crediting):
         if not opened.gate.is_enabled:
             raise not_found()
         shown = calls.challenge_on(opened, self.call)
-        profile = self._profile()
+        profile = calls.profile_on(self.call, self.access.profile)
         head = self.call.head
         is_bare = head.method != "HEAD" and head.content_length == 0 and b"authorization" not in head.header
         if self.stage is Stage.ARRIVED and is_bare:
             # Nobody was asked, and nothing shown: this head, at this gate, is always answered so.
             self.asked.unpaid = self.access.unpaid_answers.of(opened, shown, profile)
+            head.may_be_ready = True
         self.enter(Stage.OVER)
         self.access.traffic.challenged(opened.gate.id, self.call)
         self.access.unpaid.challenged(self.call)
         body = shown.body(profile, iso(clock_ms()))
         self.call.answer(402, UNPAID_LINES, body)
-
-    def _profile(self) -> Profile:
-        accept = self.call.head.header.get(b"accept", b"")
-        return profile_of(accept.decode("latin-1"), self.access.profile) if b"=" in accept else self.access.profile
 
     def exhausted(self, payer: str) -> None:
         """See `Steps`."""
@@ -430,7 +461,8 @@ class PaidCall(Crediting):
             return
         self.enter(Stage.OVER)
         detail = calls.exhausted(payer).body()
-        body = exhausted_body(calls.challenge_beside(opened, self.call), detail, self._profile(), iso(clock_ms()))
+        profile = calls.profile_on(self.call, self.access.profile)
+        body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id, self.call)
         self.access.unpaid.challenged(self.call)
         self.call.answer(402, JSON_LINE + CORS, body)

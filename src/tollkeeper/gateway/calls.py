@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.api import clock_ms
+from tollkeeper.core.challenge import profile_of
 from tollkeeper.core.errors import ApiError, Code, invalid, payment_error
-from tollkeeper.core.forwarding import VIA, caller_lines, gateway_headers, header_lines, name_rules, request_target
+from tollkeeper.core.forwarding import (
+    VIA,
+    caller_lines,
+    gateway_headers,
+    header_lines,
+    name_rules,
+    request_target,
+    response_lines,
+)
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.target_signing import NONCE_SIZE_BYTES, SIGNATURE_NAMES, HmacSecret, SignedCall, signature_lines
 from tollkeeper.core.tenders import with_advice
@@ -24,10 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.addresses import TargetUrl
-    from tollkeeper.core.challenge import Challenge
+    from tollkeeper.core.challenge import Challenge, Profile
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.edge.call import BodySink, InboundCall
+    from tollkeeper.edge.heads import ResponseHead
     from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.gateway.held import Held
     from tollkeeper.gateway.unpaid import Unpaid
     from tollkeeper.storage.purchase_rows import Purchase
 
@@ -132,6 +143,12 @@ def challenge_beside(opened: OpenGate, call: InboundCall) -> Challenge:
         return opened.challenge
 
 
+def profile_on(call: InboundCall, default: Profile) -> Profile:
+    """In which form the caller wants its 402: what `Accept` names, else `default`."""
+    accept = call.head.header.get(b"accept", b"")
+    return profile_of(accept.decode("latin-1"), default) if b"=" in accept else default
+
+
 def check_payer(wallet: str | None, payer: str) -> None:
     """The bearer of a payment is its payer. Raises: AUTH_REQUIRED without one, FORBIDDEN for another."""
     if wallet is None:
@@ -150,7 +167,8 @@ class Asked:
     """What the gateway makes of a request's head; kept with the head (`RequestHead.notes`).
 
     `lines` are the caller's header lines for the target without those `withheld`, None until they were judged.
-    `unpaid` is how its requests are answered at once, None while that is not known.
+    `unpaid` is how its requests are answered at once, `held` what is known of those that hold a credit; None while that
+    is not known.
     """
 
     slug: str
@@ -160,6 +178,7 @@ class Asked:
     lines: bytes | None = None
     withheld: frozenset[bytes] = _NOTHING
     unpaid: Unpaid | None = None
+    held: Held | None = None
 
 
 def asked_by(call: InboundCall) -> Asked:
@@ -208,23 +227,31 @@ def target_head(
 
     `client` is the caller's address, `length` the body's, None where nobody knows it.
     """
+    start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, length, signature)
+    return b"%b%b%b" % (start, call.request_id.encode(), end)
+
+
+def target_head_start(call: InboundCall, opened: OpenGate, asked: Asked, purchase: Purchase) -> bytes:
+    """Of `target_head`, all before the request id: the same for every call with this head."""
     assert opened.target is not None  # noqa: S101 - a file PayGate sends nothing
+    return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: " % (
+        call.method.encode(),
+        request_target(opened.target, asked.subpath, asked.query) if asked.query or asked.subpath else opened.wire.path,
+        opened.wire.lines,
+        asked.lines or b"",
+        _buyer_lines(purchase.id, purchase.payer),
+    )
+
+
+def target_head_end(call: InboundCall, client: str, length: int | None, signature: bytes = b"") -> bytes:
+    """Of `target_head`, all behind the request id."""
     if length is None:
         framing = b"transfer-encoding: chunked\r\n"
     elif length or call.method in _BODY_EXPECTED:
         framing = b"content-length: %d\r\n" % length
     else:
         framing = b""
-    return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\n%b\r\n" % (
-        call.method.encode(),
-        request_target(opened.target, asked.subpath, asked.query) if asked.query or asked.subpath else opened.wire.path,
-        opened.wire.lines,
-        asked.lines or b"",
-        _buyer_lines(purchase.id, purchase.payer),
-        call.request_id.encode(),
-        client.encode(),
-        signature + framing if signature else framing,
-    )
+    return b"\r\nx-forwarded-for: %b\r\n%b%b\r\n" % (client.encode(), signature, framing)
 
 
 def signature_of(
@@ -255,12 +282,23 @@ def _buyer_lines(purchase_id: str, payer: str) -> bytes:
     return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
 
 
-def receipt_lines(purchase: Purchase) -> bytes:
-    """The receipt of contract 4.6, on every answer after payment, also on a 502."""
-    fixed = _receipt(
+def answer_lines(head: ResponseHead) -> tuple[bytes, bool]:
+    """Of a target's answer the lines that its caller gets, and whether a `Date` is among them; kept with the head."""
+    lines, has_date = response_lines(head.headers)
+    head.notes = answered = lines + OPEN_TO_PAGES, has_date
+    return answered
+
+
+def receipt_lines(start: bytes, purchase: Purchase, remaining: int) -> bytes:
+    """The receipt of contract 4.6, on every answer after payment, also on a 502; `start` is `receipt_start`."""
+    return b"%bx-credits-remaining: %d\r\nx-credits-total: %d\r\n" % (start, remaining, purchase.granted)
+
+
+def receipt_start(purchase: Purchase) -> bytes:
+    """The lines of a purchase's receipts that are the same for each of its calls."""
+    return _receipt(
         purchase.id, purchase.transaction_hash or "", purchase.network, purchase.payer, purchase.value_micro
     )
-    return b"%bx-credits-remaining: %d\r\nx-credits-total: %d\r\n" % (fixed, purchase.remaining, purchase.granted)
 
 
 @lru_cache(maxsize=10_000)

@@ -68,15 +68,14 @@ class Crediting(Steps):
     proof on.
     """
 
-    __slots__ = ("access", "buyer", "is_charged", "opened", "wallet")
+    opened: OpenGate
+    buyer: Buyer | None = None
+    is_charged = False
+    wallet: str | None = None
 
     def __init__(self, call: InboundCall, access: Parts) -> None:
         super().__init__(call, access.tasks)
         self.access = access
-        self.opened: OpenGate
-        self.buyer: Buyer | None = None
-        self.is_charged = False
-        self.wallet: str | None = None
 
     @abstractmethod
     def end(self, status: int, *, failed: bool = False) -> None:

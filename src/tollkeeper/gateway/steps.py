@@ -56,12 +56,11 @@ NEXT: Final = {
 class Steps(ABC):
     """One request on its way. `tasks` holds the tasks of all of them, so that they can be given up."""
 
-    __slots__ = ("call", "stage", "task", "tasks")
+    stage = Stage.ARRIVED
+    task: asyncio.Task[None] | None = None
 
     def __init__(self, call: InboundCall, tasks: set[asyncio.Task[None]]) -> None:
         self.call = call
-        self.stage = Stage.ARRIVED
-        self.task: asyncio.Task[None] | None = None
         self.tasks = tasks
 
     def enter(self, stage: Stage) -> None:

@@ -16,7 +16,7 @@ from tollkeeper.edge.relay import AnswerOwner
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tollkeeper.edge.relay import ResponseHead
+    from tollkeeper.edge.heads import ResponseHead
     from tollkeeper.edge.streaming import StreamedRelay
 
 STREAM_AHEAD_BYTES: Final = 256 * 1024

@@ -84,12 +84,12 @@ class Traffic:
 
     def ended(self, gate_id: int, call: InboundCall, status: int, purchase_id: str | None, *, failed: bool) -> None:
         """A paid call ended with this status; `failed` where the target did and the status is the gateway's own."""
-        counts = self._of(gate_id)
+        counts = self._counts.get(gate_id) or self._of(gate_id)
         counts[1] += 1
         counts[2] += failed
-        if not self._purchases.end_soon(call.request_id, status):
+        if not self._purchases.ledger.end(call.request_id, status):
             self._dropped += 1
-        outcome = outcome_of_call(status, failed=failed)
+        outcome = Outcome.SERVED if status < 400 and not failed else outcome_of_call(status, failed=failed)
         hour_ms, duration_us = self._note(gate_id, call, status, outcome, None, purchase_id)
         self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
 

@@ -10,7 +10,8 @@ from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header, encode_request_head
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.relay import ForwardLimits, RelayRequest, ResponseHead
+from tollkeeper.edge.heads import ResponseHead
+from tollkeeper.edge.relay import ForwardLimits, RelayRequest
 from tollkeeper.edge.spool import SpooledBody
 from tollkeeper.gateway.hub_client import HubUnreachableError
 

@@ -25,7 +25,7 @@ import msgspec
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import Outcome, StorageError
-from tollkeeper.storage.purchase_rows import SpendResult
+from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.spending import HeldSpend, SpendBatch, end_calls, give_back
 
 if TYPE_CHECKING:
@@ -62,22 +62,33 @@ class Ledger:
         self.spends = 0
         self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
 
-    def spend(self, request: HeldSpend, now_ms: int, callback: Callable[[SpendResult | ApiError], None]) -> None:
+    def spend(self, request: HeldSpend, now_ms: int, callback: _Answer) -> None:
         """Spend one credit; `callback` is called once in this loop, and never before this returns.
 
         It is given StorageError (503) where the outcome is unknown or the database takes nothing.
         """
+        bought = self._known(request)
+        if bought is not None:
+            request = HeldSpend(None, bought.id, request.wish, bought.number)
+        self._ask(request, bought, now_ms, callback)
+
+    def _ask(self, request: HeldSpend, bought: Purchase | None, now_ms: int, callback: _Answer) -> None:
         if len(self._waiting) >= WAITING_MAX:
             loop = asyncio.get_running_loop()
             loop.call_soon(callback, StorageError("too many requests are waiting for the database"))
             return
-        bought = self._known(request)
-        if bought is not None:
-            request = HeldSpend(None, bought.id, request.wish, bought.number)
         self._waiting.append((request, bought, now_ms, callback))
         if not self._is_under_way:
             self._is_under_way = True
             asyncio.get_running_loop().call_soon(self._next)
+
+    def spend_held(self, bought: Purchase, gate_version: int, call_id: str, now_ms: int, callback: _Answer) -> None:
+        """As `spend`, for whoever shows again what `bought` this purchase's credits and spent one of them before.
+
+        Where one is taken, the answer has only `left`.
+        """
+        wish = SpendRequest(bought.gate_id, gate_version, bought.header_hash, call_id)
+        self._ask(HeldSpend(None, bought.id, wish, bought.number), None, now_ms, callback)
 
     def end(self, call_id: str, status: int) -> bool:
         """Note how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
@@ -137,7 +148,7 @@ class Ledger:
         self.spends += len(batch)
         self.batches[len(batch).bit_length()] += 1
         # Payments that were not seen before take nothing, and would now wait for a sync.
-        ended = self._take_ended() if any(bought is not None for _, bought, _, _ in batch) else []
+        ended = self._take_ended() if any(request.number is not None for request, _, _, _ in batch) else []
         self._post(batch, ended, partial(self._done, batch, ended))
 
     def _post(self, batch: list[_Waiting], ended: list[tuple[str, int]], answer: Callable[[Outcome], None]) -> None:

@@ -341,10 +341,6 @@ class Purchases:
         """Voids the credits not yet used of a trusted settlement that proved failed; its revenue was none."""
         await self._database.run(_void(purchase.id, failure, now_ms))
 
-    def end_soon(self, call_id: str, status: int) -> bool:
-        """Notes how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
-        return self.ledger.end(call_id, status)
-
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Writes how these calls ended (call id -> status), and what no spend took along.
 

@@ -1,0 +1,52 @@
+"""What is kept of a call on a held credit, for the next one with the same head (performance; contract 4.2, 4.6, 4.7).
+
+What steps 1 to 3 of `access` say of a request without a body is a function of its head and of its gate, where no login
+had to be asked for and the payer's key signed the payment. So they are taken once, when a credit was spent, and what
+they said is kept with the head (`calls.Asked.held`) together with the lines that are the same each time; it holds as
+long as the gate is the very same object. Rate limit, spend, forwarding and receipt are each call's own. What this
+module does not do: decide anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tollkeeper.gateway.calls import receipt_start, target_head_end, target_head_start
+
+if TYPE_CHECKING:
+    from tollkeeper.edge.call import InboundCall
+    from tollkeeper.gateway.buying import Presented
+    from tollkeeper.gateway.calls import Asked
+    from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.storage.purchase_rows import Purchase
+
+
+@dataclass(slots=True)
+class Held:
+    """Calls with one head while `opened` is their gate: what they show, and the purchase that it bought.
+
+    `head_start` and `head_end` stand around the request id in the head that the target is sent; `head_end` names the
+    client behind `peer`. `receipt_start` is the receipt but for the credits.
+    """
+
+    opened: OpenGate
+    presented: Presented
+    purchase: Purchase
+    head_start: bytes
+    head_end: bytes
+    peer: str
+    receipt_start: bytes
+
+
+def held_again(
+    call: InboundCall, asked: Asked, opened: OpenGate, presented: Presented, purchase: Purchase, client: str
+) -> Held | None:
+    """What to keep of a call that just spent a credit; None where its next one has to be asked for more."""
+    gate = opened.gate
+    is_plain = gate.file is None and not gate.stream and not opened.wire.secrets
+    is_proof = opened.takes_header and not gate.require_auth and presented.tender.is_signed_by_key
+    if not (is_plain and is_proof and call.head.content_length == 0 and purchase.transaction_hash is not None):
+        return None
+    start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, 0)
+    return Held(opened, presented, purchase, start, end, call.peer, receipt_start(purchase))
