@@ -18,7 +18,7 @@ import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from tollkeeper.api import error_envelope, header_pairs, new_request_id
+from tollkeeper.api import clock_ms, error_envelope, header_pairs, new_request_id_at
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.presence import CONTINUE
@@ -121,7 +121,8 @@ class InboundCall:
         self._handler = handler
         self.head = head
         self.method = head.method
-        self.request_id = new_request_id()
+        self.started_ms = started_ms = clock_ms()
+        self.request_id = new_request_id_at(started_ms)
         self.started_ns = time.perf_counter_ns()
         if is_complete:
             self._is_body_complete = True
@@ -158,10 +159,10 @@ class InboundCall:
             return
         head = self._head(status, lines, length_bytes, has_date=has_date)
         transport = self._connection.transport
-        if self.method == "HEAD" or not parts:
-            transport.write(head)
-        elif len(parts) == 1 and length_bytes <= JOINED_SIZE_BYTES:
+        if length_bytes <= JOINED_SIZE_BYTES and len(parts) == 1 and self.method != "HEAD":
             transport.write(head + parts[0])
+        elif self.method == "HEAD" or not parts:
+            transport.write(head)
         else:
             transport.writelines([head, *parts])
         self._complete()

@@ -78,19 +78,14 @@ class Forwarder:
         return kept or await self.pool.open(target.scheme, addresses, target.port, target.host)
 
     def _kept(self, target: TargetUrl, addresses: list[str]) -> TargetConnection | None:
-        for key in self._keys(target, addresses):
-            kept = self.pool.take(key)
-            if kept is not None:
-                return kept
-        return None
-
-    def _keys(self, target: TargetUrl, addresses: list[str]) -> tuple[TargetKey, ...]:
-        """The keys of connections to these addresses; remembered, because each call needs them."""
         place = target.scheme, target.host, target.port
-        known = self._known_keys.get(place)
+        known = self._known_keys.get(place)  # each call needs these keys
         if known is None or known[0] is not addresses:
             if len(self._known_keys) >= KEYS_MAX:
                 self._known_keys.clear()
             keys = tuple(TargetKey(target.scheme, address, target.port, target.host) for address in addresses)
             known = self._known_keys[place] = addresses, keys
-        return known[1]
+        for key in known[1]:
+            if (kept := self.pool.take(key)) is not None:
+                return kept
+        return None

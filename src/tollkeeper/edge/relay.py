@@ -159,11 +159,12 @@ class Relay(Exchange):
             self._try_again()
             return
         self._connection = connection
-        connection.begin(self, request.method)
         if isinstance(request.body, bytes):
-            connection.write(request.head + request.body)
-            self._request_sent(connection)
+            self._is_sent = True
+            connection.send(self, request.method, request.head + request.body)
+            self._connections.deadlines.set(self, self._loop.time() + self._limits.response_seconds, self._loop)
             return
+        connection.begin(self, request.method)
         self._unsent = request.head
         self._is_started = True
         request.body.body_to(self)

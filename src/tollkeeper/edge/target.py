@@ -150,6 +150,12 @@ class TargetConnection(asyncio.Protocol):
             self._request_sent = self._heard = False
         self._exchange = exchange
 
+    def send(self, exchange: Exchange, method: str, request: bytes) -> None:
+        """`begin`, `write` and `end_request` at once, for a request that is there to its last byte."""
+        self.begin(exchange, method)
+        self._request_sent = True
+        self._transport.write(request)
+
     def carries(self, exchange: Exchange) -> bool:
         """Whether `exchange` is still on this connection."""
         return self._exchange is exchange

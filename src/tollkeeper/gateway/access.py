@@ -110,8 +110,9 @@ class PaidCall(Crediting):
     relay: Relay | None = None
 
     def __init__(self, access: Access, call: InboundCall) -> None:
-        super().__init__(call, access)
-        self.asked = calls.asked_by(call)
+        self.access = access
+        self.call = call
+        self.asked: Asked = call.head.notes or calls.asked_by(call)
 
     # 1. Slug. In memory; a task reads a gate that is not.
 
@@ -227,7 +228,7 @@ class PaidCall(Crediting):
         self.access.unpaid.check(self.call)
         self.enter(Stage.SPENDING)
         spend, version = self.access.purchases.ledger.spend_held, held.opened.gate.version
-        spend(held.purchase, version, self.call.request_id, clock_ms(), self._spent_again)
+        spend(held.purchase, version, self.call.request_id, self.call.started_ms, self._spent_again)
 
     def _spent_again(self, result: SpendResult | ApiError) -> None:
         held = self.held
@@ -321,7 +322,7 @@ class PaidCall(Crediting):
         assert target is not None  # noqa: S101 - of files nothing is kept
         self.purchase = held.purchase
         self.receipts = calls.receipt_lines(held.receipt_start, held.purchase, left)
-        access.unpaid.paid(call)
+        access.unpaid.was_good(held.mark)
         end = held.head_end if call.peer == held.peer else calls.target_head_end(call, self._client(), 0)
         head = b"%b%b%b" % (held.head_start, call.request_id.encode(), end)
         self.relay = relay = access.forwarder.relay(RelayRequest(target, call.method, head, b"", 0), self)

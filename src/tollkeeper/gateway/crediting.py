@@ -73,9 +73,14 @@ class Crediting(Steps):
     is_charged = False
     wallet: str | None = None
 
-    def __init__(self, call: InboundCall, access: Parts) -> None:
-        super().__init__(call, access.tasks)
+    def __init__(self, access: Parts, call: InboundCall) -> None:
         self.access = access
+        self.call = call
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """See `Steps`."""
+        return self.access.tasks
 
     @abstractmethod
     def end(self, status: int, *, failed: bool = False) -> None:

@@ -27,7 +27,7 @@ class Held:
     """Calls with one head while `opened` is their gate: what they show, and the purchase that it bought.
 
     `head_start` and `head_end` stand around the request id in the head that the target is sent; `head_end` names the
-    client behind `peer`. `receipt_start` is the receipt but for the credits.
+    client behind `peer`. `receipt_start` is the receipt but for the credits, `mark` what `limiting` knows the proof by.
     """
 
     opened: OpenGate
@@ -37,6 +37,7 @@ class Held:
     head_end: bytes
     peer: str
     receipt_start: bytes
+    mark: int
 
 
 def held_again(
@@ -49,4 +50,4 @@ def held_again(
     if not (is_plain and is_proof and call.head.content_length == 0 and purchase.transaction_hash is not None):
         return None
     start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, 0)
-    return Held(opened, presented, purchase, start, end, call.peer, receipt_start(purchase))
+    return Held(opened, presented, purchase, start, end, call.peer, receipt_start(purchase), hash(presented.header))

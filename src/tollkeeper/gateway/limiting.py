@@ -85,10 +85,13 @@ class UnpaidLimit:
         header = call.head.header
         for name in _PROOFS:
             if name in header:
-                mark = hash(header[name])
-                if mark not in self._good:
-                    self._remember(mark)
+                self.was_good(hash(header[name]))
                 return
+
+    def was_good(self, mark: int) -> None:
+        """As `paid`, for a proof by its hash."""
+        if mark not in self._good:
+            self._remember(mark)
 
     def bought(self, call: InboundCall) -> None:
         """The call made a purchase: the 402 that told how to is forgiven."""

@@ -54,14 +54,19 @@ NEXT: Final = {
 
 
 class Steps(ABC):
-    """One request on its way. `tasks` holds the tasks of all of them, so that they can be given up."""
+    """One request on its way. `tasks` holds the tasks of all of them, so that they can be given up.
 
+    What of it is rarely set stands as a default in its class.
+    """
+
+    call: InboundCall
     stage = Stage.ARRIVED
     task: asyncio.Task[None] | None = None
 
-    def __init__(self, call: InboundCall, tasks: set[asyncio.Task[None]]) -> None:
-        self.call = call
-        self.tasks = tasks
+    @property
+    @abstractmethod
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Those of all requests."""
 
     def enter(self, stage: Stage) -> None:
         """Goes on to `stage`. Raises RuntimeError where the table has no such step."""
