@@ -95,6 +95,7 @@ class Calls:
             call.answer(200, PLAIN, b"early")
         elif what.startswith(b"ready"):
             call.head.notes = self.ready
+            call.head.may_be_ready = True
             call.answer(200, PLAIN, b"begun")
         elif what == b"fault":
             raise ZeroDivisionError

@@ -20,6 +20,7 @@ from tollkeeper.core.framing import BodyEnd, ResponseFraming
 REMEMBERED_MAX: Final = 2048
 REMEMBERED_SIZE_BYTES: Final = 4096
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_END_SIZE_BYTES: Final = 4
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class RememberedAnswers:
 
     def of(self, data: bytes) -> AnsweredHead | None:
         """The head of these bytes where it is known and they are one whole response."""
-        size_bytes = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+        size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
         head = self._heads.get(data[:size_bytes])
         return head if head is not None and len(data) == size_bytes + head.body_bytes else None
 
@@ -107,7 +108,7 @@ class RememberedAnswers:
     ) -> None:
         """`data` is the whole response whose head this is; nothing followed it, and the parser stands behind it."""
         body_bytes = framing.declared_bytes if framing.end is BodyEnd.LENGTH else 0
-        size_bytes = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+        size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
         is_whole = body_bytes is not None and len(data) == size_bytes + body_bytes
         if body_bytes is None or not is_whole or size_bytes > REMEMBERED_SIZE_BYTES:
             return

@@ -281,11 +281,10 @@ class Relay(Exchange):
             self.on_body(body)
             self.on_end()
         else:
-            self._head = head
-            self._size_bytes = len(body)
+            self._is_over = True
             self._connections.deadlines.clear(self)
             self._connection = None
-            self._deliver([body] if body else [])
+            self._owner.on_answer(head, [body] if body else [], len(body))
 
     def on_failure(self, failure: TargetFailure) -> None:
         """See `target.Exchange`."""

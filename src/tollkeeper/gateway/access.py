@@ -231,13 +231,12 @@ class PaidCall(Crediting):
         spend(held.purchase, version, self.call.request_id, self.call.started_ms, self._spent_again)
 
     def _spent_again(self, result: SpendResult | ApiError) -> None:
-        held = self.held
         if self.stage is Stage.SPENDING and isinstance(result, SpendResult) and result.left is not None:
-            self.guard(self._forward_again, held, result.left)
+            self.guard(self._forward_again, self.held, result.left)
         else:
-            self.buyer = buyer = Buyer(_NO_WISH, on_left=self.left)
-            buyer.wish = self.wish(held.presented)
-            self.guard(self._spent, result, held.presented, buyer)
+            presented = self.held.presented
+            self.buyer = Buyer(self.wish(presented), on_left=self.left)
+            self.guard(self._spent, result, presented, self.buyer)
 
     # 5. Everything that is not a held credit of this payment: wait, buy, or spend by token or wallet. In a task.
 
@@ -318,15 +317,14 @@ class PaidCall(Crediting):
     def _forward_again(self, held: Held, left: int) -> None:
         """As `_forward`, for a call without a body whose target wants no signature (`held`)."""
         self.enter(Stage.FORWARDING)
-        access, call, target = self.access, self.call, held.opened.target
-        assert target is not None  # noqa: S101 - of files nothing is kept
+        access, call = self.access, self.call
         self.purchase = held.purchase
         self.receipts = calls.receipt_lines(held.receipt_start, held.purchase, left)
         access.unpaid.was_good(held.mark)
         end = held.head_end if call.peer == held.peer else calls.target_head_end(call, self._client(), 0)
         head = b"%b%b%b" % (held.head_start, call.request_id.encode(), end)
-        self.relay = relay = access.forwarder.relay(RelayRequest(target, call.method, head, b"", 0), self)
-        relay.start()
+        self.relay = access.forwarder.relay(RelayRequest(held.target, call.method, head, b"", 0), self)
+        self.relay.start()
 
     def _client(self) -> str:
         return self.access.unpaid.clients.of(self.call.peer, self.call.head.headers)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tollkeeper.gateway.calls import receipt_start, target_head_end, target_head_start
 
 if TYPE_CHECKING:
+    from tollkeeper.core.addresses import TargetUrl
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.calls import Asked
@@ -31,6 +32,7 @@ class Held:
     """
 
     opened: OpenGate
+    target: TargetUrl
     presented: Presented
     purchase: Purchase
     head_start: bytes
@@ -44,10 +46,13 @@ def held_again(
     call: InboundCall, asked: Asked, opened: OpenGate, presented: Presented, purchase: Purchase, client: str
 ) -> Held | None:
     """What to keep of a call that just spent a credit; None where its next one has to be asked for more."""
-    gate = opened.gate
-    is_plain = gate.file is None and not gate.stream and not opened.wire.secrets
+    gate, target = opened.gate, opened.target
+    is_plain = not gate.stream and not opened.wire.secrets
     is_proof = opened.takes_header and not gate.require_auth and presented.tender.is_signed_by_key
-    if not (is_plain and is_proof and call.head.content_length == 0 and purchase.transaction_hash is not None):
+    is_settled = purchase.transaction_hash is not None  # else its receipts will say more
+    if target is None or not (is_plain and is_proof and is_settled and call.head.content_length == 0):
         return None
     start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, 0)
-    return Held(opened, presented, purchase, start, end, call.peer, receipt_start(purchase), hash(presented.header))
+    return Held(
+        opened, target, presented, purchase, start, end, call.peer, receipt_start(purchase), hash(presented.header)
+    )

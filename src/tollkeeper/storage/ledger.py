@@ -179,7 +179,8 @@ class Ledger:
                     self.refused(request.wish.call_id)
         for (request, bought, _, callback), result in zip(batch, results, strict=True):
             try:
-                callback(self._told(request, bought, result) if isinstance(result, SpendResult) else result)
+                is_known = bought is None and request.number is not None
+                callback(result if is_known or isinstance(result, ApiError) else self._told(request, bought, result))
             except Exception:
                 logger.exception("the callback of a spend failed")
 
