@@ -3,49 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.described_answers import seen_raw
 from tests.gateway.market import Market
-
-
-def request(gate: dict[str, Any], method: str = "GET", more: str = "") -> bytes:
-    parts = urlsplit(gate["accessUrl"])
-    return f"{method} {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{more}\r\n".encode()
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """One kept connection."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def ask(self, data: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
-        self.writer.write(data)
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)).decode()
-        first, *lines = head.strip().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines)
-        body = b"" if data.startswith(b"HEAD") else await self.reader.readexactly(int(headers["content-length"]))
-        method, target, _ = data.decode("latin-1").split(" ", 2)
-        seen_raw(method, target, head.encode(), body)
-        return int(first.split(" ")[1]), headers, json.loads(body or b"{}")
-
-
-@contextlib.asynccontextmanager
-async def kept(gate: dict[str, Any]) -> AsyncIterator[Caller]:
-    parts = urlsplit(gate["accessUrl"])
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    yield Caller(reader, writer)
-    writer.close()
-    await writer.wait_closed()
+from tests.gateway.same_bytes import kept, request
 
 
 async def test_the_same_unpaid_request_gets_the_same_402_but_for_id_date_and_timestamp(market: Market) -> None:
