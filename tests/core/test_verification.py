@@ -72,7 +72,7 @@ def all_checks(payment: Payment, requirements: Requirements, facts: ChainFacts) 
         *form_checks(payment, ASSETS),
         *requirement_checks(payment, requirements, BASE_SEPOLIA),
         *time_checks(payload, NOW_SECONDS),
-        deployed_check(payload, ()),
+        deployed_check(payload, {}),
         *chain_checks(payload, signature_check(payload, BASE_SEPOLIA), facts),
     ]
 
@@ -328,17 +328,26 @@ def test_code_at_the_payer_overrules_its_key_and_only_there(signed_by: bytes | N
 def test_a_wallet_that_the_signature_would_deploy_is_refused_without_a_question() -> None:
     wrapped = replace(PAYLOAD, signature=wrap(Deployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
     malformed = replace(PAYLOAD, signature=PAYLOAD.signature + bytes(31) + bytes.fromhex("6492" * 16))
-    for payload, factories in ((wrapped, ()), (wrapped, (PAYLOAD.authorization.payer,)), (malformed, (OTHER_ADDRESS,))):
+    others, it = {PAYLOAD.authorization.payer: ""}, {OTHER_ADDRESS: ""}
+    for payload, factories in ((wrapped, {}), (wrapped, others), (malformed, it)):
         assert failed([deployed_check(payload, factories)]) == [("deployed", Reason.COUNTERFACTUAL)]
         assert refused([deployed_check(payload, factories)]).code is Code.PAYMENT_INVALID
 
 
 def test_a_wallet_that_an_allowed_factory_would_deploy_is_left_to_the_chain() -> None:
     wrapped = replace(PAYLOAD, signature=wrap(Deployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
-    check = deployed_check(wrapped, {OTHER_ADDRESS})
+    check = deployed_check(wrapped, {OTHER_ADDRESS: ""})
     assert check.ok
     assert OTHER_ADDRESS in check.actual
     assert not signature_check(wrapped, BASE_SEPOLIA).ok  # its key's own signature does not count
+
+
+def test_an_allowed_factory_that_cannot_be_called_is_told_with_its_reason() -> None:
+    wrapped = replace(PAYLOAD, signature=wrap(Deployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
+    check = deployed_check(wrapped, {OTHER_ADDRESS: "there is no Multicall3", PAYLOAD.authorization.payer: ""})
+    assert failed([check]) == [("deployed", Reason.UNDEPLOYED)]
+    assert check.actual.endswith(f"the factory {OTHER_ADDRESS}, which cannot be called: there is no Multicall3")
+    assert check.expected == {"factories": [PAYLOAD.authorization.payer]}
 
 
 # Order and refusal

@@ -172,9 +172,7 @@ async def test_no_payment_that_deploys_a_wallet_shares_a_transaction(
     assert hashes[2] == hashes[3]  # the two others went together
 
 
-@pytest.mark.parametrize(
-    "case", ["no list", "another factory", "the token", "no contract", "an EOA's own signature", "wrapped twice"]
-)
+@pytest.mark.parametrize("case", ["no list", "another factory", "the token", "an EOA's own signature", "wrapped twice"])
 async def test_what_is_not_listed_is_refused_and_nothing_of_it_is_called(
     tmp_path: Path, factory_chain: ChainUnderTest, case: str
 ) -> None:
@@ -190,9 +188,7 @@ async def test_what_is_not_listed_is_refused_and_nothing_of_it_is_called(
     if case == "an EOA's own signature":
         authorization = chain.authorization()
         signature = wrap(Deployment(OTHER_FACTORY, b"", chain.sign(authorization)))
-    listed = () if case == "no list" else ("0x" + "0e" * 20,) if case == "no contract" else (FACTORY,)
-    if case == "no contract":
-        signature = wrap(Deployment("0x" + "0e" * 20, b"", bytes(65)))
+    listed = () if case == "no list" else (FACTORY,)
     payment = TestPayment(authorization, settle_body(chain, authorization, signature))
     async with run_hub(tmp_path, chain, config={"wallet_factories": listed}) as hub:
         before = await in_thread(chain.nonce, chain.wallets.relayer)
@@ -200,8 +196,39 @@ async def test_what_is_not_listed_is_refused_and_nothing_of_it_is_called(
             assert reasons(await hub.post(path, payment.body)) == {NOT_ALLOWED}
         assert reasons(await hub.settle(payment)) == {NOT_ALLOWED}
         await nothing_was_sent(hub, chain, before)
-        problems = (await hub.get("/readyz")).body["problems"]
-        assert bool(problems) == (case == "no contract")
+        assert not (await hub.get("/readyz")).body["problems"]
+
+
+@pytest.mark.parametrize(
+    ("absent", "reason"),
+    [(FACTORY, "base-sepolia has no contract there"), (MULTICALL_ADDRESS, "base-sepolia has no Multicall3 at")],
+)
+async def test_payer_and_operator_are_told_why_a_listed_factory_cannot_be_called(
+    tmp_path: Path, factory_chain: ChainUnderTest, absent: str, reason: str
+) -> None:
+    chain = factory_chain
+    wallet = await in_thread(funded, chain)
+    payment = await in_thread(payment_of, wallet)
+    code = await in_thread(chain.rpc.call, "eth_getCode", absent, "latest")
+    await in_thread(chain.rpc.call, "anvil_setCode", absent, "0x")
+    async with run_hub(tmp_path, chain, config=ALLOWED, completer_interval_seconds=0.1) as hub:
+        before = await in_thread(chain.nonce, chain.wallets.relayer)
+        answers = (await hub.post("/verify", payment.body), await hub.settle(payment))
+        assert reasons(*answers) == {"invalid_exact_evm_payload_undeployed_smart_wallet"}
+        told = answers[0].body["details"]["found"]
+        assert f"the factory {FACTORY}, which cannot be called: {reason}" in told
+        await nothing_was_sent(hub, chain, before)
+        (problem,) = (await hub.get("/readyz")).body["problems"]
+        assert problem.startswith("base-sepolia: payments that have the wallet factory")
+        assert FACTORY in problem
+        assert reason in problem
+        assert (await hub.settle(new_payment(chain))).body["success"] is True  # who needs no factory pays
+        await in_thread(chain.rpc.call, "anvil_setCode", absent, code)
+        hub.hub.completer.check_interval_seconds = 0
+        async with asyncio.timeout(30):
+            while (await hub.get("/readyz")).body["problems"]:  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.1)
+        assert (await hub.settle(payment)).body["success"] is True
 
 
 def hostile_call(kind: str, wallet: FutureWallet, authorization: Any) -> bytes:

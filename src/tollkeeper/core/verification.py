@@ -25,7 +25,7 @@ from tollkeeper.core.networks import ALIASES, Family, Network
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, PaymentKey, Requirements
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class Reason(StrEnum):
@@ -42,6 +42,7 @@ class Reason(StrEnum):
     VALID_AFTER = "invalid_exact_evm_payload_authorization_valid_after"
     SIGNATURE = "invalid_exact_evm_payload_signature"
     COUNTERFACTUAL = "eip6492_factory_not_allowed"
+    UNDEPLOYED = "invalid_exact_evm_payload_undeployed_smart_wallet"
     ASSET_CODE = "asset_not_deployed_contract"
     NONCE_USED = "invalid_exact_evm_nonce_already_used"
     FUNDS = "insufficient_funds"
@@ -246,17 +247,26 @@ def time_checks(payload: EvmPayload, now_seconds: int) -> Iterator[Check]:
     )
 
 
-def deployed_check(payload: EvmPayload, factories: Collection[str]) -> Check:
-    """Is the payer there to be asked, or deployed by one of these factories, as its signature says (ERC-6492)?"""
+def deployed_check(payload: EvmPayload, factories: Mapping[str, str]) -> Check:
+    """Is the payer there to be asked, or deployed by one of these factories, as its signature says (ERC-6492)?
+
+    `factories`: those that the operator listed, each with why it cannot be called now ("" where it can).
+    """
     if not is_counterfactual_signature(payload.signature):
         return Check("deployed", ok=True, reason=Reason.COUNTERFACTUAL, expected="deployed", actual="deployed")
-    expected = {"factories": sorted(factories)} if factories else "deployed"
+    usable = sorted(factory for factory, obstacle in factories.items() if not obstacle)
+    expected = {"factories": usable} if usable else "deployed"
     try:
         factory = unwrap(payload.signature).factory
     except ValueError as error:
         return Check("deployed", ok=False, reason=Reason.COUNTERFACTUAL, expected=expected, actual=str(error))
     found = f"an ERC-6492 signature that names the factory {factory}"
-    return Check("deployed", factory in factories, Reason.COUNTERFACTUAL, expected, found)
+    obstacle = factories.get(factory)
+    if obstacle:
+        # It is allowed: whoever deploys the wallet otherwise can pay.
+        found += f", which cannot be called: {obstacle}"
+        return Check("deployed", ok=False, reason=Reason.UNDEPLOYED, expected=expected, actual=found)
+    return Check("deployed", obstacle is not None, Reason.COUNTERFACTUAL, expected, found)
 
 
 def signature_check(payload: EvmPayload, asset: EvmAsset) -> Check:

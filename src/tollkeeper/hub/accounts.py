@@ -156,9 +156,9 @@ class Account:
         return payment_key(self._asset, payload), payload
 
     @property
-    def missing_factories(self) -> list[str]:
-        """What the operator listed to deploy payers' wallets, and that cannot be used."""
-        return [] if self.chain.asset is None else self.company.missing_factories
+    def obstacles(self) -> list[str]:
+        """Payments that the operator meant to allow, and that are refused."""
+        return [] if self.chain.asset is None else self.company.obstacles
 
     async def ready(self, payload: EvmPayload) -> EvmPayload:
         """What is to be carried out, as it is to be carried out now. Raises: RpcUnavailable."""

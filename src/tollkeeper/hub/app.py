@@ -162,11 +162,7 @@ class Hub:
             for relayer in account.signers.relayers
             if relayer.purse.is_empty
         ]
-        told += [
-            f"{name}: there is no contract at the wallet factory {factory}, or no Multicall3"
-            for name, account in self.accounts.items()
-            for factory in account.missing_factories
-        ]
+        told += [f"{name}: {text}" for name, account in self.accounts.items() for text in account.obstacles]
         aside = self.completer.set_aside.items()  # of all networks
         return told + [f"{name}: {count} settlements cannot be worked on" for name, count in aside]
 

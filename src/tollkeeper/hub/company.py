@@ -54,39 +54,52 @@ class Called:
 
 
 class Company:
-    """Of one network. `carrier` is None while its settlements go alone; `factories` may be called now."""
+    """Of one network. `carrier` is None while its settlements go alone.
+
+    `factories`: those that are listed, each with why it cannot be called ("" where it can).
+    """
 
     def __init__(self, config: EvmConfig) -> None:
         self._config = config
         self._network = config.network.name
-        self.factories: frozenset[str] = frozenset()
+        self.factories = dict.fromkeys(config.wallet_factories, "nobody has looked for it yet")
         self.allowed = allowed_carriers(config.batcher) if config.batch_queue_depth else ()
         self.carrier: Carrier | None = None
 
     async def look(self, chain: EvmChain) -> None:
         """Finds the carrier and the factories, or that there are none any more. Raises: RpcUnavailable."""
-        self.factories = await self._present(chain)
+        factories = await self._found(chain)
+        if factories != self.factories:
+            self.factories = factories
+            for factory, obstacle in factories.items():
+                if obstacle:
+                    where = {"network": self._network, "factory": factory}
+                    _LOG.warning("wallet_factory_cannot_be_called", **where, reason=obstacle)
         found = await find_carrier(chain.rpc.ask, self.allowed) if self.allowed else None
         if found != self.carrier:
             told = {"network": self._network, "contract": found.address if found else None}
             _LOG.info("settlements_share_transactions" if found else "settlements_go_alone", **told)
         self.carrier = found
 
-    async def _present(self, chain: EvmChain) -> frozenset[str]:
-        """The listed factories that are contracts, where the one that calls them is there. Raises: RpcUnavailable."""
+    async def _found(self, chain: EvmChain) -> dict[str, str]:
+        """The listed factories, each with why it cannot be called. Raises: RpcUnavailable."""
         listed = self._config.wallet_factories
         if not listed:
-            return frozenset()
+            return {}
         caller, *codes = await read_codes(chain.rpc.ask, [MULTICALL_ADDRESS, *listed])
-        is_callable = code_hash(caller) == MULTICALL_CODE_HASH
-        return frozenset(
-            factory for factory, code in zip(listed, codes, strict=True) if is_callable and code != NO_CODE
-        )
+        if code_hash(caller) != MULTICALL_CODE_HASH:
+            return dict.fromkeys(listed, f"{self._network} has no Multicall3 at {MULTICALL_ADDRESS}")
+        absent = f"{self._network} has no contract there"
+        return {factory: absent if code == NO_CODE else "" for factory, code in zip(listed, codes, strict=True)}
 
     @property
-    def missing_factories(self) -> list[str]:
-        """The listed factories that were not found when somebody looked last."""
-        return [factory for factory in self._config.wallet_factories if factory not in self.factories]
+    def obstacles(self) -> list[str]:
+        """Why payments that name a listed factory are refused, as it was when somebody looked last."""
+        return [
+            f"payments that have the wallet factory {factory} deploy their wallets are refused: {obstacle}"
+            for factory, obstacle in self.factories.items()
+            if obstacle
+        ]
 
     def takes(self, payload: EvmPayload) -> bool:
         """Might this payment share a transaction?"""

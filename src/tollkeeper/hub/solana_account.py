@@ -159,7 +159,7 @@ class SolanaAccount:
         return payment_key(self.asset, transfer), transfer
 
     @property
-    def missing_factories(self) -> list[str]:
+    def obstacles(self) -> list[str]:
         """None: a wallet has no code here."""
         return []
 
