@@ -164,3 +164,35 @@ def test_the_request_log_is_kept_for_its_days(tmp_path: Path, embedded_chain: Ch
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert [name for (name,) in site.rows("SELECT id FROM requests ORDER BY id")] == ids[:2]
+
+
+async def test_hourly_sums_are_kept_for_their_days_and_counters_and_sales_for_ever(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    site = await asyncio.to_thread(lambda: site_of(tmp_path / "home", embedded_chain, STATISTICS_DAYS=3))
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
+        with site.serving(workers=1) as program:
+            body = {"targetUrl": target.url, "price": "0.01"}
+            gates = [(await buyer.ask("POST", program.url + "/api/v1/paygates", body=body)).json() for _ in range(2)]
+            for gate in gates:
+                url = f"{program.url}/{gate['slug']}"
+                assert (await buyer.call(url, buyer.sign((await buyer.ask("GET", url)).json()))).status == 200
+    tables = ("traffic_hours", "latency_hours")
+    before = [site.rows(f"SELECT * FROM {table} ORDER BY 1, 2, 3") for table in tables]  # noqa: S608 - ours
+    counters = site.rows("SELECT * FROM paygate_counters")
+    with closing(sqlite3.connect(site.database)) as connection, connection:
+        for table in tables:
+            for gate, days in zip(gates, (2, 4), strict=True):
+                change = f"UPDATE {table} SET hour_ms = hour_ms - ? WHERE gate_id = ?"  # noqa: S608
+                connection.execute(change, (days * DAY_MS, gate["id"]))
+    with site.serving(workers=1) as program:
+        deadline = time.monotonic() + 60
+        while site.rows(f"SELECT 1 FROM latency_hours WHERE gate_id = {gates[1]['id']}"):  # noqa: S608
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
+        for table, rows in zip(tables, before, strict=True):
+            left = site.rows(f"SELECT * FROM {table} ORDER BY 1, 2, 3")  # noqa: S608
+            assert [row[::2] for row in left] == [row[::2] for row in rows if row[0] == gates[0]["id"]]
+        report = await asyncio.to_thread(ask, f"{program.url}/api/v1/paygates/{gates[1]['id']}/stats")
+        assert (report.json()["purchases"], report.json()["calls"]["total"]) == (1, 0)
+    assert site.rows("SELECT * FROM paygate_counters") == counters

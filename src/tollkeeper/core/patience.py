@@ -11,7 +11,7 @@ class Patience:
 
     For a head, from the connection's or its own first byte; to fall behind with a body that comes slower than
     `body_bytes_per_second`; for an answer that is not being read; between two requests of a connection; for a refused
-    caller to read why; for a request that was sent just before the server stopped.
+    caller to read why. Callers are looked at each `sweep_seconds`.
     """
 
     head_seconds: float = 15
@@ -19,6 +19,5 @@ class Patience:
     body_bytes_per_second: int = 1024
     read_seconds: float = 60
     idle_seconds: int = 75
-    linger_seconds: float = 2.0
-    last_request_seconds: float = 0.3
-    sweep_seconds: float = 1.0
+    linger_seconds: float = 2
+    sweep_seconds: float = 1

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.core.limits import REQUEST_LOG_DAYS, STATISTICS_DAYS
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
@@ -73,6 +74,14 @@ def percentile_us(histogram: Mapping[int, int], share_per_mille: int) -> int | N
         if 1000 * seen >= wanted:
             return bucket_bound_us(bucket)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """For how many days the request log's rows and the hours' sums are kept."""
+
+    log_days: int = REQUEST_LOG_DAYS
+    sum_days: int = STATISTICS_DAYS
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from tollkeeper.edge.presence import Attendance, Presence, ReadAhead
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers.
 CHATTER_BYTES: Final = 64 * 1024
+_LAST_REQUEST_SECONDS: Final = 0.3  # for what was sent just before the server stopped
 PIPELINED_MAX: Final = 64
 READ_AHEAD_MAX: Final = 4
 # A body that still comes when its request has been answered is read so far, lest a reset destroy the answer.
@@ -373,7 +374,7 @@ class StrictProtocol(HttpToolsProtocol):
         if self._unanswered:
             self.cycle.keep_alive = False
         else:
-            self.loop.call_later(self.listener.patience.last_request_seconds, self._close_if_idle)
+            self.loop.call_later(_LAST_REQUEST_SECONDS, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         # Half a head is waited for; `check_patience` bounds that.

@@ -22,8 +22,9 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS, REQUEST_LOG_DAYS
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.core.rate_limits import RequestLimits
+from tollkeeper.core.statistics import Kept
 from tollkeeper.describing import description_routes, route
 from tollkeeper.edge.addresses import OwnPlace, Resolver
 from tollkeeper.edge.forwarding import Forwarder
@@ -94,7 +95,7 @@ class GatewayConfig:
     transfer_fee_micro: int | None = None
     exposure_cap: Exposure = DEFAULT_EXPOSURE
     link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
-    request_log_days: int = REQUEST_LOG_DAYS
+    kept: Kept = field(default_factory=Kept)
     body_limit_bytes: int = CALL_BODY_SIZE_BYTES
     limits: RequestLimits = field(default_factory=RequestLimits)
     clients: ClientAddresses = field(default_factory=ClientAddresses)
@@ -151,7 +152,7 @@ class Gateway:
             allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url, config.listening_port)
         )
         self._forwarder = Forwarder(self.resolver)
-        self.traffic = Traffic(self.purchases, statistics, clock_ms, config.request_log_days)
+        self.traffic = Traffic(self.purchases, statistics, clock_ms, config.kept)
         self.gates = Gates(
             self.paygates,
             self.assets,

@@ -21,6 +21,7 @@ from tollkeeper.storage.statistics import Counted, LoggedRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.statistics import Kept
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.storage.purchases import Purchases
     from tollkeeper.storage.statistics import Statistics
@@ -39,13 +40,12 @@ class Traffic:
         purchases: Purchases,
         statistics: Statistics,
         clock_ms: Callable[[], int],
-        log_days: int,
+        kept: Kept,
     ) -> None:
-        """`log_days`: how long the request log is kept."""
         self._purchases = purchases
         self._statistics = statistics
         self._clock_ms = clock_ms
-        self._log_days = log_days
+        self._kept = kept
         self._counts: dict[int, list[int]] = {}
         self._outcomes: Counter[tuple[int, int, Outcome]] = Counter()
         self._latencies: Counter[tuple[int, int, int]] = Counter()
@@ -142,11 +142,12 @@ class Traffic:
         self._tried = None
 
     async def forget(self) -> None:
-        """Deletes the log's rows that are older than its days, once an hour."""
+        """Deletes what of the log and of the hours' sums is older than its days, once an hour."""
         now = time.monotonic()
         if now >= self._next_forgetting:
             self._next_forgetting = now + _FORGET_SECONDS
-            await self._statistics.forget(self._clock_ms() - self._log_days * DAY_MS)
+            now_ms = self._clock_ms()
+            await self._statistics.forget(now_ms - self._kept.log_days * DAY_MS, now_ms - self._kept.sum_days * DAY_MS)
 
     async def run(self) -> None:
         """Flushes until cancelled; a flush that has begun is finished all the same."""

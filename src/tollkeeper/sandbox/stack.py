@@ -16,7 +16,6 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import checksum_address, keccak256
 from tollkeeper.core.keyring import Secret
-from tollkeeper.core.limits import REQUEST_LOG_DAYS
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.settling import Depths
@@ -182,7 +181,6 @@ def sandbox_settings(
         hub_url=None,
         database_url=f"sqlite:///{database}",
         files=FileSettings(database.parent / "files", min_free_bytes=0),
-        request_log_days=REQUEST_LOG_DAYS,
         networks=networks,
         default_network=NETWORK,
         default_payment_address=wallets.owner.address,

@@ -71,7 +71,8 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("files", _place(settings.files.place)),
             ("files_min_free_mb", str(settings.files.min_free_bytes >> 20)),
             ("download_lifetime_seconds", str(settings.files.link_lifetime_seconds)),
-            ("request_log_days", str(settings.request_log_days)),
+            ("request_log_days", str(settings.kept.log_days)),
+            ("statistics_days", str(settings.kept.sum_days)),
             (
                 "transfer_fee",
                 "none" if settings.transfer_fee_micro is None else format_usdc(settings.transfer_fee_micro),

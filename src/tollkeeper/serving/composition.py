@@ -289,7 +289,7 @@ async def _open_gateway(
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
         exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
         link_lifetime_seconds=settings.files.link_lifetime_seconds,
-        request_log_days=settings.request_log_days,
+        kept=settings.kept,
         limits=settings.request_limits,
         body_limit_bytes=settings.call_body_size_bytes,
         clients=ClientAddresses(settings.trusted_proxies),

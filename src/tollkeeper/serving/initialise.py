@@ -84,6 +84,10 @@ default_network = "{network}"
 # read_timeout_seconds = 60
 # idle_timeout_seconds = 75
 
+# Days that rows of the request log are kept, and each hour's sums of calls and latencies.
+# request_log_days = 30
+# statistics_days = 730
+
 # The largest body of a call that is forwarded; a file's upload has no limit.
 # call_body_max_mb = 100
 

@@ -14,13 +14,14 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
-from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, REQUEST_LOG_DAYS
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, REQUEST_LOG_DAYS, STATISTICS_DAYS
 from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.patience import Patience
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana_programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
+from tollkeeper.core.statistics import Kept
 from tollkeeper.core.wallets import parse_wallet
 from tollkeeper.settings.model import (
     Batching,
@@ -104,7 +105,6 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         hub_url=_hub_url(sources, role),
         database_url=_database_url(sources, role),
         files=_files(sources),
-        request_log_days=take("request_log_days", text_of.whole_number(1, 3650), REQUEST_LOG_DAYS),
         networks=networks,
         default_network=_default_network(sources, role, networks),
         default_payment_address=sources.optional("default_payment_address", _wallet),
@@ -135,6 +135,10 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         metrics_address=_metrics_address(sources),
         request_limits=_request_limits(sources),
         patience=_patience(sources),
+        kept=Kept(
+            take("request_log_days", text_of.whole_number(1, 3650), REQUEST_LOG_DAYS),
+            take("statistics_days", text_of.whole_number(1, 36_500), STATISTICS_DAYS),
+        ),
         call_body_size_bytes=take("call_body_max_mb", text_of.whole_number(1, 10**6), CALL_BODY_SIZE_BYTES >> 20) << 20,
     )
 

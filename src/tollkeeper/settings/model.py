@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.core.patience import Patience
 from tollkeeper.core.rate_limits import RequestLimits
+from tollkeeper.core.statistics import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,7 +123,6 @@ class Settings:
     hub_url: str | None
     database_url: str
     files: FileSettings
-    request_log_days: int
     networks: Mapping[str, NetworkSettings]
     default_network: Network | None
     default_payment_address: str | None
@@ -150,5 +150,6 @@ class Settings:
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)
     patience: Patience = field(default_factory=Patience)
+    kept: Kept = field(default_factory=Kept)
     call_body_size_bytes: int = CALL_BODY_SIZE_BYTES
     fee_payer: FeePayerCaps = field(default_factory=FeePayerCaps)

@@ -134,9 +134,11 @@ class Statistics:
         total = await self._database.read(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted))
         return [_request(gate_id, row) for row in rows], total[0]["total"]
 
-    async def forget(self, before_ms: int) -> None:
-        """Deletes the log's rows from before that time. Raises: StorageError."""
-        await self._database.run(_one(_Q.forget_requests(before_ms=before_ms)))
+    async def forget(self, requests_before_ms: int, hours_before_ms: int) -> None:
+        """Deletes the log's rows and the hours' sums from before these times. Raises: StorageError."""
+        await self._database.run(_one(_Q.forget_requests(before_ms=requests_before_ms)))
+        await self._database.run(_one(_Q.forget_outcomes(before_ms=hours_before_ms)))
+        await self._database.run(_one(_Q.forget_latencies(before_ms=hours_before_ms)))
 
 
 def _request(gate_id: int, row: Row) -> LoggedRequest:

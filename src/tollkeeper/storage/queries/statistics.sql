@@ -65,6 +65,13 @@ WHERE gate_id = :gate_id;
 -- name: forget_requests
 DELETE FROM requests WHERE at_ms < :before_ms;
 
+-- name: forget_outcomes
+-- By gate, as the primary key begins: without it every row would be read.
+DELETE FROM traffic_hours WHERE gate_id IN (SELECT id FROM paygates) AND hour_ms < :before_ms;
+
+-- name: forget_latencies
+DELETE FROM latency_hours WHERE gate_id IN (SELECT id FROM paygates) AND hour_ms < :before_ms;
+
 -- name: sold_in_all
 SELECT coalesce(sum(purchases), 0) AS purchases FROM paygate_counters;
 
