@@ -208,6 +208,56 @@ async def test_a_refused_send_is_the_node_s_word(node: ScriptedNode, rpc: Rpc) -
         await rpc.send_raw(b"\x02")
 
 
+async def test_transactions_of_one_moment_travel_together_and_each_gets_its_own_answer(
+    node: ScriptedNode, rpc: Rpc
+) -> None:
+    def reply(body: Any) -> Any:
+        if isinstance(body, list):
+            return [reply(call) for call in body]
+        if body["params"] == ["bad"]:
+            return {"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32002, "message": "refused"}}
+        return {**echo(body), "result": 7 if body["params"] == ["odd"] else body["params"][0]}
+
+    node.reply = reply
+    wanted = [*(f"raw {number}" for number in range(130)), "bad", "odd"]
+    answers = await asyncio.gather(*(rpc.send_together("give", [one]) for one in wanted), return_exceptions=True)
+    assert answers[:130] == wanted[:130]
+    assert [type(answer) for answer in answers[130:]] == [RpcError, RpcUnavailable]
+    assert [len(body) for body in node.bodies] == [100, 32]
+    assert await rpc.send_together("give", ["alone"]) == "alone"
+    assert isinstance(node.bodies[-1], dict)
+
+
+async def test_transactions_reach_a_node_that_takes_no_batches(node: ScriptedNode, rpc: Rpc) -> None:
+    def reply(body: Any) -> Any:
+        if isinstance(body, list):
+            return {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "batches are not taken"}}
+        return echo(body)
+
+    node.reply = reply
+    assert await asyncio.gather(*(rpc.send_together("give", [name]) for name in "abc")) == list("abc")
+
+
+async def test_transactions_that_a_node_does_not_answer_for_are_unclear_all_of_them(
+    node: ScriptedNode, rpc: Rpc
+) -> None:
+    node.delay_seconds = 5
+    sent = [asyncio.ensure_future(rpc.send_together("give", [name])) for name in "abc"]
+    await asyncio.sleep(0.05)
+    sent[0].cancel()
+    assert [type(one) for one in await asyncio.gather(*sent, return_exceptions=True)] == [
+        asyncio.CancelledError,
+        RpcUnavailable,
+        RpcUnavailable,
+    ]
+    leaving = asyncio.ensure_future(rpc.send_together("give", ["d"]))
+    for _ in range(2):  # its exchange has been made, and has not begun
+        await asyncio.sleep(0)
+    await rpc.close()
+    with pytest.raises(RpcUnavailable):
+        await leaving
+
+
 async def test_closing_fails_the_calls_in_flight(node: ScriptedNode, rpc: Rpc) -> None:
     node.delay_seconds = 0.4
     asked = asyncio.create_task(rpc.call("echo", 1))

@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import aiohttp
@@ -158,6 +159,8 @@ class Rpc:
         self._waiting: list[_Group] = []
         self._scheduled = False
         self._flights: set[asyncio.Task[None]] = set()
+        self._leaving: list[tuple[bytes, asyncio.Future[Answer]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
         self._next_id = 0
 
     async def call(self, method: str, *params: Any) -> Any:  # noqa: ANN401 - JSON
@@ -186,12 +189,22 @@ class Rpc:
 
     async def send(self, method: str, params: Sequence[Any]) -> str:
         """Hands a signed transaction to the node by a method of its family's. Returns and raises as `send_raw`."""
-        request = b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}"
+        (answer,) = await self._first_answer(partial(self._exchange, requests=[_request(method, params)]))
+        return self._named(answer)
 
-        async def send(node: Node, seconds: float) -> list[Answer]:
-            return await self._exchange(node, [request], seconds)
+    async def send_together(self, method: str, params: Sequence[Any]) -> str:
+        """As `send`, in one exchange with all that are handed over in this turn of the loop.
 
-        (answer,) = await self._first_answer(send)
+        For transactions that do not depend on each other; the same one may be sent again where an exchange is unclear.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        if not self._leaving:
+            loop.call_soon(self._send_off)
+        self._leaving.append((_request(method, params), answer))
+        return self._named(await answer)
+
+    def _named(self, answer: Answer) -> str:
         if isinstance(answer, RpcError):
             raise answer
         if not isinstance(answer, str):
@@ -201,12 +214,12 @@ class Rpc:
 
     async def probe(self, calls: Sequence[Call]) -> list[tuple[Node, list[Answer] | RpcUnavailable]]:
         """What each node answers to these reads, barred ones too."""
-        bodies = [b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}" for method, params in calls]
+        bodies = [_request(method, params) for method, params in calls]
         seconds = self._timeout_seconds if len(self.nodes.all) == 1 else self._impatience
 
         async def ask(node: Node) -> tuple[Node, list[Answer] | RpcUnavailable]:
             try:
-                answers = await self._exchange(node, bodies, seconds)
+                answers = await self._exchange(node, seconds, bodies)
             except RpcUnavailable as error:
                 node.failed(asyncio.get_running_loop().time(), str(error))
                 return node, error
@@ -217,9 +230,38 @@ class Rpc:
 
     async def close(self) -> None:
         """Ends the connections; calls in flight fail with RpcUnavailable."""
-        for flight in tuple(self._flights):
-            flight.cancel()
+        for exchange in (*self._flights, *self._sending):
+            exchange.cancel()
         await self._connections.close()
+
+    def _send_off(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        for start in range(0, len(leaving), BATCH_SIZE_MAX):
+            some = leaving[start : start + BATCH_SIZE_MAX]
+            sending = asyncio.get_running_loop().create_task(self._send_batch(some))
+            self._sending.add(sending)
+            sending.add_done_callback(partial(self._sent, [answer for _, answer in some]))
+
+    async def _send_batch(self, leaving: Sequence[tuple[bytes, asyncio.Future[Answer]]]) -> None:
+        reason = None
+        try:
+            answers = await self._first_answer(partial(self._exchange, requests=[request for request, _ in leaving]))
+        except RpcUnavailable as error:
+            reason, answers = error, []
+        for place, (_, waiting) in enumerate(leaving):
+            if waiting.done():  # its caller has gone
+                continue
+            if reason is not None:
+                waiting.set_exception(RpcUnavailable(str(reason)))
+            else:
+                waiting.set_result(answers[place])
+
+    def _sent(self, waiting: Sequence[asyncio.Future[Answer]], sending: asyncio.Task[None]) -> None:
+        """Whoever has no answer when an exchange has ended, however it did, gets none."""
+        self._sending.discard(sending)
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(RpcUnavailable("the connection to the node was closed"))
 
     def _take_off(self) -> None:
         self._scheduled = False
@@ -247,13 +289,12 @@ class Rpc:
         entries: dict[bytes, int] = {}
         for group in groups:
             for method, params in group.calls:
-                body = b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}"
-                group.slots.append(entries.setdefault(body, len(entries)))
+                group.slots.append(entries.setdefault(_request(method, params), len(entries)))
         requests = list(entries)
         reason = "the connection to the node was closed"
         answers: list[Answer] = []
         try:
-            answers = await self._first_answer(lambda node, seconds: self._exchange(node, requests, seconds))
+            answers = await self._first_answer(partial(self._exchange, requests=requests))
         except RpcUnavailable as error:
             reason = str(error)
         finally:
@@ -296,18 +337,18 @@ class Rpc:
             return limited
         raise last
 
-    async def _exchange(self, node: Node, requests: list[bytes], seconds: float) -> list[Answer]:
+    async def _exchange(self, node: Node, seconds: float, requests: list[bytes]) -> list[Answer]:
         if len(requests) == 1:
             (first,) = self._take_ids(1)
             body = await self._connections.post(node.url, _numbered(first, requests[0]), seconds)
             return await self._in_step(lambda: [_answer(_read(_DECODE_ONE, body), first)])
         if len(requests) > node.batch_size:
-            return await self._exchange_halves(node, requests, seconds)
+            return await self._exchange_halves(node, seconds, requests)
         ids = self._take_ids(len(requests))
         numbered = b",".join(map(_numbered, ids, requests))
         body = await self._connections.post(node.url, b"[" + numbered + b"]", seconds)
         if body.lstrip().startswith(b"{"):  # one object for all: this node takes smaller batches, or none
-            answers = await self._exchange_halves(node, requests, seconds)
+            answers = await self._exchange_halves(node, seconds, requests)
             if not any(isinstance(answer, RpcError) for answer in answers):
                 node.batch_size = min(node.batch_size, (len(requests) + 1) // 2)
             return answers
@@ -326,12 +367,12 @@ class Rpc:
         self._next_id += count
         return range(self._next_id - count, self._next_id)
 
-    async def _exchange_halves(self, node: Node, requests: list[bytes], seconds: float) -> list[Answer]:
+    async def _exchange_halves(self, node: Node, seconds: float, requests: list[bytes]) -> list[Answer]:
         """The same calls in two batches."""
         half = (len(requests) + 1) // 2
         answers: list[Answer] = []
         for part in (requests[:half], requests[half:]):
-            answers += await self._exchange(node, part, seconds)
+            answers += await self._exchange(node, seconds, part)
         return answers
 
 
@@ -340,6 +381,11 @@ def is_limit(answer: Answer) -> bool:
     if not isinstance(answer, RpcError):
         return False
     return answer.code in _LIMIT_CODES or (answer.data is None and _LIMIT_WORDS.search(answer.message) is not None)
+
+
+def _request(method: str, params: Sequence[Any]) -> bytes:
+    """A call without its head, which numbers it."""
+    return b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}"
 
 
 def _numbered(call_id: int, body: bytes) -> bytes:

@@ -236,7 +236,7 @@ class SolanaChain:
         What sounds like a refusal is looked up by the signature; it is never a failure.
         """
         try:
-            named = await self.rpc.send("sendTransaction", [base64.b64encode(raw).decode(), _SENDING])
+            named = await self.rpc.send_together("sendTransaction", [base64.b64encode(raw).decode(), _SENDING])
             if named == signature:
                 return Submission.TAKEN
             _LOG.error("node_named_another_hash", network=self.network.name, transaction=signature)

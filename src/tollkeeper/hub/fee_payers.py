@@ -37,7 +37,7 @@ class FeePayer:
             msg = "a Solana key follows from 32 bytes"
             raise ValueError(msg)
         self.address = encode_key(ed25519.public_key(seed))
-        self._sign: Callable[[bytes], bytes] = lambda message: ed25519.sign(seed, message)
+        self._sign: Callable[[bytes], bytes] = ed25519.signer(seed)
 
     def co_sign(self, payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> tuple[bytes, str]:
         """The transaction with our signature, ready to be sent, and the signature by which the chain names it.

@@ -126,7 +126,10 @@ def canonical_hash(value: dict[str, Any]) -> str:
 
 def canonical_json(value: dict[str, Any]) -> str:
     """One text per JSON value: sorted keys, no spaces; a number that is not an integer as the text it was."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=lambda number: number.text)
+    return _CANONICAL(value)
+
+
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=lambda number: number.text).encode
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:

@@ -70,7 +70,7 @@ class SolanaSigning(Signing):
         wish = self._solana_wish(order, known, row_id, transfer, ready)
         relayer.in_flight += 1
         try:
-            (claim,) = await self._database.run(claim_and_sign([wish], sign, account.gas.budget()))
+            (claim,) = await self._database.run_short(claim_and_sign([wish], sign, account.gas.budget()))
         except BaseException:
             relayer.in_flight -= 1
             raise
