@@ -39,9 +39,10 @@ test: setup
 	$(if $(PYTEST),,@$(core_coverage))
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
 
-# The long forms of what kills, cuts, forks and fills, and how many faults came; the short ones are in `make test`.
+# The long forms of what kills, cuts, forks and fills, and how many faults came: half an hour on two cores. The short
+# ones are in `make test`.
 faults: setup
-	@scripts/with-node $(bin)/python -m pytest -m long --durations=20 $(PYTEST) tests/faults \
+	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile -m long --durations=20 $(PYTEST) tests/faults \
 	  tests/storage/test_ledger_kills.py tests/storage/test_ledger_process.py
 
 check: $(VENV)/.dev
