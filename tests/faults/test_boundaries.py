@@ -17,7 +17,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost
-from tests.faults.client import Signed, assert_settled_once, pay, present
+from tests.faults.client import Signed, assert_settled_once, pay, present, public_status
 from tests.faults.counts import came
 from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, Fault, TcpChaos, run_tcp_chaos
 from tests.hub.faulty_database import Kind, Moment, order
@@ -187,6 +187,21 @@ async def test_a_hub_killed_at_any_boundary_settles_once_after_its_restart(
     chosen = [case for case in cases(SETTLING, Kind.CRASH) if case.moment is moment]
     hub = await settle_through(tmp_path, embedded_chain, chosen)
     assert hub.starts == len(chosen) + 1
+
+
+async def test_a_hub_killed_before_it_signed_has_charged_nobody_and_knows_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    chain, payment = embedded_chain, new_payment(embedded_chain)
+    before = chain.balance(chain.wallets.owner.address)
+    async with faulty_hub(tmp_path, chain.url) as hub, aiohttp.ClientSession() as http:
+        url = await hub.url()
+        hub.prepare(Case("eth_call", Moment.BEFORE, Kind.CRASH))
+        assert await present(http, url, payment) is None
+        assert await public_status(await hub.url(), payment) == "unknown"
+        assert not chain.is_used(payment.authorization.payer, payment.authorization.nonce)
+        assert (await pay(await hub.url(), payment))["success"] is True
+        await assert_settled_once(await hub.url(), tmp_path, chain, [payment], before)
 
 
 async def test_an_error_or_a_doubled_answer_at_any_boundary_settles_once(

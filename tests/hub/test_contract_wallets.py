@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.chains.rpc_client import RpcFailure
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment, settle_body
-from tollkeeper.core.evm import SECP256K1_ORDER, authorization_digest, sign_digest, transfer_calldata
+from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
 
@@ -175,108 +172,3 @@ async def test_who_knows_only_a_payment_s_name_learns_and_takes_nothing(
     assert [answer.body["success"] for answer in answers] == [False] * 5 + [True] + [False] * 5
     assert reasons(*answers[:5], *answers[6:]) == {SIGNATURE}
     assert {answer.body["transaction"] for answer in (*answers[:5], *answers[6:])} == {""}
-
-
-class Generated:
-    """Random authorizations, most of them with something wrong; each is judged by verify and by the token."""
-
-    def __init__(self, chain: ChainUnderTest, seed: int) -> None:
-        self.chain = chain
-        self.random = random.Random(seed)
-        wallets = chain.wallets
-        self.keys = {
-            wallets.buyer.address: wallets.buyer.private_key,
-            wallets.second_buyer.address: wallets.second_buyer.private_key,
-        }
-        self.smart_wallet = chain.plant_smart_wallet(wallets.buyer.address)
-        plant(chain, ALWAYS_YES)
-        chain.rpc.call("anvil_setCode", wallets.second_buyer.address, "0xef0100" + self.smart_wallet[2:])
-        chain.mint(wallets.second_buyer.address, 1_000_000)
-        chain.mint(self.smart_wallet, 1_000_000)
-        self.payers = [wallets.buyer.address] * 4 + [
-            wallets.second_buyer.address,
-            self.smart_wallet,
-            WALLET,
-            wallets.relayer.address,
-            "0x" + "00" * 20,
-            "0x" + "00" * 19 + "04",
-        ]
-        self.balances = {payer: chain.balance(payer) for payer in set(self.payers)}
-        used = chain.authorization()
-        assert chain.relay(transfer_calldata(used, chain.sign(used)))["status"] == "0x1"
-        self.used_nonce = used.nonce
-
-    def signature(self, authorization: Any) -> bytes:
-        """Mostly a good one, else one of the ways to be wrong."""
-        draw = self.random
-        key = self.keys.get(authorization.payer, self.chain.wallets.buyer.private_key)
-        good = sign_digest(authorization_digest(self.chain.separator, authorization), key)
-        s = SECP256K1_ORDER - int.from_bytes(good[32:64], "big")
-        wrong = [
-            good[:64] + bytes([good[64] - 27]),
-            good[:64] + bytes([55 - good[64]]),
-            good[:32] + s.to_bytes(32, "big") + bytes([55 - good[64]]),
-            good[:64],
-            good + b"\0",
-            good + bytes(31),
-            bytes(65),
-            draw.randbytes(65),
-            draw.randbytes(draw.randrange(1, 200)),
-            sign_digest(authorization_digest(bytes(32), authorization), key),
-            sign_digest(authorization_digest(self.chain.separator, replace(authorization, value=1)), key),
-        ]
-        return good if draw.random() < 0.6 else draw.choice(wrong)
-
-    def payment(self) -> tuple[TestPayment, bytes]:
-        """One payment, and the calldata that would settle it."""
-        draw, chain = self.random, self.chain
-        payer = draw.choice(self.payers)
-        now = chain.now()
-        authorization = chain.authorization(
-            payer=payer,
-            pay_to=draw.choice([chain.wallets.owner.address] * 8 + ["0x" + "00" * 20, USDC_ADDRESS]),
-            value=draw.choice([1, 10_000, self.balances[payer], self.balances[payer] + 1, 2**256 - 1]),
-            valid_after=draw.choice([0, now - 600, now - 600, now - 600, now + 600]),
-            valid_before=draw.choice([now + 3600, now + 3600, now + 3600, 2**256 - 1, now - 1]),
-        )
-        if draw.random() < 0.1:
-            authorization = replace(authorization, nonce=self.used_nonce)
-        signature = self.signature(authorization)
-        body = settle_body(chain, authorization, signature)
-        body["paymentRequirements"] |= {"maxAmountRequired": "1", "payTo": authorization.pay_to}
-        return TestPayment(authorization, body), transfer_calldata(authorization, signature)
-
-    def settles(self, data: bytes) -> bool:
-        """The token's own answer."""
-        call = {"from": self.chain.wallets.relayer.address, "to": USDC_ADDRESS, "data": "0x" + data.hex()}
-        try:
-            self.chain.rpc.call("eth_call", call | {"gas": hex(GAS_LIMIT)}, "latest")
-        except RpcFailure:
-            return False
-        return True
-
-
-async def assert_agreement(hub: HubUnderTest, chain: ChainUnderTest, count: int, seed: int) -> None:
-    generated = await in_thread(Generated, chain, seed)
-    said: dict[bool, int] = {True: 0, False: 0}
-    for number in range(count):
-        payment, data = await in_thread(generated.payment)
-        answer, settles = await asyncio.gather(hub.post("/verify", payment.body), in_thread(generated.settles, data))
-        assert answer.status == 200
-        assert answer.body["isValid"] is settles, (seed, number, payment.body, answer.body)
-        said[settles] += 1
-    assert min(said.values()) > count // 20, said  # both answers were really asked for
-
-
-async def test_verify_says_of_generated_authorizations_what_the_token_says(
-    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
-) -> None:
-    await assert_agreement(hub_on_anvil, anvil_fiat_token, 500, seed=1)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-async def test_verify_says_of_fifty_thousand_authorizations_what_the_token_says(
-    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
-) -> None:
-    await assert_agreement(hub_on_anvil, anvil_fiat_token, 50_000, seed=2)
