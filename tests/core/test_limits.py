@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tollkeeper.core import limits
+from tollkeeper.core.patience import Patience
+from tollkeeper.core.statistics import Kept
 
 
 def test_the_limits_of_specification_8_have_its_values() -> None:
@@ -27,3 +29,11 @@ def test_the_limits_of_the_contract_have_its_values() -> None:
 def test_a_limit_is_a_whole_number_above_zero() -> None:
     values = {name: value for name, value in vars(limits).items() if name.isupper()}
     assert {name for name, value in values.items() if type(value) is not int or value < 1} == set()
+
+
+def test_what_an_operator_may_change_has_these_defaults() -> None:
+    waited = Patience()
+    assert (waited.head_seconds, waited.body_seconds, waited.body_bytes_per_second) == (15, 60, 1024)
+    assert (waited.read_seconds, waited.idle_seconds) == (60, 75)
+    assert (Kept().log_days, Kept().sum_days) == (30, 730)
+    assert limits.CALL_BODY_SIZE_BYTES == 104_857_600
