@@ -15,6 +15,7 @@ from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished, running
+from tests.storage.s3_server import s3_server
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -27,11 +28,11 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-async def pass_through(home: Path, chain: ChainUnderTest, size_mib: int) -> tuple[float, float]:
+async def pass_through(home: Path, chain: ChainUnderTest, size_mib: int, **more: str) -> tuple[float, float]:
     """Resident memory at rest, and the most of it while a file of that size is uploaded and downloaded."""
     assert finished("init", "--dir", home, "--rpc-url", chain.url).returncode == 0
     (home / "keys" / "signer.key").write_text(derive_wallets().relayer.private_key_hex + "\n")
-    environ = {"TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": chain.token_name, "TOLLKEEPER_LOG_FORMAT": "json"}
+    environ = {"TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": chain.token_name, "TOLLKEEPER_LOG_FORMAT": "json", **more}
     with running("serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ) as program:
         url, pid = program.wait_for_event("serving")["url"], program.process.pid
         rest_mb = most_mb = resident_mb(pid)
@@ -70,6 +71,17 @@ async def pass_through(home: Path, chain: ChainUnderTest, size_mib: int) -> tupl
 
 async def test_a_file_passes_at_constant_memory(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     rest_mb, most_mb = await pass_through(tmp_path / "home", embedded_chain, 150)
+    assert most_mb < rest_mb + GROWTH_MB
+
+
+async def test_a_file_passes_to_and_from_a_bucket_at_constant_memory(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    with s3_server("files") as url:
+        bucket = {"TOLLKEEPER_FILES": "s3://files/sold", "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
+        access = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+        rest_mb, most_mb = await pass_through(tmp_path / "home", embedded_chain, 250, **bucket, **access)
+    logging.getLogger(__name__).warning("%.0f MB at rest, %.0f at most", rest_mb, most_mb)
     assert most_mb < rest_mb + GROWTH_MB
 
 

@@ -132,7 +132,7 @@ async def test_a_content_in_a_bucket_is_objects_that_were_each_put_whole_and_oth
 async def test_a_content_in_a_bucket_that_lost_a_part_is_an_error_never_a_short_read(s3_url: str) -> None:
     store, file_id = s3_store(s3_url, os.urandom(4).hex()), new_id()
     await written(store, bytes(PART_SIZE_BYTES + 9), file_id)
-    await store.put(file_id, 1, bytes(4))
+    await store.put(file_id, 1, [bytes(4)])
     with pytest.raises(FileStoreError):
         await joined(store.read(file_id, 0, PART_SIZE_BYTES + 9))
 

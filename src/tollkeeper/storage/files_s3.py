@@ -22,7 +22,7 @@ from obstore.store import S3Store
 from tollkeeper.storage.files import CHUNK_SIZE_BYTES, FileMissingError, FileStoreError, Listed, Written
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from tollkeeper.storage.files import Upload
 
@@ -70,8 +70,8 @@ class S3Files:
             msg = "the object is shorter than it was"
             raise FileStoreError(msg)
 
-    async def put(self, file_id: str, number: int, data: bytes) -> None:
-        """Writes one part, or nothing. Raises: FileStoreError."""
+    async def put(self, file_id: str, number: int, data: Sequence[bytes]) -> None:
+        """Writes one part out of its pieces, or nothing. Raises: FileStoreError."""
         try:
             await obstore.put_async(self._store, _part_name(file_id, number), data, use_multipart=False)
         except (BaseError, OSError) as error:
@@ -120,29 +120,37 @@ class S3Files:
 
 
 class _S3Upload:
-    """Parts leave as they fill: one is on its way while the next one fills."""
+    """Parts leave as they fill: one is on its way while the next one fills. Nothing is copied into one piece."""
 
     def __init__(self, store: S3Files, file_id: str) -> None:
         self._store = store
         self._file_id = file_id
         self._hash = hashlib.sha256()
-        self._filling = bytearray()
+        self._filling: list[bytes] = []
+        self._filling_bytes = 0
         self._sent: dict[str, int] = {}
         self._leaving: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes) -> None:
         """See `Upload`."""
         await asyncio.to_thread(self._hash.update, data)
-        self._filling += data
-        while len(self._filling) >= PART_SIZE_BYTES:
-            part = bytes(memoryview(self._filling)[:PART_SIZE_BYTES])
-            del self._filling[:PART_SIZE_BYTES]
-            await self._send(part)
+        while self._filling_bytes + len(data) >= PART_SIZE_BYTES:
+            missing = PART_SIZE_BYTES - self._filling_bytes
+            self._fill(data[:missing])
+            data = data[missing:]
+            await self._send()
+        self._fill(data)
 
-    async def _send(self, part: bytes) -> None:
+    def _fill(self, data: bytes) -> None:
+        if data:
+            self._filling.append(data)
+            self._filling_bytes += len(data)
+
+    async def _send(self) -> None:
         await self._left()
-        number = len(self._sent)
-        self._sent[_part_name(self._file_id, number)] = len(part)
+        number, part = len(self._sent), self._filling
+        self._sent[_part_name(self._file_id, number)] = self._filling_bytes
+        self._filling, self._filling_bytes = [], 0
         self._leaving = asyncio.create_task(self._store.put(self._file_id, number, part))
 
     async def _left(self) -> None:
@@ -153,8 +161,7 @@ class _S3Upload:
     async def finish(self) -> Written:
         """See `Upload`. Looks whether all parts are there: another may have deleted some of a very slow upload."""
         if self._filling or not self._sent:
-            await self._send(bytes(self._filling))
-            self._filling.clear()
+            await self._send()
         await self._left()
         if await self._store.parts(self._file_id) != self._sent:
             msg = "parts of the upload are gone"
