@@ -29,11 +29,17 @@ class Signed(Protocol):
 
 
 async def present(
-    http: aiohttp.ClientSession, url: str, payment: Signed, *, key: str | None = None, **fields: Any
+    http: aiohttp.ClientSession,
+    url: str,
+    payment: Signed,
+    *,
+    key: str | None = None,
+    wait_seconds: int = 1,
+    **fields: Any,
 ) -> dict[str, Any] | None:
     """The final answer to one presentation; None where it is to be presented again."""
     asked = payment.asking(**{"confirm": True, **fields})
-    headers = {"Prefer": "wait=1"} | ({} if key is None else {"Idempotency-Key": key})
+    headers = {"Prefer": f"wait={wait_seconds}"} | ({} if key is None else {"Idempotency-Key": key})
     try:
         async with http.post(url + "/settle", json=asked, headers=headers) as answer:
             body: dict[str, Any] = await answer.json()

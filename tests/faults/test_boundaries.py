@@ -10,22 +10,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost
-from tests.faults.client import Signed, assert_settled_once, pay, present, public_status
+from tests.faults.client import PRICE, Signed, assert_settled_once, pay, present, public_status
 from tests.faults.counts import came
 from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, Fault, TcpChaos, run_tcp_chaos
-from tests.hub.faulty_database import Kind, Moment, order
+from tests.hub.chaos import run_chaos
+from tests.hub.faulty_database import FaultyDatabase, Kind, Moment, order
 from tests.hub.hub_process import HubProcess
-from tests.hub.hub_under_test import new_payment
+from tests.hub.hub_under_test import TestPayment, new_payment, run_hub
 from tests.hub.test_unknown_outcomes import relay
+from tollkeeper.storage import Database
 
-HUB: Final = Path(__file__).parents[2] / "src" / "tollkeeper" / "hub"
 FEES_FORGOTTEN_SECONDS: Final = 2.2
 
 # What a settlement waits for, in the order in which it comes: units and queries by the functions that ask for them,
@@ -42,6 +43,26 @@ SETTLING: Final = (
 )
 # And what the refusal of a payment that a stranger carried out waits for.
 REFUSING: Final = ("find_key", "find_settlement", "eth_call", "eth_getLogs", "record_answer")
+# What the completer waits for while a transaction waits to be mined.
+COMPLETING: Final = (
+    "has_orphans",
+    "list_blocks",
+    "eth_getBlockByNumber",
+    "eth_getTransactionCount",
+    "stored_from",
+    "next_nonce_of",
+    "eth_getTransactionByHash",
+    "list_unfinished",
+    "list_broken",
+    "eth_getTransactionReceipt",
+    "count_set_aside",
+)
+# What a caller waits for whose payment was settled when nobody was asking.
+HANDING_OUT: Final = ("find_key", "read_settlement", "hand_out")
+# What comes once in a process's life, or from time to time: who the nodes are, and what the signers hold.
+STARTING: Final = frozenset(
+    {"join", "open_lane", "take_lease", "eth_chainId", "eth_getCode", "eth_getBalance", "eth_blockNumber"}
+)
 
 FAULTS: Final = {
     (Kind.CRASH, Moment.BEFORE): Fault.KILL_BEFORE,
@@ -179,6 +200,133 @@ async def refuse_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
     return hub
 
 
+async def finish_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> FaultyHub:
+    """For each case a payment whose transaction waits to be mined, and that nobody asks for until the fault came."""
+
+    async def until_it_came(hub: FaultyHub, _payment: TestPayment, _key: str, case: Case) -> None:
+        hub.prepare(case)
+        async with asyncio.timeout(60):
+            while not hub.has_come(case):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.05)
+        came(f"{case.kind.value} at a boundary")
+        chain.rpc.call("evm_setAutomine", True)
+        chain.rpc.call("evm_mine")
+
+    return await _left_alone(directory, chain, chosen, until_it_came)
+
+
+async def hand_out_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> FaultyHub:
+    """For each case a payment that became a success when nobody was asking; then somebody does, through the fault."""
+
+    async def until_it_was_told(hub: FaultyHub, payment: TestPayment, key: str, case: Case) -> None:
+        chain.rpc.call("evm_setAutomine", True)
+        chain.rpc.call("evm_mine")
+        async with asyncio.timeout(60):
+            while await public_status(await hub.url(), payment) != "success":  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.05)
+        assert await carry_out(hub, payment, key, case), case
+
+    return await _left_alone(directory, chain, chosen, until_it_was_told)
+
+
+async def _left_alone(
+    directory: Path,
+    chain: ChainUnderTest,
+    chosen: list[Case],
+    fault: Callable[[FaultyHub, TestPayment, str, Case], Awaitable[None]],
+) -> FaultyHub:
+    """Each payment's caller was told that its outcome is pending, and went away."""
+    before = chain.balance(chain.wallets.owner.address)
+    nonce = chain.nonce(chain.wallets.relayer)
+    payments = []
+    async with faulty_hub(directory, chain.url) as hub, aiohttp.ClientSession() as http:
+        for number, case in enumerate(chosen):
+            payments.append(payment := new_payment(chain))
+            key = f"key.{number}"
+            chain.rpc.call("evm_setAutomine", False)
+            assert await present(http, await hub.url(), payment, key=key, wait_seconds=0) is None
+            await fault(hub, payment, key, case)
+            assert (await pay(await hub.url(), payment, key=key))["success"] is True, case
+        await assert_settled_once(await hub.url(), directory, chain, payments, before)
+    assert chain.nonce(chain.wallets.relayer) == nonce + len(payments)
+    return hub
+
+
+Through: TypeAlias = Callable[[Path, ChainUnderTest, list[Case]], Awaitable[FaultyHub]]
+BOUNDARIES: Final[dict[Through, tuple[str, ...]]] = {
+    settle_through: SETTLING,
+    refuse_through: REFUSING,
+    finish_through: COMPLETING,
+    hand_out_through: HANDING_OUT,
+}
+
+
+class Recording(FaultyDatabase):
+    """Fails nobody: it notes who waits for it."""
+
+    def __init__(self, real: Database, orders: Path) -> None:
+        super().__init__(real, orders)
+        self.seen: set[str] = set()
+
+    async def _befall(self, name: str, moment: Moment) -> None:
+        del moment
+        self.seen.add(name)
+
+
+async def test_nothing_else_is_waited_for_from_a_request_to_the_end_of_its_settlement(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    chain = embedded_chain
+    before = chain.balance(chain.wallets.owner.address)
+    recorded: list[Recording] = []
+
+    def record(real: Database) -> Recording:
+        recorded.append(Recording(real, tmp_path / "order.json"))
+        return recorded[0]
+
+    async with (
+        run_chaos(chain.url) as node,
+        run_hub(tmp_path, chain, rpc_url=node.url, wrap_database=record) as hub,
+        aiohttp.ClientSession() as http,
+    ):
+        payment, waiting, foreign = (new_payment(chain) for _ in range(3))
+        assert (await pay(hub.url, payment, key="key.1"))["success"] is True
+        chain.rpc.call("evm_setAutomine", False)
+        assert await present(http, hub.url, waiting, key="key.2") is None
+        await hub.complete()
+        chain.rpc.call("evm_setAutomine", True)
+        chain.rpc.call("evm_mine")
+        await hub.complete()
+        relay(chain, foreign)
+        assert (await pay(hub.url, foreign, key="key.3"))["success"] is False
+        assert (await pay(hub.url, waiting, key="key.2"))["success"] is True
+        seen = recorded[0].seen | set(node.calls)
+        all_boundaries = {boundary for boundaries in BOUNDARIES.values() for boundary in boundaries}
+        assert seen <= {*all_boundaries, *STARTING}
+        assert all_boundaries <= seen
+        await assert_nothing_lost(
+            tmp_path,
+            chain,
+            paid=[payment.authorization, waiting.authorization],
+            refused=[foreign.authorization],
+        )
+    assert chain.balance(chain.wallets.owner.address) == before + 3 * PRICE
+
+
+async def test_an_error_where_the_completer_waits_holds_up_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    hub = await finish_through(tmp_path, embedded_chain, list(cases(COMPLETING, Kind.ERROR)))
+    assert hub.starts == 1
+
+
+async def test_a_success_that_is_handed_out_through_an_error_or_a_crash_is_told_once(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    chosen = [*cases(HANDING_OUT, Kind.ERROR), *cases(("hand_out",), Kind.CRASH)]
+    await hand_out_through(tmp_path, embedded_chain, chosen)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", Moment)
 async def test_a_hub_killed_at_any_boundary_settles_once_after_its_restart(
@@ -219,13 +367,12 @@ async def test_a_refusal_through_an_error_at_any_boundary_stays_one_and_moves_no
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("through", [settle_through, refuse_through])
+@pytest.mark.parametrize("through", BOUNDARIES)
 @pytest.mark.parametrize("kind", Kind)
 async def test_every_kind_of_fault_at_every_boundary_ends_as_it_should(
     tmp_path: Path,
     embedded_chain: ChainUnderTest,
-    through: Callable[[Path, ChainUnderTest, list[Case]], Awaitable[FaultyHub]],
+    through: Through,
     kind: Kind,
 ) -> None:
-    boundaries = SETTLING if through is settle_through else REFUSING
-    await through(tmp_path, embedded_chain, list(cases(boundaries, kind)))
+    await through(tmp_path, embedded_chain, list(cases(BOUNDARIES[through], kind)))

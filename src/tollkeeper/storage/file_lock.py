@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Another sharer that is just starting holds the lock alone for as long as its migrations take.
 _PATIENCE_SECONDS: Final = 5.0
+# One that does not share is not waited for, but it may be one that has just ended.
+_PATIENCE_WITH_OTHERS_SECONDS: Final = 0.5
 _PAUSE_SECONDS: Final = 0.05
 _CONTENT_SIZE_BYTES: Final = 64 * 1024
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -84,7 +86,7 @@ class FileLock:
                 raise self._in_use()
             self._write(str(os.getpid()))
             return True
-        until = time.monotonic() + _PATIENCE_SECONDS
+        begun = time.monotonic()
         while True:
             if self._locked(fcntl.LOCK_EX):
                 self._write(f"{os.getpid()}\n{_machine()}\n{self._terms}")
@@ -95,7 +97,8 @@ class FileLock:
                     self._require_alike(written)
                     return False
                 fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # who wrote this was alone, and has just ended
-            if time.monotonic() > until:
+            is_shared = len(self._written()) > 1
+            if time.monotonic() > begun + (_PATIENCE_SECONDS if is_shared else _PATIENCE_WITH_OTHERS_SECONDS):
                 raise self._in_use()
             time.sleep(_PAUSE_SECONDS)
 
