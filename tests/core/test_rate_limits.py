@@ -43,6 +43,13 @@ def test_who_is_counted_beyond_the_limit_never_owes_more_than_a_window() -> None
     assert not limiter.is_over("a", 15 * SECOND_NS)
 
 
+def test_who_is_counted_is_told_how_he_stands_then() -> None:
+    limiter = RateLimiter(RATE)
+    assert [limiter.count("a", 0) for _ in range(6)] == [(3, 15), (2, 30), (1, 45), (0, 60), (0, 60), (0, 60)]
+    assert limiter.count("a", 90 * SECOND_NS) == (3, 15)
+    assert RateLimiter(Rate("off", 0)).count("a", 0) == (0, 0)
+
+
 def test_a_request_that_is_forgiven_was_never_made() -> None:
     limiter = RateLimiter(RATE)
     limiter.forgive("a")

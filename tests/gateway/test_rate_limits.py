@@ -81,6 +81,25 @@ async def test_an_address_is_limited_by_its_unpaid_calls_and_told_when_to_come_b
         assert target.requests == []
 
 
+async def test_who_is_told_to_pay_or_refused_is_told_how_he_stands_and_who_pays_is_not(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate(credits=2)
+        first = await market.call(gate, ONE)
+        payment = market.buyer.sign(first.json())
+        unpaid = [first, await market.call(gate, ONE), await market.call(gate, ONE)]  # the last one is kept whole
+        unpaid.append(await market.call(gate, ONE, **{"X-Payment": "unreadable"}))
+        unpaid.append(await market.ask("DELETE", f"/{gate['slug']}", ONE))
+        assert [answer.status for answer in unpaid] == [402, 402, 402, 402, 405]
+        assert [answer.headers["ratelimit"].partition(";t=")[0] for answer in unpaid] == [
+            f'"unpaid";r={left}' for left in (4, 3, 2, 1, 0)
+        ]
+        assert {answer.headers["ratelimit-policy"] for answer in unpaid} == {'"unpaid";q=5;w=60'}
+        paid = await market.call(gate, OTHER, **{"X-Payment": payment})
+        assert (paid.status, "ratelimit" in paid.headers) == (200, False)
+
+
 async def test_refused_payments_count_as_unpaid_calls_do(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:

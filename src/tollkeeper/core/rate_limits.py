@@ -83,14 +83,19 @@ class RateLimiter:
         paid_off_ns = self._paid_off_ns.get(key)
         return paid_off_ns is not None and paid_off_ns - now_ns + self._each_ns > self._window_ns
 
-    def count(self, key: str, now_ns: int) -> None:
-        """The key made a request; one over the limit counts too, but nobody owes more than a window."""
+    def count(self, key: str, now_ns: int) -> tuple[int, int]:
+        """The key made a request; one over the limit counts too, but nobody owes more than a window.
+
+        Returns how many more it may make at once, and seconds until it may make all again; no limit: zeros.
+        """
         if not self._each_ns:
-            return
-        owed_ns = max(self._paid_off_ns.pop(key, 0), now_ns) + self._each_ns
+            return 0, 0
+        paid_off_ns = min(max(self._paid_off_ns.pop(key, 0), now_ns) + self._each_ns, now_ns + self._window_ns)
         if len(self._paid_off_ns) >= self._keys_max:
             del self._paid_off_ns[next(iter(self._paid_off_ns))]
-        self._paid_off_ns[key] = min(owed_ns, now_ns + self._window_ns)
+        self._paid_off_ns[key] = paid_off_ns
+        owed_ns = paid_off_ns - now_ns
+        return (self._window_ns - owed_ns) // self._each_ns, _seconds(owed_ns)
 
     def forgive(self, key: str) -> None:
         """Takes one counted request back."""

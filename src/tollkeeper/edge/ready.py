@@ -26,12 +26,13 @@ class ReadyAnswer:
         self._before = self._after = b""
         self._id_start = ""
 
-    def at(self, now_ms: int) -> tuple[str, bytes]:
-        """The request id and all bytes of one answer."""
+    def at(self, now_ms: int, lines: bytes = b"") -> tuple[str, bytes]:
+        """The request id and all bytes of one answer, with header lines of its own."""
         if now_ms != self._made_ms:
             self._make(now_ms)
         request_id = self._id_start + new_request_id_end()
-        return request_id, b"%b%b%b" % (self._before, request_id.encode(), self._after)
+        shown = b"%b\r\n%b" % (request_id.encode(), lines[:-2]) if lines else request_id.encode()
+        return request_id, b"%b%b%b" % (self._before, shown, self._after)
 
     def _make(self, now_ms: int) -> None:
         body = self._make_body(now_ms)

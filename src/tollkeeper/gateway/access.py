@@ -78,11 +78,12 @@ class Access(Parts):
         unpaid = None if asked is None else asked.unpaid
         if unpaid is None or self.gates.kept(unpaid.slug) is not unpaid.opened:
             return None
-        if not self.unpaid.admits(peer, head.headers):
+        lines = self.unpaid.admits(peer, head.headers)
+        if lines is None:
             return None
         started_ns = time.perf_counter_ns()
         now_ms = clock_ms()
-        answered = unpaid.answer.at(now_ms)
+        answered = unpaid.answer.at(now_ms, lines)
         self.traffic.challenged_at_once(unpaid.gate_id, answered[0], head.method, now_ms, started_ns)
         return answered
 
@@ -448,9 +449,8 @@ class PaidCall(Crediting):
             head.may_be_ready = True
         self.enter(Stage.OVER)
         self.access.traffic.challenged(opened.gate.id, self.call)
-        self.access.unpaid.challenged(self.call)
-        body = shown.body(profile, iso(clock_ms()))
-        self.call.answer(402, UNPAID_LINES, body)
+        standing = self.access.unpaid.challenged(self.call)
+        self.call.answer(402, UNPAID_LINES + standing, shown.body(profile, iso(clock_ms())))
 
     def exhausted(self, payer: str) -> None:
         """See `Steps`."""
@@ -463,28 +463,28 @@ class PaidCall(Crediting):
         profile = calls.profile_on(self.call, self.access.profile)
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id, self.call)
-        self.access.unpaid.challenged(self.call)
-        self.call.answer(402, JSON_LINE + CORS, body)
+        standing = self.access.unpaid.challenged(self.call)
+        self.call.answer(402, UNPAID_LINES + standing, body)
 
     def refuse(self, error: ApiError) -> None:
         """The refusal of contract 4.5: beside a refused payment stand the requirements, so that a client can tell."""
-        self.access.unpaid.refused(self.call, error)
+        standing = self.access.unpaid.refused(self.call, error)
         buyer = self.buyer
         if buyer is None:
-            self._answer_refusal(error)
+            self._answer_refusal(error, standing)
             return
         error.at_gate()
         if self.opened.is_deleted and error.status != 503:
-            self._answer_refusal(not_found())
+            self._answer_refusal(not_found(), standing)
         elif error.code is Code.SETTLEMENT_PENDING and buyer.claimed is not None:
             self._answer_refusal(error, self._credit_token_line(buyer.claimed))
         elif error.status == 402:
             self.enter(Stage.OVER)
             self.access.traffic.refused(self.opened.gate.id, self.call, error)
             body = error_envelope(error, self.call.request_id, calls.challenge_beside(self.opened, self.call).siblings)
-            self.call.refuse(error, CORS, body)
+            self.call.refuse(error, CORS + standing, body)
         else:
-            self._answer_refusal(error)
+            self._answer_refusal(error, standing)
 
     def _answer_refusal(self, error: ApiError, lines: bytes = b"") -> None:
         self.enter(Stage.OVER)

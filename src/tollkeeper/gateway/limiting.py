@@ -42,7 +42,10 @@ class UnpaidLimit:
 
     def __init__(self, per_minute: int, clients: ClientAddresses) -> None:
         self.clients = clients
-        self._owed = RateLimiter(Rate("unpaid", per_minute))
+        rate = Rate("unpaid", per_minute)
+        self._owed = RateLimiter(rate)
+        policy = b'ratelimit-policy: "unpaid";q=%d;w=%d\r\n' % (per_minute, rate.window_seconds)
+        self._policy = policy if per_minute else b""
         self._good: dict[int, None] = {}  # keyed hashes of bytes that got a credit; a guess at one gains a 402
 
     def check(self, call: InboundCall) -> None:
@@ -53,32 +56,40 @@ class UnpaidLimit:
         if self._owed.is_over(key, now_ns) and not self._was_good(call):
             raise rate_limited(self._owed.rate, self._owed.standing(key, now_ns))
 
-    def admits(self, peer: str, headers: list[Header]) -> bool:
-        """Counts a request that shows nothing and is answered with a 402; False, and not counted, over the limit."""
-        if key := rate_key(self.clients.of(peer, headers)):
-            now_ns = time.monotonic_ns()
-            if self._owed.is_over(key, now_ns):
-                return False
-            self._owed.count(key, now_ns)
-        return True
+    def admits(self, peer: str, headers: list[Header]) -> bytes | None:
+        """Counts a request that shows nothing and is answered with a 402; None, and not counted, over the limit.
 
-    def refused(self, call: InboundCall, error: ApiError) -> None:
+        Else, as all that counts: header lines that say how its client stands, none for one that is not counted.
+        """
+        if not (key := rate_key(self.clients.of(peer, headers))):
+            return b""
+        now_ns = time.monotonic_ns()
+        if self._owed.is_over(key, now_ns):
+            return None
+        return self._standing(self._owed.count(key, now_ns))
+
+    def refused(self, call: InboundCall, error: ApiError) -> bytes:
         """The call was answered with this refusal; what is no fault of the caller's is not counted."""
         if error.status in {402, 403}:
-            self.challenged(call)
-        elif error.status < 500 and error.code is not Code.RATE_LIMITED:
-            self._count(call)
+            return self.challenged(call)
+        if error.status < 500 and error.code is not Code.RATE_LIMITED:
+            return self._count(call)
+        return b""
 
-    def challenged(self, call: InboundCall) -> None:
+    def challenged(self, call: InboundCall) -> bytes:
         """The call was told to pay: what it shows, if anything, gets no credit and is good no more."""
         if self._good:
             for name in _PROOFS:
                 self._good.pop(hash(call.head.header.get(name)), None)
-        self._count(call)
+        return self._count(call)
 
-    def _count(self, call: InboundCall) -> None:
-        if key := self._key(call):
-            self._owed.count(key, time.monotonic_ns())
+    def _count(self, call: InboundCall) -> bytes:
+        if not (key := self._key(call)):
+            return b""
+        return self._standing(self._owed.count(key, time.monotonic_ns()))
+
+    def _standing(self, counted: tuple[int, int]) -> bytes:
+        return b'%bratelimit: "unpaid";r=%d;t=%d\r\n' % (self._policy, *counted) if self._policy else b""
 
     def paid(self, call: InboundCall) -> None:
         """The call got a credit by what it shows."""
