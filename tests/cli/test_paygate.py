@@ -1,7 +1,8 @@
-"""`tollkeeper paygate create`: a URL or a file becomes a link that sells it."""
+"""`tollkeeper paygate create` and `replace`: a URL or a file becomes a link that sells it, then another file does."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -43,6 +44,37 @@ def test_a_file_is_sent_and_its_link_printed(stack: Stack, tmp_path: Path, key_f
     assert made.returncode == 0, made.stderr
     assert made.stdout.startswith(stack.gateway_url)
     assert offered(made.stdout.strip())["x402Version"] == 1
+
+
+def test_a_file_is_replaced_by_its_owner_and_the_link_stays(stack: Stack, tmp_path: Path, key_file: Path) -> None:
+    first, second = tmp_path / "first.bin", tmp_path / "second.bin"
+    first.write_bytes(b"first")
+    second.write_bytes(os.urandom(3_000_000))
+    where = ("--gateway", stack.gateway_url, "--key-file", key_file)
+    link = finished("paygate", "create", "--file", first, "--price", "0.5", *where).stdout.strip()
+    for named in ((link,), (link.rpartition("/")[2], "--gateway", stack.gateway_url)):
+        done = finished("paygate", "replace", *named, "--file", second, "--key-file", key_file)
+        assert done.returncode == 0, done.stderr
+        digest = hashlib.sha256(second.read_bytes()).hexdigest()
+        assert done.stdout == f"{link} sells second.bin, 3000000 bytes, sha256 {digest}\n"
+
+
+def test_only_a_file_of_ones_own_is_replaced(stack: Stack, tmp_path: Path, key_file: Path) -> None:
+    file, other = tmp_path / "x", tmp_path / "other.key"
+    file.write_text("x")
+    other.write_text(derive_wallets().buyer.private_key_hex + "\n")
+    other.chmod(0o600)
+    where = ("--gateway", stack.gateway_url, "--key-file", key_file)
+    link = finished("paygate", "create", "--file", file, "--price", "0.5", *where).stdout.strip()
+    target = finished("paygate", "create", "--target", stack.target_url, "--price", "0.5", *where).stdout.strip()
+    for arguments, code, said in (
+        ((link, "--key-file", other), 1, "has no PayGate"),
+        ((target, "--key-file", key_file), 1, "INVALID_PARAMETER"),
+        ((link.rpartition("/")[2], "--key-file", key_file), 2, "--gateway"),
+    ):
+        refused = finished("paygate", "replace", *arguments, "--file", file)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)
+        assert said in refused.stderr
 
 
 def test_a_target_needs_no_wallet_where_the_gateway_asks_for_none(stack: Stack) -> None:

@@ -1,4 +1,4 @@
-"""The commands of owners and buyers at a running gateway: `paygate create` and `pay`."""
+"""The commands of owners and buyers at a running gateway: `paygate create`, `paygate replace` and `pay`."""
 # ruff: noqa: PLC0415 - a command imports what it runs, so that the others start at once
 
 from __future__ import annotations
@@ -56,6 +56,33 @@ def create_command(  # noqa: PLR0913 - one for each option
         say(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
     if "managementToken" in made:
         typer.echo(f"managementToken (shown once): {made['managementToken']}")
+
+
+def replace_command(
+    *,
+    link: Annotated[str, typer.Argument(help="The link of a file PayGate, or its slug.")],
+    file: Annotated[Path, typer.Option(help="The file that is sold from now on.", exists=True, dir_okay=False)],
+    key_file: Annotated[Path, typer.Option(help="The private key of the PayGate's owner, in a file.")],
+    gateway: Annotated[str | None, typer.Option(help="The gateway's URL, unless the link says it.")] = None,
+) -> None:
+    """Sell another file by the same link. Links to the former one that buyers have already keep serving it.
+
+    Example: tollkeeper paygate replace http://127.0.0.1:8402/bONTVfok --file report-2.pdf --key-file wallet.key
+    """
+    import asyncio
+
+    from tollkeeper.client.owner import replace_file
+    from tollkeeper.client.requests import RefusedError
+
+    gateway = gateway or (link.rstrip("/").rpartition("/")[0] if "://" in link else None)
+    if gateway is None:
+        raise typer.BadParameter("a slug alone needs --gateway")
+    key = _read_wallet_key(key_file)
+    try:
+        gate = asyncio.run(replace_file(gateway.rstrip("/"), key, link, file))
+    except (RefusedError, OSError) as error:
+        refuse(str(error), code=EXIT_FAILED)
+    typer.echo(f"{gate['accessUrl']} sells {gate['fileName']}, {gate['fileSize']} bytes, sha256 {gate['sha256']}")
 
 
 def pay_command(  # noqa: PLR0913 - one for each option

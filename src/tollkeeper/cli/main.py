@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from tollkeeper import __version__
-from tollkeeper.cli.clients import create_command, pay_command
+from tollkeeper.cli.clients import create_command, pay_command, replace_command
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say
 from tollkeeper.settings import FILE_NAME, Role, SettingsError, load_settings
 
@@ -39,6 +39,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(payments_app, name="payments")
 app.add_typer(contracts_app, name="contracts")
 paygate_app.command("create")(create_command)
+paygate_app.command("replace")(replace_command)
 app.command("pay")(pay_command)
 
 Config = Annotated[

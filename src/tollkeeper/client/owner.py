@@ -1,4 +1,4 @@
-"""What an owner's own machine does at a gateway: log a wallet in, make a PayGate of a target or a file.
+"""What an owner's own machine does at a gateway: log a wallet in, make a PayGate of a target or a file, replace a file.
 
 An HTTP client and nothing more: it asks what anybody could ask with curl, and shows how far an upload has come.
 """
@@ -6,7 +6,7 @@ An HTTP client and nothing more: it asks what anybody could ask with curl, and s
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ import aiohttp
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID
 
-from tollkeeper.client.requests import ask, open_session
+from tollkeeper.client.requests import RefusedError, ask, open_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tollkeeper.core.wallet_keys import WalletKey
 
 _CHUNK_SIZE_BYTES: Final = 1024 * 1024
+_PATH: Final = "/api/v1/paygates"
+_PAGE: Final = 100
 
 
 async def log_in(session: aiohttp.ClientSession, base_url: str, key: WalletKey) -> str:
@@ -45,12 +47,42 @@ async def make_paygate(
         if isinstance(what, str):
             return await create_paygate(session, gateway_url, token, {**fields, "targetUrl": what})
         assert token is not None  # noqa: S101 - the command asked for the key
-        bar = Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True))
-        bar.disable = not bar.console.is_terminal
-        with bar:
-            task = bar.add_task(what.name, total=(await asyncio.to_thread(what.stat)).st_size)
-            show = partial(_show, bar, task)
+        async with _shown_on_a_bar(what) as show:
             return await upload_paygate(session, gateway_url, token, what, fields, show)
+
+
+async def replace_file(gateway_url: str, key: WalletKey, link: str, path: Path) -> dict[str, Any]:
+    """The file PayGate with this link or slug, which sells that file from now on. Raises: RefusedError, OSError."""
+    slug = link.rstrip("/").rpartition("/")[2]
+    async with open_session() as session:
+        token = await log_in(session, gateway_url, key)
+        gate_id = await _find_own(session, gateway_url, token, slug)
+        async with _shown_on_a_bar(path) as show:
+            return await _send_form(session, "PUT", f"{gateway_url}{_PATH}/{gate_id}", token, path, {}, show)
+
+
+async def _find_own(session: aiohttp.ClientSession, gateway_url: str, token: str, slug: str) -> int:
+    headers, offset = {"Authorization": f"Bearer {token}"}, 0
+    while True:
+        url = f"{gateway_url}{_PATH}?limit={_PAGE}&offset={offset}"
+        page = await ask(session, "GET", url, headers=headers)
+        for gate in page["data"]:
+            if gate["slug"] == slug:
+                gate_id: int = gate["id"]
+                return gate_id
+        if not page["pagination"]["hasNext"]:
+            raise RefusedError(f"the wallet has no PayGate {slug} there")
+        offset += _PAGE
+
+
+@asynccontextmanager
+async def _shown_on_a_bar(path: Path) -> AsyncIterator[Callable[[int], None]]:
+    """What is told how much of the file was sent shows it on standard error, where that is a terminal."""
+    bar = Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True))
+    bar.disable = not bar.console.is_terminal
+    with bar:
+        task = bar.add_task(path.name, total=(await asyncio.to_thread(path.stat)).st_size)
+        yield partial(_show, bar, task)
 
 
 def _show(bar: Progress, task: TaskID, sent_bytes: int) -> None:
@@ -62,7 +94,7 @@ async def create_paygate(
 ) -> dict[str, Any]:
     """A new PayGate with these fields. Raises: RefusedError."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return await ask(session, "POST", f"{gateway_url}/api/v1/paygates", json=dict(fields), headers=headers)
+    return await ask(session, "POST", gateway_url + _PATH, json=dict(fields), headers=headers)
 
 
 async def upload_paygate(
@@ -74,10 +106,23 @@ async def upload_paygate(
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
     """A new file PayGate; `progress` is told the bytes of the file that were sent. Raises: RefusedError, OSError."""
-    form = aiohttp.FormData({name: str(value) for name, value in {**fields, "resourceType": "file"}.items()})
+    return await _send_form(
+        session, "POST", gateway_url + _PATH, token, path, {**fields, "resourceType": "file"}, progress
+    )
+
+
+async def _send_form(  # noqa: PLR0917 - what a request is made of
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    token: str,
+    path: Path,
+    fields: Mapping[str, object],
+    progress: Callable[[int], None],
+) -> dict[str, Any]:
+    form = aiohttp.FormData({name: str(value) for name, value in fields.items()}, default_to_multipart=True)
     form.add_field("file", _content(path, progress), filename=path.name, content_type="application/octet-stream")
-    headers = {"Authorization": f"Bearer {token}"}
-    return await ask(session, "POST", f"{gateway_url}/api/v1/paygates", data=form, headers=headers)
+    return await ask(session, method, url, data=form, headers={"Authorization": f"Bearer {token}"})
 
 
 async def _content(path: Path, progress: Callable[[int], None]) -> AsyncIterator[bytes]:
