@@ -40,6 +40,26 @@ def test_init_writes_a_configuration_that_every_part_can_start_with(tmp_path: Pa
     assert check.returncode == 0, check.stdout
 
 
+def test_each_setting_that_init_leaves_commented_out_can_be_turned_on_as_it_stands(tmp_path: Path) -> None:
+    """It changes nothing but where the comment shows an example."""
+    config = tmp_path / "tollkeeper.toml"
+    finished("init", "--dir", tmp_path, "--rpc-url", RPC, "--payment-address", "0x" + "12" * 20)
+
+    def shown() -> dict[str, str]:
+        check = finished("config", "check", "--config", config)
+        assert check.returncode == 0, check.stdout
+        return dict(line.split(None, 1) for line in check.stdout.splitlines() if "  " in line)
+
+    before, text = shown(), config.read_text()
+    assert len(re.findall("^# [a-z_]+ = ", text, re.MULTILINE)) > 35
+    config.write_text(re.sub("^# ([a-z_]+ = )", r"\1", text, flags=re.MULTILINE))
+    after = shown()
+    assert {name for name in before if before[name] != after[name]} == {
+        *("anonymous_paygates", "confirm_depth_steps", "cors_origins", "transfer_fee"),
+        *("trusted_issuers", "trusted_proxies"),
+    }
+
+
 def test_init_keeps_its_files_to_their_owner(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -58,6 +58,23 @@ default_network = "{network}"
 # Targets on private addresses are refused, so that nobody can sell your inner network. True is for development.
 # allow_private_targets = false
 
+# Where files that are sold are kept (a directory, or "s3://bucket/prefix", which the environment describes), how many
+# MB stay free in a directory, how long a link to a file is good. Each database needs a place of its own.
+# files = "data/files"
+# files_min_free_mb = 1024
+# download_lifetime_seconds = 900
+
+# How many purchases, and how much USDC, are served before the chain confirmed them, per payer or gate, where a gate's
+# owner chose assumeValid.
+# assume_valid_max_payments = 20
+# assume_valid_max_value = "20"
+
+# What a direct transfer costs, in USDC, paid to default_payment_address; unless it is set, nothing.
+# transfer_fee = "0.002"
+
+# Where gateway and hub run apart: the other part's public URL, whose logins are taken.
+# trusted_issuers = ["https://hub.example.org"]
+
 # The body of a 402: "superset" (whatever a client expects), "x402-a" or "x402-b".
 # challenge_profile = "superset"
 
@@ -93,6 +110,7 @@ default_network = "{network}"
 
 # Blocks that a settlement must lie deep before it is final, and what one settlement may cost (wei per gas, and gas).
 # confirm_depth = 1
+# confirm_depth_steps = ["100:3", "1000:12"]  # more of them from so much USDC on
 # max_fee_per_gas_wei = 50000000000
 # gas_limit = 150000
 # gas_budget_per_hour = 6000000000
@@ -110,6 +128,9 @@ default_network = "{network}"
 
 # Processes that serve calls (with several, one more owns the database and one is the hub).
 # workers = 1
+
+# How long a stop waits for accepted requests.
+# shutdown_timeout_seconds = 600
 
 # "debug", "info", "warning" or "error"; "auto" (text on a terminal, else JSON), "json" or "text".
 # log_level = "info"
