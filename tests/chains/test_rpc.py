@@ -56,7 +56,7 @@ async def node() -> AsyncIterator[ScriptedNode]:
 
 @pytest_asyncio.fixture
 async def rpc(node: ScriptedNode) -> AsyncIterator[Rpc]:
-    client = Rpc([node.url], timeout_seconds=0.5)
+    client = Rpc([node.url], timeout_seconds=2)
     yield client
     await client.close()
 
@@ -175,7 +175,7 @@ async def test_answers_of_a_batch_may_come_in_any_order(node: ScriptedNode, rpc:
 
 
 async def test_a_timeout_an_http_error_and_a_dead_node_tell_nothing(node: ScriptedNode, rpc: Rpc) -> None:
-    node.delay_seconds = 1
+    node.delay_seconds = 5
     with pytest.raises(RpcUnavailable, match="in time"):
         await rpc.call("echo", 1)
     node.delay_seconds, node.status = 0, 429
@@ -265,6 +265,17 @@ async def test_closing_fails_the_calls_in_flight(node: ScriptedNode, rpc: Rpc) -
     await rpc.close()
     with pytest.raises(RpcUnavailable):
         await asked
+
+
+async def test_closing_fails_calls_whose_flight_has_not_begun(node: ScriptedNode, rpc: Rpc) -> None:
+    waiting = asyncio.ensure_future(rpc.call("echo", 1))
+    for _ in range(2):  # its flight has been made
+        await asyncio.sleep(0)
+    await rpc.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(RpcUnavailable):
+            await waiting
+    assert node.bodies == []
 
 
 async def test_a_caller_that_went_away_disturbs_nobody(node: ScriptedNode, rpc: Rpc) -> None:

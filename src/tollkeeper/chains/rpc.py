@@ -240,28 +240,22 @@ class Rpc:
             some = leaving[start : start + BATCH_SIZE_MAX]
             sending = asyncio.get_running_loop().create_task(self._send_batch(some))
             self._sending.add(sending)
-            sending.add_done_callback(partial(self._sent, [answer for _, answer in some]))
+            sending.add_done_callback(self._sending.discard)
+            sending.add_done_callback(partial(_leave_none_waiting, [answer for _, answer in some]))
 
     async def _send_batch(self, leaving: Sequence[tuple[bytes, asyncio.Future[Answer]]]) -> None:
-        reason = None
+        reason, answers = "", []
         try:
             answers = await self._first_answer(partial(self._exchange, requests=[request for request, _ in leaving]))
         except RpcUnavailable as error:
-            reason, answers = error, []
+            reason = str(error)
         for place, (_, waiting) in enumerate(leaving):
             if waiting.done():  # its caller has gone
                 continue
-            if reason is not None:
-                waiting.set_exception(RpcUnavailable(str(reason)))
-            else:
+            if answers:
                 waiting.set_result(answers[place])
-
-    def _sent(self, waiting: Sequence[asyncio.Future[Answer]], sending: asyncio.Task[None]) -> None:
-        """Whoever has no answer when an exchange has ended, however it did, gets none."""
-        self._sending.discard(sending)
-        for answer in waiting:
-            if not answer.done():
-                answer.set_exception(RpcUnavailable("the connection to the node was closed"))
+            else:
+                waiting.set_exception(RpcUnavailable(reason))
 
     def _take_off(self) -> None:
         self._scheduled = False
@@ -278,6 +272,7 @@ class Rpc:
                 flight = asyncio.get_running_loop().create_task(self._fly(boarding))
                 self._flights.add(flight)
                 flight.add_done_callback(self._landed)
+                flight.add_done_callback(partial(_leave_none_waiting, [group.done for group in boarding]))
 
     def _landed(self, flight: asyncio.Task[None]) -> None:
         self._flights.discard(flight)
@@ -285,26 +280,23 @@ class Rpc:
             self._take_off()
 
     async def _fly(self, groups: list[_Group]) -> None:
-        """Sends one batch and answers its groups; every group is answered, whatever happens."""
+        """Sends one batch and answers its groups."""
         entries: dict[bytes, int] = {}
         for group in groups:
             for method, params in group.calls:
                 group.slots.append(entries.setdefault(_request(method, params), len(entries)))
-        requests = list(entries)
-        reason = "the connection to the node was closed"
-        answers: list[Answer] = []
+        reason, answers = "", []
         try:
-            answers = await self._first_answer(partial(self._exchange, requests=requests))
+            answers = await self._first_answer(partial(self._exchange, requests=list(entries)))
         except RpcUnavailable as error:
             reason = str(error)
-        finally:
-            for group in groups:
-                if group.done.done():
-                    continue
-                if answers:
-                    group.done.set_result([answers[slot] for slot in group.slots])
-                else:
-                    group.done.set_exception(RpcUnavailable(reason))
+        for group in groups:
+            if group.done.done():  # its caller has gone
+                continue
+            if answers:
+                group.done.set_result([answers[slot] for slot in group.slots])
+            else:
+                group.done.set_exception(RpcUnavailable(reason))
 
     @property
     def _impatience(self) -> float:
@@ -374,6 +366,13 @@ class Rpc:
         for part in (requests[:half], requests[half:]):
             answers += await self._exchange(node, seconds, part)
         return answers
+
+
+def _leave_none_waiting(waiting: Sequence[asyncio.Future[Any]], _ended: asyncio.Task[None]) -> None:
+    """Whoever has no answer when an exchange has ended, perhaps before it began, gets none."""
+    for answer in waiting:
+        if not answer.done():
+            answer.set_exception(RpcUnavailable("the connection to the node was closed"))
 
 
 def is_limit(answer: Answer) -> bool:
