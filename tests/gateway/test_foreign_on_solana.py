@@ -29,6 +29,7 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
+from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import NetworkSettings, Role
 
 EXPIRED_SLOTS = RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 2
@@ -139,6 +140,22 @@ async def test_an_honest_facilitators_payment_counts_once_it_is_on_the_chain(abr
     receipt = answers[0].receipt
     assert receipt is not None
     assert [receipt["transaction"]] == list(abroad.node.chain.executed)
+
+
+async def test_a_gateway_compares_its_sales_with_the_chain_whoever_sent_them(abroad: Abroad) -> None:
+    gate = await abroad.gate()
+    assert (await abroad.market.pay(gate, await abroad.payment(gate))).status == 200
+    abroad.node.chain.next_slot(FINAL_SLOTS)
+    networks = {NETWORK: NetworkSettings(NETWORKS[NETWORK], (abroad.node.url,))}
+    settings = settings_for("", abroad.database, role=Role.GATEWAY, networks=networks)
+    assert await compare_with_chain(settings) == []
+    with closing(sqlite3.connect(abroad.database)) as connection:
+        connection.execute("UPDATE purchases SET transaction_hash = :name", {"name": ways.NOBODYS_SIGNATURE})
+        connection.commit()
+    assert {found.rule for found in await compare_with_chain(settings)} == {
+        "paid_but_not_on_the_chain",
+        "paid_in_another_transaction",
+    }
 
 
 SENDS: list[Settling] = [
