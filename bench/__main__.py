@@ -20,6 +20,7 @@ BENCHMARKS: Final = {
     "settle-batch": "bench.settle_batch:measure",
     "start": "bench.start:measure",
     "ledger": "bench.ledger:measure",
+    "floor": "bench.floor:measure",
     "challenge": "bench.calling:challenge",
     "held-credits": "bench.calling:held_credits",
     "held-credits-hot": "bench.calling:held_credits_hot",
