@@ -76,16 +76,8 @@ def request_id_start(now_ms: int) -> str:
     return f"{now_ms:012x}{PROCESS_MARK}"
 
 
-def new_request_id_end() -> str:
-    """The last twelve digits of an id: random, each used once."""
-    try:
-        return _unused_ends.pop()
-    except IndexError:
-        return _first_of_new_ends()
-
-
 def _first_of_new_ends() -> str:
-    """Of two threads that find none both bring new ones."""
+    """The last twelve digits of an id, random; of two threads that find none both bring new ones."""
     digits = os.urandom(_END_BYTES * _ENDS_AT_ONCE).hex()
     ends = [digits[at : at + 2 * _END_BYTES] for at in range(0, len(digits), 2 * _END_BYTES)]
     end = ends.pop()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tollkeeper.api import new_request_id_end, request_id_start
+from tollkeeper.api import new_request_id_at
 from tollkeeper.edge.call import END_OF_HEAD, head_lines
 
 
 class ReadyAnswer:
     """The whole answer to requests that are not HEAD and leave their connection open."""
 
-    __slots__ = ("_after", "_before", "_id_start", "_lines", "_made_ms", "_make_body", "status")
+    __slots__ = ("_after", "_before", "_lines", "_made_ms", "_make_body", "status")
 
     def __init__(self, status: int, lines: bytes, make_body: Callable[[int], bytes]) -> None:
         """`lines` as for `InboundCall.answer`; `make_body` gives the body of an answer at so many ms of the epoch."""
@@ -24,13 +24,12 @@ class ReadyAnswer:
         self._make_body = make_body
         self._made_ms = -1
         self._before = self._after = b""
-        self._id_start = ""
 
     def at(self, now_ms: int, lines: bytes = b"") -> tuple[str, bytes]:
         """The request id and all bytes of one answer, with header lines of its own."""
         if now_ms != self._made_ms:
             self._make(now_ms)
-        request_id = self._id_start + new_request_id_end()
+        request_id = new_request_id_at(now_ms)
         shown = b"%b\r\n%b" % (request_id.encode(), lines[:-2]) if lines else request_id.encode()
         return request_id, b"%b%b%b" % (self._before, shown, self._after)
 
@@ -38,5 +37,4 @@ class ReadyAnswer:
         body = self._make_body(now_ms)
         self._before = head_lines(self.status, self._lines, len(body), now_ms // 1000)
         self._after = END_OF_HEAD + body
-        self._id_start = request_id_start(now_ms)
         self._made_ms = now_ms

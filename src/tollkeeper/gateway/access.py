@@ -15,7 +15,6 @@ commit and for the target. Whatever waits for more is a task, and `steps.Stage` 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -81,10 +80,9 @@ class Access(Parts):
         lines = self.unpaid.admits(peer, head.headers)
         if lines is None:
             return None
-        started_ns = time.perf_counter_ns()
         now_ms = clock_ms()
         answered = unpaid.answer.at(now_ms, lines)
-        self.traffic.challenged_at_once(unpaid.gate_id, answered[0], head.method, now_ms, started_ns)
+        self.traffic.challenged_at_once(unpaid.gate_id, answered[0], head.method, now_ms)
         return answered
 
     def begin(self, call: InboundCall) -> None:

@@ -66,14 +66,13 @@ class Traffic:
         self._of(gate_id)[0] += 1
         self._note(gate_id, call, 402, Outcome.CHALLENGED, None, None)
 
-    def challenged_at_once(self, gate_id: int, request_id: str, method: str, now_ms: int, started_ns: int) -> None:
-        """As `challenged`, for a request that never became a call. `started_ns` by `time.perf_counter_ns`."""
-        self._of(gate_id)[0] += 1
+    def challenged_at_once(self, gate_id: int, request_id: str, method: str, now_ms: int) -> None:
+        """As `challenged`, for a request that never became a call; in the log it took no time."""
+        (self._counts.get(gate_id) or self._of(gate_id))[0] += 1
         self._outcomes[gate_id, now_ms // HOUR_MS * HOUR_MS, Outcome.CHALLENGED] += 1
         if len(self._requests) < LOGGED_MAX:
-            duration_us = (time.perf_counter_ns() - started_ns) // 1000
             self._requests.append(
-                LoggedRequest(request_id, gate_id, now_ms, method, 402, Outcome.CHALLENGED, None, duration_us, None)
+                LoggedRequest(request_id, gate_id, now_ms, method, 402, Outcome.CHALLENGED, None, 0, None)
             )
         else:
             self._not_logged += 1

@@ -76,7 +76,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_noting)
         finally:
-            self._counts.count("other", status, time.perf_counter_ns() - started)
+            self._counts.other.count(status, time.perf_counter_ns() - started)
             level = logging.DEBUG if path in _QUIET_PATHS else logging.INFO
             _write_line(level, scope["method"], path, status, started, state.get("request_id", ""))
 
@@ -86,7 +86,7 @@ class _LoggedCalls:
 
     def __init__(self, inner: CallHandler, counts: RequestCounts, spans: Spans | None) -> None:
         self._spans = spans
-        self._count = counts.count
+        self._count = counts.gate.count
         self.takes = inner.takes
         self.begin = inner.begin
         self._at_once = inner.at_once
@@ -99,7 +99,7 @@ class _LoggedCalls:
         if answered is not None:
             request_id, answer = answered
             status = int(answer[_STATUS])
-            self._count("gate", status, time.perf_counter_ns() - started_ns)
+            self._count(status, time.perf_counter_ns() - started_ns)
             if _is_written(logging.INFO):
                 path = head.target.partition(b"?")[0].decode("ascii")
                 _write_line(logging.INFO, head.method, path, status, started_ns, request_id)
@@ -108,7 +108,7 @@ class _LoggedCalls:
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
         self._ended(call)
-        self._count("gate", call.status, time.perf_counter_ns() - call.started_ns)
+        self._count(call.status, time.perf_counter_ns() - call.started_ns)
         if self._spans is not None:
             self._spans.add_call(call)
         if not _is_written(logging.INFO):

@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from tollkeeper.serving.request_counts import RequestCounts
+from tollkeeper.serving.request_counts import BUCKETS, RequestCounts
 from tollkeeper.storage import StorageError
 from tollkeeper.storage.settlements import count_unfinished
 from tollkeeper.storage.statistics import Statistics
@@ -88,17 +88,18 @@ class Measured:
 
 def _of_requests(counts: RequestCounts) -> Iterator[Metric]:
     requests = CounterMetricFamily("tollkeeper_requests", "Answers; 0: the caller left", labels=["kind", "status"])
-    for (kind, status), count in sorted(counts.requests.items()):
-        requests.add_metric([kind, str(status)], count)
+    for kind, counted in counts.kinds():
+        for status, count in sorted(counted.requests.items()):
+            requests.add_metric([kind, str(status)], count)
     yield requests
     took = HistogramMetricFamily("tollkeeper_request_seconds", "From head to answer", labels=["kind"])
-    for kind, latencies in counts.latencies.items():
+    for kind, counted in counts.kinds():
         total, buckets = 0, []
-        for power, count in enumerate(latencies):
+        for power, count in enumerate(counted.latencies):
             total += count
-            if _LATENCY_FROM <= power < len(latencies) - 1:
+            if _LATENCY_FROM <= power < BUCKETS - 1:
                 buckets.append((str(2**power / 1_000_000), total))
-        took.add_metric([kind], [*buckets, ("+Inf", total)], counts.sum_us[kind] / 1_000_000)
+        took.add_metric([kind], [*buckets, ("+Inf", total)], counted.sum_us / 1_000_000)
     yield took
 
 
