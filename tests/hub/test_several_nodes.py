@@ -14,9 +14,11 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode, run_chaos
-from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.test_completer import change
 from tollkeeper.chains.evm import EvmChain
+from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
 
 
 @pytest_asyncio.fixture
@@ -285,3 +287,76 @@ async def test_a_node_that_lies_about_a_receipt_makes_neither_success_nor_failur
     await hub_of_three.database.run(change("UPDATE settlements SET retry_ms = 0"))
     await hub_of_three.complete()
     assert await hub_of_three.status(payment) == "success"
+
+
+def liar(chain: ChainUnderTest, payment: TestPayment) -> Any:
+    """Shows what would have come of any transaction of ours: this transfer, in a block that is really there."""
+    authorization = payment.authorization
+
+    def topic(address: str) -> str:
+        return "0x" + address[2:].rjust(64, "0")
+
+    events = [
+        ([AUTHORIZATION_USED_TOPIC, topic(authorization.payer), authorization.nonce], "0x"),
+        ([TRANSFER_TOPIC, topic(authorization.payer), topic(authorization.pay_to)], f"0x{authorization.value:064x}"),
+    ]
+    logs = [{"address": USDC_ADDRESS, "topics": topics, "data": data} for topics, data in events]
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "eth_getTransactionReceipt":
+            return answer
+        block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
+        named = {"transactionHash": call["params"][0], "blockHash": block["hash"], "blockNumber": block["number"]}
+        return answer | {"result": named | {"status": "0x1", "logs": logs}}
+
+    return falsify
+
+
+@pytest.mark.parametrize("needed", [1, 2, 3])
+async def test_where_several_nodes_must_show_a_payment_one_that_lies_makes_no_success(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, needed: int
+) -> None:
+    chain, payment = embedded_chain, new_payment(embedded_chain)
+    urls = tuple(node.url for node in nodes)
+    config = {"rpc_urls": urls, "timeout_seconds": 1.0, "confirm_nodes": needed}
+    before = chain.balance(chain.wallets.owner.address)
+    chain.rpc.call("evm_setAutomine", False)
+    nodes[0].falsify = liar(chain, payment)
+    async with run_hub(tmp_path, chain, config=config) as hub:
+        answer = await hub.settle(payment, prefer="wait=1")
+        assert chain.balance(chain.wallets.owner.address) == before
+        if needed == 1:
+            assert answer.body["success"] is True  # the one node that is asked is believed
+            return
+        assert answer.code == "SETTLEMENT_PENDING"
+        for _ in range(2):
+            await hub.complete()
+        assert await hub.status(payment) == "pending"
+        chain.rpc.call("evm_mine")
+        nodes[0].calm()
+        await hub.complete()
+        assert await hub.status(payment) == "success"
+        assert (await hub.settle(payment)).body["success"] is True
+        assert (await hub.settle(new_payment(chain), prefer="wait=0")).status == 503
+        chain.rpc.call("evm_setAutomine", True)
+        assert (await hub.settle(new_payment(chain))).body["success"] is True
+
+
+async def test_where_too_few_nodes_answer_settlements_wait_and_the_operator_is_told(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    urls = tuple(node.url for node in nodes[:2])
+    config = {"rpc_urls": urls, "timeout_seconds": 1.0, "confirm_nodes": 2}
+    async with run_hub(tmp_path, embedded_chain, config=config) as hub:
+        assert (await hub.settle(new_payment(embedded_chain))).body["success"] is True
+        assert (await hub.get("/readyz")).body["problems"] == []
+        nodes[1].act = always(Act.CUT)
+        payment = new_payment(embedded_chain)
+        assert (await hub.settle(payment, prefer="wait=1")).code == "SETTLEMENT_PENDING"
+        assert await hub.status(payment) == "pending"
+        told = "settlements are told once 2 nodes show them, and 1 of them too few answer"
+        assert (await hub.get("/readyz")).body["problems"] == [f"{NETWORK}: {told}"]
+        nodes[1].calm()
+        await hub.complete()
+        assert await hub.status(payment) == "success"
+        assert (await hub.get("/readyz")).body["problems"] == []

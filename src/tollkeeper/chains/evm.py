@@ -18,6 +18,7 @@ from tollkeeper.chains.authorizations import AuthorizationReader
 from tollkeeper.chains.blocks import Block, data_of, read_block, word_of
 from tollkeeper.chains.receipts import Expected, ReceiptReader, ReceiptWatcher, Sighting, hash_of_block, quantity
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.vouching import VouchedReader
 from tollkeeper.core import evm
 from tollkeeper.core.counterfactual import (
     acceptance_answer,
@@ -51,7 +52,8 @@ class EvmConfig:
 
     Empty `asset`, `token_name` and `token_version` mean the network's USDC and what the token says of itself; an empty
     `batcher` means its usual place. With a `batch_queue_depth` of 0 every settlement goes alone. `wallet_factories` may
-    deploy payers' wallets, for `deploy_gas_limit` on top of a settlement's gas.
+    deploy payers' wallets, for `deploy_gas_limit` on top of a settlement's gas. What becomes of a transaction is known
+    once `confirm_nodes` nodes show it.
     """
 
     network: Network
@@ -70,6 +72,7 @@ class EvmConfig:
     wallet_factories: tuple[str, ...] = ()
     deploy_gas_limit: int = 500_000
     timeout_seconds: float = 10.0
+    confirm_nodes: int = 1
 
     @property
     def settlement_fee_cap_wei(self) -> int:
@@ -115,11 +118,18 @@ class EvmChain:
         self.problem = "the node was not asked yet"
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
-        self._reader = ReceiptReader(self.rpc.ask)
-        self._watcher = ReceiptWatcher(self._reader)
+        needed = config.confirm_nodes
+        self._reader = VouchedReader(self.rpc, needed) if needed > 1 else ReceiptReader(self.rpc.ask)
+        self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self._reader)
         self._address = config.asset.lower() or config.network.usdc.address
         self.authorizations = AuthorizationReader(self.rpc.ask, self._address)
         self._market: _Market | None = None
+
+    @property
+    def missing_nodes(self) -> int:
+        """So many nodes fewer answer than outcomes need."""
+        answering = [node for node in self.rpc.nodes.all if not node.barred and not node.failures]
+        return max(0, self.config.confirm_nodes - len(answering))
 
     async def open(self) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.

@@ -228,6 +228,18 @@ class Rpc:
 
         return list(await asyncio.gather(*(ask(node) for node in self.nodes.all)))
 
+    async def ask_of(self, node: Node, calls: Sequence[Call]) -> list[Answer]:
+        """The answers of this node and of no other. Raises: RpcUnavailable."""
+        try:
+            answers = await self._exchange(
+                node, self._impatience, [_request(method, params) for method, params in calls]
+            )
+        except RpcUnavailable as error:
+            node.failed(asyncio.get_running_loop().time(), str(error))
+            raise
+        node.answered()
+        return answers
+
     async def close(self) -> None:
         """Ends the connections; calls in flight fail with RpcUnavailable."""
         for exchange in (*self._flights, *self._sending):

@@ -157,8 +157,12 @@ class Account:
 
     @property
     def obstacles(self) -> list[str]:
-        """Payments that the operator meant to allow, and that are refused."""
-        return [] if self.chain.asset is None else self.company.obstacles
+        """What keeps payments from being taken, or told, as the operator meant them to be."""
+        if self.chain.asset is None:
+            return []
+        missing, needed = self.chain.missing_nodes, self.chain.config.confirm_nodes
+        few = [f"settlements are told once {needed} nodes show them, and {missing} of them too few answer"]
+        return [*(few if missing else ()), *self.company.obstacles]
 
     async def ready(self, payload: EvmPayload) -> EvmPayload:
         """What is to be carried out, as it is to be carried out now. Raises: RpcUnavailable."""

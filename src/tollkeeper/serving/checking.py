@@ -90,6 +90,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         values += [
             ("confirm_depth", str(settings.depths.blocks)),
             ("confirm_depth_steps", _steps(settings.depths) or "none"),
+            ("confirm_nodes", str(settings.confirm_nodes)),
             ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
             ("gas_limit", str(settings.gas.gas_limit)),
             ("gas_budget_per_hour", str(settings.gas.budget_per_hour)),

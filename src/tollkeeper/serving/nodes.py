@@ -30,6 +30,7 @@ def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         token_name=network.asset_name or "",
         token_version=network.asset_version or "",
         depths=settings.depths,
+        confirm_nodes=settings.confirm_nodes,
         gas_limit=settings.gas.gas_limit,
         gas_budget_per_hour=settings.gas.budget_per_hour,
         max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,

@@ -95,6 +95,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
     trusted_proxies = sources.several("trusted_proxies", text_of.parse_peers)
     anonymous = text_of.default_anonymous_paygates(public_url, behind_proxy=bool(trusted_proxies))
     networks = _networks(sources, role)
+    confirm_nodes = _confirm_nodes(sources, networks)
     encryption_keys, auth_keys, signer_keys = _keys(sources, role)
     return Settings(
         role=role,
@@ -130,6 +131,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
         workers=_workers(sources),
+        confirm_nodes=confirm_nodes,
         is_database_shared=_is_database_shared(sources, role),
         transfer_fee_micro=_transfer_fee(sources),
         metrics_address=_metrics_address(sources),
@@ -183,6 +185,19 @@ def _patience(sources: Sources) -> Patience:
 
 def _workers(sources: Sources) -> int:
     return sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1)
+
+
+def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) -> int:
+    """Of every EVM network that has nodes."""
+    needed = sources.take("confirm_nodes", text_of.whole_number(1, 10), 1)
+    for name, settings in networks.items():
+        is_asked = settings.network.family is Family.EVM and settings.rpc_urls
+        if is_asked and len(settings.rpc_urls) < needed:
+            has = f"{name} has {len(settings.rpc_urls)} of them"
+            sources.report(
+                "confirm_nodes", has, f"give {needed} URLs in rpc_url of [networks.{name}], or ask for fewer"
+            )
+    return needed
 
 
 def _is_database_shared(sources: Sources, role: Role) -> bool:
