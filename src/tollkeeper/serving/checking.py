@@ -49,7 +49,6 @@ def check_configuration(role: Role, config: Path | None) -> Report:
 
 def describe(settings: Settings) -> list[tuple[str, str]]:
     """The effective settings by name. Of secrets it tells ids and public addresses, of node URLs the origin."""
-    signers = [checksum_address(address_of_key(key.reveal())) for key in settings.signer_keys]
     values = [
         ("config", _NOT_SET if settings.config_path is None else str(settings.config_path)),
         ("host", settings.host),
@@ -87,20 +86,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("encryption_keys", _ids(settings.encryption_keys)),
         ]
     if settings.role is not Role.GATEWAY:
-        values += [
-            ("confirm_depth", str(settings.depths.blocks)),
-            ("confirm_depth_steps", _steps(settings.depths) or "none"),
-            ("confirm_nodes", str(settings.confirm_nodes)),
-            ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
-            ("gas_limit", str(settings.gas.gas_limit)),
-            ("gas_budget_per_hour", str(settings.gas.budget_per_hour)),
-            ("deploy_gas_limit", str(settings.gas.deploy_gas_limit)),
-            ("batch_queue_depth", str(settings.batching.queue_depth)),
-            ("batch_items_max", str(settings.batching.items_max)),
-            ("signer_key", ", ".join(signers) or _NOT_SET),
-            ("share_database", str(settings.is_database_shared).lower()),
-            *_on_solana(settings),
-        ]
+        values += _of_hub(settings)
     return [
         *values,
         ("auth_keys", _ids(settings.auth_keys)),
@@ -117,6 +103,24 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ("read_timeout_seconds", str(settings.patience.read_seconds)),
         ("idle_timeout_seconds", str(settings.patience.idle_seconds)),
         ("shutdown_timeout_seconds", str(settings.shutdown_timeout_seconds)),
+    ]
+
+
+def _of_hub(settings: Settings) -> list[tuple[str, str]]:
+    signers = [checksum_address(address_of_key(key.reveal())) for key in settings.signer_keys]
+    return [
+        ("confirm_depth", str(settings.depths.blocks)),
+        ("confirm_depth_steps", _steps(settings.depths) or "none"),
+        ("confirm_nodes", str(settings.confirm_nodes)),
+        ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
+        ("gas_limit", str(settings.gas.gas_limit)),
+        ("gas_budget_per_hour", str(settings.gas.budget_per_hour)),
+        ("deploy_gas_limit", str(settings.gas.deploy_gas_limit)),
+        ("batch_queue_depth", str(settings.batching.queue_depth)),
+        ("batch_items_max", str(settings.batching.items_max)),
+        ("signer_key", ", ".join(signers) or _NOT_SET),
+        ("share_database", str(settings.is_database_shared).lower()),
+        *_on_solana(settings),
     ]
 
 
