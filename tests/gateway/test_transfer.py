@@ -115,6 +115,29 @@ async def test_a_payment_that_is_another_transfer_is_refused_and_unused(bank: Ba
     assert bank.hub.settles == []
 
 
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({"recipient": "0x" + "12" * 20}, "PAYMENT_INVALID"),
+        ({"recipient": "0x" + "12" * 20 + "*"}, "INVALID_ADDRESS"),
+        ({"recipient": 5}, "INVALID_ADDRESS"),
+        ({"amount": "10001"}, "PAYMENT_INVALID"),
+        ({"amount": "9999"}, "PAYMENT_INVALID"),
+        ({"amount": "0.01"}, "INVALID_AMOUNT"),
+    ],
+)
+async def test_what_is_said_beside_the_signed_is_read_and_must_be_the_same(
+    bank: Bank, said: dict[str, object], code: str
+) -> None:
+    described = bank.signed()
+    for paid in (None, described):
+        answer = await bank.ask(described, paid, **said)
+        assert (answer.status, answer.error_code) == (400, code)
+    assert bank.hub.settles == []
+    answer = await bank.ask(described, described, recipient=checksum_address(bank.recipient), amount="10000")
+    assert answer.status == 200, answer.body
+
+
 async def test_refusals_are_bad_requests_with_the_code_of_their_cause(bank: Bank) -> None:
     good, now = bank.signed(), bank.chain.now()
     bad_signature = replace(good, signature=bytes(64) + b"\x1b")

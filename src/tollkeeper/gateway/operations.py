@@ -230,8 +230,11 @@ TRANSFER: Final = Operation(
                 "signature": {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})+$"},
                 "authorization": ref("Authorization"),
                 "transaction": {"type": "string", "description": "On Solana, in place of the two; base64"},
-                "recipient": {**WALLET_ADDRESS, "description": "On Solana, whose token account is paid"},
-                "amount": {**BASE_UNITS, "description": "On Solana, what is transferred"},
+                "recipient": {
+                    **WALLET_ADDRESS,
+                    "description": "Who is paid, as was signed; on Solana the owner",
+                },
+                "amount": {**BASE_UNITS, "description": "What is transferred, as it was signed"},
                 "confirm": FLAG,
             },
             optional=["signature", "authorization", "transaction", "recipient", "amount", "confirm"],

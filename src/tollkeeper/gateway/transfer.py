@@ -122,10 +122,19 @@ class DirectTransfers:
         return tender_of(payment, assets[normalise(payment.network).name])
 
     async def _recipient(self, tender: Tender, asset: Asset, body: Mapping[str, Any]) -> str:
-        """The wallet that is paid. On Solana the body names it, or a node whose the account is."""
+        """The wallet that is paid. On Solana the body names it, or a node whose the account is.
+
+        What the body says beside what was signed must be the same, as at the hub.
+        """
+        named, amount = body.get("recipient"), body.get("amount")
         if asset.network.family is Family.EVM:
+            if amount is not None:
+                asked = parse_uint256(amount, "amount")
+                signed = str(tender.value)
+                require([Check("amount", asked == tender.value, Reason.PAYLOAD, signed, str(asked))])
+            if named is not None:
+                require([recipient_check(tender, asset, parse_address_of(Family.EVM, named, field="recipient"))])
             return tender.recipient
-        named = body.get("recipient")
         if named is not None:
             recipient = parse_address_of(Family.SOLANA, named, field="recipient")
         else:
@@ -137,8 +146,8 @@ class DirectTransfers:
             require([is_there])
             recipient = str(owner)
         require([recipient_check(tender, asset, recipient)])
-        if body.get("amount") is not None:
-            require([price_check(tender, asset, parse_uint256(body["amount"], "amount"))])
+        if amount is not None:
+            require([price_check(tender, asset, parse_uint256(amount, "amount"))])
         return recipient
 
     def challenge(self, wish: Wish) -> Challenge:
