@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.purchase_rows import Purchase
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)  # the target's head may hold the owner's secrets
 class Held:
     """Calls with one head while `opened` is their gate: what they show, and the purchase that it bought.
 
