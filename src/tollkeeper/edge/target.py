@@ -290,14 +290,18 @@ class TargetConnection(asyncio.Protocol):
         self._served += 1
         self.keep_alive_seconds = known.keep_alive_seconds
         transport = self._transport
-        if transport.get_write_buffer_size() or transport.is_closing():
-            transport.abort()
-        else:
-            if self._reading_paused:
-                self.resume_reading()
-            self._guard(self._on_idle, self)
-        body = data[-known.body_bytes :] if known.body_bytes else b""
-        self._guard(exchange.on_whole, known.head, body, failing=exchange)
+        try:
+            if transport.get_write_buffer_size() or transport.is_closing():
+                transport.abort()
+            else:
+                if self._reading_paused:
+                    self.resume_reading()
+                self._on_idle(self)
+            exchange.on_whole(known.head, data[-known.body_bytes :] if known.body_bytes else b"")
+        except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
+            if self._exchange is None:
+                self._exchange = exchange
+            self._broken(fault)
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`. The transport closes itself."""
