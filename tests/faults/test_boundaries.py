@@ -138,6 +138,14 @@ class FaultyHub:
         """Did it?"""
         return self._chaos.struck > 0 if case.is_of_node else not self._orders.exists()
 
+    async def until_come(self, case: Case) -> None:
+        """A crash has come once the process is dead."""
+        async with asyncio.timeout(60):
+            while not self.has_come(case):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.05)
+            if case.kind is Kind.CRASH and self._process is not None:
+                await asyncio.to_thread(self._process.process.wait)
+
     def end(self) -> None:
         """No process runs any more."""
         if self._process is not None:
@@ -205,9 +213,7 @@ async def finish_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
 
     async def until_it_came(hub: FaultyHub, _payment: TestPayment, _key: str, case: Case) -> None:
         hub.prepare(case)
-        async with asyncio.timeout(60):
-            while not hub.has_come(case):  # noqa: ASYNC110 - of another process
-                await asyncio.sleep(0.05)
+        await hub.until_come(case)
         came(f"{case.kind.value} at a boundary")
         chain.rpc.call("evm_setAutomine", True)
         chain.rpc.call("evm_mine")
