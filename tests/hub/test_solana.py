@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
+from structlog.testing import capture_logs
 
 from tests.auth.server import SolanaWallet
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS, drafted, paid_for_by, paying
@@ -324,6 +325,15 @@ async def test_a_fee_payer_without_money_settles_nothing(world: SolanaHub) -> No
     for answer in (await world.verify(body), await world.settle(body)):
         assert (answer.status, answer.code) == (503, "UNAVAILABLE")
     assert any("gas money" in problem for problem in await world.hub.hub.problems())
+
+
+async def test_a_fee_payer_that_ran_out_of_money_is_told_with_what_it_holds_in_lamports(world: SolanaHub) -> None:
+    world.node.chain.drain(str(FEE_PAYER.pubkey()))
+    with capture_logs() as logs:
+        await world.verify(world.payment())
+    (told,) = [line for line in logs if line["event"] == "signer_without_gas"]
+    assert (told["signer"], told["balance_lamports"]) == (str(FEE_PAYER.pubkey()), 0)
+    assert "balance_wei" not in told
 
 
 async def test_supported_names_the_network_and_a_fee_payer_that_stays(world: SolanaHub) -> None:

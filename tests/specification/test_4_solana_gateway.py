@@ -52,6 +52,31 @@ async def test_update_moves_a_gate_to_solana_and_back_whole_or_not_at_all(solana
     await world.buy(gate)
 
 
+@row("4.1-list-solana")
+async def test_list_shows_a_solana_wallet_its_own_gates_newest_first(solana: SolanaWorld) -> None:
+    world = solana.world
+    bearer = (await solana.login(Keypair(), world.gateway_url))["accessToken"]
+    await world.create((await solana.login(Keypair(), world.gateway_url))["accessToken"], network=NETWORK)
+    made = [(await world.create(bearer, network=NETWORK, paymentAddress=None)).body["id"] for _ in range(3)]
+    query = {"limit": "2", "offset": "1"}
+    page = await world.gateway("GET", PAYGATES, params=query, headers=bearer_header(bearer))
+    assert (page.status, [gate["id"] for gate in page.body["data"]]) == (200, made[1::-1])
+    assert {gate["network"] for gate in page.body["data"]} == {NETWORK}
+    expected = {"totalCount": 3, "limit": 2, "offset": 1, "hasNext": False, "hasPrev": True}
+    assert page.body["pagination"] == expected
+
+
+@row("4.1-delete-solana")
+async def test_delete_ends_a_gate_that_is_paid_on_solana(solana: SolanaWorld) -> None:
+    world, gate = solana.world, await solana.gate(credits=3)
+    paid, _ = await solana.buy(gate)
+    path = f"{PAYGATES}/{gate['id']}"
+    answer = await world.gateway("DELETE", path)
+    assert (answer.status, answer.body["success"], answer.body["outstandingCredits"]) == (200, True, 2)
+    for after in (await world.call(gate), await world.call(gate, paid), await world.gateway("DELETE", path)):
+        assert after.refusal == (404, "NOT_FOUND", "validation")
+
+
 @row("4.1-transfer-solana")
 async def test_a_direct_transfer_is_asked_for_by_a_402_and_made_with_a_payment(solana: SolanaWorld) -> None:
     """In place of signature and authorization, which a Solana payload has not, stands its transaction."""

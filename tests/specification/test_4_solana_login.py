@@ -66,6 +66,16 @@ async def test_login_takes_message_and_signature_once(solana: SolanaWorld, row_i
     assert again.refusal == (401, "INVALID_SIGNATURE", "authentication")
 
 
+@row("2.6-user-solana")
+async def test_the_login_response_contains_the_user(solana: SolanaWorld) -> None:
+    wallet = Keypair()
+    user = (await solana.login(wallet))["user"]
+    assert user.keys() == {"id", "walletAddress", "createdAt", "updatedAt"}
+    assert (type(user["id"]), user["walletAddress"]) == (int, str(wallet.pubkey()))
+    again = (await solana.login(wallet, solana.world.gateway_url))["user"]
+    assert (again["id"], again["createdAt"]) == (user["id"], user["createdAt"])
+
+
 @row("4.2-refresh-solana")
 async def test_refresh_gives_a_new_pair(solana: SolanaWorld) -> None:
     world = solana.world

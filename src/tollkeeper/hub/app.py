@@ -221,7 +221,9 @@ class Hub:
         config = network.config
         name = config.network.name
         fee_payers = FeePayers(network.signers)
-        pool = pool_of(fee_payers, lambda address: Purse(name, address, config.fee_max_lamports, self.metrics))
+        pool = pool_of(
+            fee_payers, lambda address: Purse(name, address, config.fee_max_lamports, self.metrics, "lamports")
+        )
         gas = Gas(name, config.fee_budget_per_hour_lamports, self.trusted_keys, self._now_ms)
         return SolanaAccount(SolanaChain(config), fee_payers, pool, gas)
 

@@ -17,21 +17,22 @@ LOW_SETTLEMENTS: Final = 100
 
 @dataclass(slots=True)
 class Purse:
-    """What was seen of it last; `affordable` is None before anything was."""
+    """What was seen of it last; `affordable` is None before anything was. `unit`: what its network counts money in."""
 
     network: str
     address: str
     gas_limit: int
     metrics: HubMetrics
+    unit: str = "wei"
     affordable: int | None = None
 
-    def see(self, balance_wei: int, max_fee_per_gas_wei: int) -> None:
-        """Takes note of the signer's money and says when it runs low."""
-        affordable = balance_wei // max(1, max_fee_per_gas_wei * self.gas_limit)
+    def see(self, balance: int, max_fee_per_gas: int) -> None:
+        """Takes note of the signer's money and says when it runs low. Both are in this purse's unit."""
+        affordable = balance // max(1, max_fee_per_gas * self.gas_limit)
         was_low = self.affordable is not None and self.affordable < LOW_SETTLEMENTS
         was_empty, self.affordable = self.is_empty, affordable
         self.metrics.signer_settlements.labels(self.network, self.address).set(affordable)
-        about = {"network": self.network, "signer": self.address, "balance_wei": balance_wei}
+        about = {"network": self.network, "signer": self.address, f"balance_{self.unit}": balance}
         if self.is_empty and not was_empty:
             _LOG.error("signer_without_gas", **about)
         elif affordable < LOW_SETTLEMENTS and not was_low:

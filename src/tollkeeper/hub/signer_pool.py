@@ -67,7 +67,7 @@ class SignerPool:
         """Is this one of ours?"""
         return address in self.addresses
 
-    def see_balances(self, balances_wei: Sequence[int], max_fee_per_gas_wei: int) -> None:
-        """Takes note of what each signer holds, in the order of `addresses`."""
-        for relayer, balance_wei in zip(self.relayers, balances_wei, strict=True):
-            relayer.purse.see(balance_wei, max_fee_per_gas_wei)
+    def see_balances(self, balances: Sequence[int], max_fee_per_gas: int) -> None:
+        """Takes note of what each signer holds, in the order of `addresses` and in its network's unit."""
+        for relayer, balance in zip(self.relayers, balances, strict=True):
+            relayer.purse.see(balance, max_fee_per_gas)
