@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,7 +20,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import shop
 from tollkeeper.serving import composition
-from tollkeeper.settings import Role, Settings
+from tollkeeper.settings import Role
 from tollkeeper.storage.sqlite import SqliteDatabase
 
 
@@ -86,8 +87,8 @@ async def test_a_first_purchase_is_one_transaction_for_the_claim_and_one_for_gra
     opened: list[SqliteDatabase] = []
     really_open = composition.open_own_database
 
-    def noting(settings: Settings) -> SqliteDatabase:
-        opened.append(really_open(settings))
+    def noting(*asked: Any) -> SqliteDatabase:
+        opened.append(really_open(*asked))
         return opened[0]
 
     async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub:
