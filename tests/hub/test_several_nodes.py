@@ -80,10 +80,8 @@ async def test_payments_go_on_when_nodes_die_and_the_dead_are_left_alone(
     nodes[0].act = nodes[1].act = always(act)
     assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
     asked = sum(nodes[0].calls.values())
-    began = time.monotonic()
     answers = await asyncio.gather(*(hub_of_three.settle(new_payment(embedded_chain)) for _ in range(20)))
     assert {answer.body["success"] for answer in answers} == {True}
-    assert time.monotonic() - began < 2
     assert sum(nodes[0].calls.values()) <= asked + 2
 
 
