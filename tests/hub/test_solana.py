@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from tests.auth.server import SolanaWallet
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS, drafted, paid_for_by, paying
-from tests.core.solana_payments import compute_limit, compute_price, encoded, transfer
+from tests.core.solana_payments import account_of, compute_limit, compute_price, encoded, key, transfer
 from tests.hub.drains import Scene, drains
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
@@ -211,6 +211,20 @@ async def test_no_drain_is_signed_and_only_fees_leave(world: SolanaHub) -> None:
     assert world.fee_money == money
     assert (await world.settle(world.payment())).body["success"]
     assert money - world.fee_money == FEE_LAMPORTS
+
+
+@pytest.mark.parametrize("wallet", [WALLETS.buyer.address, WALLETS.second_buyer.address, str(FEE_PAYER.pubkey())])
+async def test_money_for_another_account_than_the_recipients_own_gets_no_signature(
+    world: SolanaHub, wallet: str
+) -> None:
+    money = world.fee_money
+    for destination in (account_of(key(wallet)), key(wallet), key(OWNER)):
+        moved = transfer(10_000, payer=BUYER.pubkey(), destination=destination)
+        body = world.asking(drafted(world.node, compute_limit(), compute_price(), moved))
+        verified, settled = await world.verify(body), await world.settle(body)
+        assert (verified.body["isValid"], settled.body["success"], settled.body["transaction"]) == (False, False, "")
+        assert verified.reason == settled.reason
+    assert (world.node.chain.executed, world.fee_money) == ({}, money)
 
 
 async def test_a_payment_that_fails_on_the_chain_is_no_success_and_never_tried_again(world: SolanaHub) -> None:
