@@ -29,6 +29,10 @@ class Caller:
     async def ask(self, data: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
         """Send these bytes; status, headers and JSON body of the answer."""
         self.writer.write(data)
+        return await self.answer(data)
+
+    async def answer(self, data: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
+        """The next answer; `data` is what it answers."""
         head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)).decode()
         first, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}

@@ -121,8 +121,7 @@ class InboundCall:
         self._handler = handler
         self.head = head
         self.method = head.method
-        self.started_ms = started_ms = clock_ms()
-        self.request_id = new_request_id_at(started_ms)
+        self.request_id = new_request_id_at(clock_ms())
         self.started_ns = time.perf_counter_ns()
         if is_complete:
             self._is_body_complete = True

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.api import bearer_token, clock_ms, envelope, error_envelope, iso
+from tollkeeper.api import clock_ms, envelope, error_envelope, iso
 from tollkeeper.core.challenge import exhausted_body
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import BodyEnd
@@ -111,7 +111,7 @@ class PaidCall(Crediting):
     def __init__(self, access: Access, call: InboundCall) -> None:
         self.access = access
         self.call = call
-        self.asked: Asked = call.head.notes or calls.asked_by(call)
+        self.asked = call.head.notes or calls.asked_by(call)
 
     # 1. Slug. In memory; a task reads a gate that is not.
 
@@ -150,16 +150,14 @@ class PaidCall(Crediting):
         self.access.unpaid.check(call)
         calls.check_size(call, self.access.body_limit_bytes)
         calls.check_forwardable(call, self.asked, opened)
-        if gate.require_auth or (not opened.takes_header and b"authorization" in call.head.header):
+        if self.is_login_wanted():
             self.enter(Stage.LOGIN)
             self.in_task(self._log_in())
         else:
             self._ask_for_proof()
 
     async def _log_in(self) -> None:
-        bearer = self.call.head.header.get(b"authorization", b"").decode("latin-1")
-        session = await self.access.auth.authenticate(bearer_token({"authorization": bearer}))
-        self.wallet = session.wallet
+        await self.log_in()
         self._ask_for_proof()
 
     # 3. Proof of payment; decode and signature. Computing only.
@@ -227,7 +225,7 @@ class PaidCall(Crediting):
         self.access.unpaid.check(self.call)
         self.enter(Stage.SPENDING)
         spend, version = self.access.purchases.ledger.spend_held, held.opened.gate.version
-        spend(held.purchase, version, self.call.request_id, self.call.started_ms, self._spent_again)
+        spend(held.purchase, version, self.call.request_id, clock_ms(), self._spent_again)
 
     def _spent_again(self, result: SpendResult | ApiError) -> None:
         if self.stage is Stage.SPENDING and isinstance(result, SpendResult) and result.left is not None:
@@ -250,8 +248,8 @@ class PaidCall(Crediting):
         try:
             opened, purchase = await self.spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
         except (ApiError, ExhaustedError) as refused:
-            is_pending = isinstance(refused, ApiError) and refused.status == 503
-            if is_pending or b"x-payment" not in header:
+            is_of_token = not isinstance(refused, ApiError) or refused.status in {402, 403}
+            if not is_of_token or b"x-payment" not in header:
                 raise
             presented = self.access.proofs.read([header[b"x-payment"]])
             opened, purchase = await self.spend_or_buy(presented, buyer, deadline, None)

@@ -234,11 +234,15 @@ def target_head(
 def target_head_start(call: InboundCall, opened: OpenGate, asked: Asked, purchase: Purchase) -> bytes:
     """Of `target_head`, all before the request id: the same for every call with this head."""
     assert opened.target is not None  # noqa: S101 - a file PayGate sends nothing
+    if asked.withheld is not opened.wire.withheld:  # judged for the gate as it was when the call came
+        lines = caller_lines(call.head.headers, opened.wire.withheld)
+    else:
+        lines = asked.lines or b""
     return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: " % (
         call.method.encode(),
         request_target(opened.target, asked.subpath, asked.query) if asked.query or asked.subpath else opened.wire.path,
         opened.wire.lines,
-        asked.lines or b"",
+        lines,
         _buyer_lines(purchase.id, purchase.payer),
     )
 

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tollkeeper.api import clock_ms
+from tollkeeper.api import bearer_token, clock_ms
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.edge.forwarding import Forwarder
     from tollkeeper.gateway.buying import Buying, Presented
+    from tollkeeper.gateway.calls import Asked
     from tollkeeper.gateway.files import Files
     from tollkeeper.gateway.gates import Gates, OpenGate
     from tollkeeper.gateway.limiting import UnpaidLimit
@@ -68,6 +69,7 @@ class Crediting(Steps):
     proof on.
     """
 
+    asked: Asked
     opened: OpenGate
     buyer: Buyer | None = None
     is_charged = False
@@ -92,6 +94,17 @@ class Crediting(Steps):
         if presented is not None:
             shown = presented.header_hash if opened.takes_header else b""
         return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id)
+
+    def is_login_wanted(self) -> bool:
+        """Whether the gate asks who calls, or may serve a caller by who it is."""
+        opened = self.opened
+        return opened.gate.require_auth or (not opened.takes_header and b"authorization" in self.call.head.header)
+
+    async def log_in(self) -> None:
+        """Learns the bearer's wallet. Raises: AUTH_REQUIRED and what else is wrong with a bearer."""
+        bearer = self.call.head.header.get(b"authorization", b"").decode("latin-1")
+        session = await self.access.auth.authenticate(bearer_token({"authorization": bearer}))
+        self.wallet = session.wallet
 
     def deadline(self) -> float:
         """Until when this call may wait for somebody's decision, in the loop's time."""
@@ -180,11 +193,16 @@ class Crediting(Steps):
             self.end(CLIENT_GONE_STATUS)
 
     async def _reload(self, deadline: float) -> None:
-        """The gate changed: as it is now. Raises: UNAVAILABLE where it does nothing else until `deadline`."""
+        """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
         if asyncio.get_running_loop().time() >= deadline:
             message = "the PayGate changes all the time; nothing was charged, send the same payment again"
             raise ApiError(Code.UNAVAILABLE, message)
-        self.opened = await self.access.gates.reload(self.opened.gate.slug)
+        self.opened = opened = await self.access.gates.reload(self.opened.gate.slug)
+        # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
+        calls.check_method(opened.gate, self.call)
+        calls.check_forwardable(self.call, self.asked, opened)
+        if self.wallet is None and self.is_login_wanted():
+            await self.log_in()
 
     async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
         gate = self.opened.gate
