@@ -235,6 +235,34 @@ async def test_subscriptions_tell_of_slots_and_signatures() -> None:
         }
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("no json", -32700),
+        ("[" * 100_000, -32700),
+        ("[]", -32600),
+        ('"slotSubscribe"', -32600),
+        ('{"id": 1}', -32600),
+        ('{"id": 1, "method": "signatureSubscribe", "params": []}', -32602),
+        ('{"id": 1, "method": "signatureSubscribe", "params": {"signature": "1"}}', -32602),
+        ('{"id": 1, "method": "signatureSubscribe", "params": [[]]}', -32602),
+        ('{"id": 1, "method": "slotUnsubscribe"}', -32602),
+        ('{"id": 1, "method": "slotUnsubscribe", "params": [[]]}', -32602),
+    ],
+)
+async def test_a_bad_request_for_a_subscription_is_refused_and_those_there_are_go_on(text: str, code: int) -> None:
+    async with (
+        SolanaNode(slot_seconds=None) as node,
+        aiohttp.ClientSession() as session,
+        session.ws_connect(node.url.replace("http", "ws")) as socket,
+    ):
+        await socket.send_str(text)
+        assert (await socket.receive_json())["error"]["code"] == code
+        await socket.send_json({"id": 2, "method": "slotSubscribe"})
+        assert (await socket.receive_json())["id"] == 2
+        assert (await socket.receive_json())["method"] == "slotNotification"
+
+
 def test_it_runs_on_a_thread_of_its_own() -> None:
     async def slot(url: str) -> Any:
         async with aiohttp.ClientSession() as session:

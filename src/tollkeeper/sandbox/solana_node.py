@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 from aiohttp import WSMsgType, web
 
 from tollkeeper.core.solana_programs import TOKEN_PROGRAM
 from tollkeeper.sandbox.node_thread import run_in_thread
-from tollkeeper.sandbox.rpc_server import MAX_BODY_BYTES
+from tollkeeper.sandbox.rpc_server import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    MAX_BODY_BYTES,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    RpcError,
+)
 from tollkeeper.sandbox.solana_chain import LAMPORTS_PER_SOL, NETWORK, EmbeddedSolanaChain
 from tollkeeper.sandbox.solana_rpc import solana_rpc_app
 from tollkeeper.sandbox.wallets import derive_solana_wallets
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -31,6 +39,7 @@ SLOT_SECONDS: Final = 0.4  # as a cluster's
 _WATCH_SECONDS: Final = 0.02
 BUYER_MICRO: Final = 1_000_000_000
 _ENCODE: Final = msgspec.json.encode
+_Parameter = TypeVar("_Parameter", str, int)
 
 
 class SolanaNode:
@@ -129,25 +138,35 @@ class SolanaNode:
     async def _told(
         self, socket: web.WebSocketResponse, text: str, subscriptions: dict[int, asyncio.Task[None]]
     ) -> None:
-        request = msgspec.json.decode(text)
-        method, params = request["method"], request.get("params") or []
-        if "id" not in request:  # a ping
+        asked = None
+        try:
+            request = _request(text)
+            if "id" not in request:  # a ping
+                return
+            asked = request["id"]
+            result, watch = self._answer(socket, request, subscriptions)
+        except RpcError as error:
+            await _say(socket, {"id": asked, "error": error.as_json()})
             return
-        result: Any = len(subscriptions) + 1
-        watch = None
-        if method == "signatureSubscribe":
-            watch = self._watch_signature(socket, result, params[0])
-        elif method == "slotSubscribe":
-            watch = self._watch_slots(socket, result)
-        elif method in {"signatureUnsubscribe", "slotUnsubscribe"}:
-            task = subscriptions.get(params[0])
-            result = task is not None and task.cancel()
-        else:
-            await _say(socket, {"id": request["id"], "error": {"code": -32601, "message": "Method not found"}})
-            return
-        await _say(socket, {"id": request["id"], "result": result})
+        await _say(socket, {"id": asked, "result": result})
         if watch is not None:
             subscriptions[result] = asyncio.create_task(watch)
+
+    def _answer(
+        self, socket: web.WebSocketResponse, request: dict[str, Any], subscriptions: dict[int, asyncio.Task[None]]
+    ) -> tuple[Any, Coroutine[Any, Any, None] | None]:
+        """What is answered, and what to watch from now on. Raises: RpcError."""
+        method, params = request["method"], request.get("params") or []
+        subscription = len(subscriptions) + 1
+        if method == "slotSubscribe":
+            return subscription, self._watch_slots(socket, subscription)
+        if method == "signatureSubscribe":
+            return subscription, self._watch_signature(socket, subscription, _first(params, str))
+        if method in {"signatureUnsubscribe", "slotUnsubscribe"}:
+            task = subscriptions.get(_first(params, int))
+            return task is not None and task.cancel(), None
+        message = "Method not found"
+        raise RpcError(message, code=METHOD_NOT_FOUND)
 
     async def _watch_signature(self, socket: web.WebSocketResponse, subscription: int, signature: str) -> None:
         while (executed := self.chain.executed.get(signature)) is None:  # noqa: ASYNC110 - the chain tells nobody
@@ -162,6 +181,25 @@ class SolanaNode:
                 socket, "slotNotification", subscription, {"parent": slot - 1, "root": slot - 1, "slot": slot}
             )
             await asyncio.sleep(SLOT_SECONDS)
+
+
+def _request(text: str) -> dict[str, Any]:
+    try:
+        request = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        message = "parse error"
+        raise RpcError(message, code=PARSE_ERROR) from error
+    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
+        message = "invalid request"
+        raise RpcError(message, code=INVALID_REQUEST)
+    return request
+
+
+def _first(params: object, kind: type[_Parameter]) -> _Parameter:
+    if isinstance(params, list) and params and isinstance(params[0], kind):
+        return params[0]
+    message = "invalid parameters"
+    raise RpcError(message, code=INVALID_PARAMS)
 
 
 async def _notify(socket: web.WebSocketResponse, method: str, subscription: int, result: object) -> None:
