@@ -17,7 +17,7 @@ from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.storage import Database, open_database
 
-LIFE_SECONDS = 1.0
+LIFE_SECONDS = 20.0  # nobody dies here without a word: only a machine that stands still would end one
 
 
 @asynccontextmanager
