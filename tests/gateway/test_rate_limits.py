@@ -227,6 +227,21 @@ async def test_a_target_is_told_the_clients_address_as_a_trusted_proxy_saw_it(
         assert b"6.6.6.6" not in target.requests[-1].raw_head
 
 
+async def test_an_empty_header_beside_a_payment_is_no_proof_of_anybodys(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        payment = market.buyer.sign((await market.call(gate, OTHER)).json())
+        await market.flood(gate, ONE)
+        empty = {"X-Credit-Token": ""}
+        proof = {**empty, "X-Payment": payment}
+        assert [(await market.call(gate, OTHER, **proof)).status for _ in range(3)] == [200] * 3
+        assert (await market.call(gate, ONE, **empty)).status == 429
+        assert (await market.call(gate, OTHER, **empty)).status == 402
+        assert (await market.call(gate, ONE, **proof)).status == 200
+
+
 async def test_a_proof_or_bearer_that_gets_nothing_any_more_is_limited_like_no_proof(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:

@@ -95,8 +95,8 @@ class UnpaidLimit:
         """The call got a credit by what it shows."""
         header = call.head.header
         for name in _PROOFS:
-            if name in header:
-                self.was_good(hash(header[name]))
+            if shown := header.get(name):
+                self.was_good(hash(shown))
                 return
 
     def was_good(self, mark: int) -> None:
