@@ -196,10 +196,10 @@ def node_seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
     exchange = Rpc._exchange  # noqa: SLF001 - measured, not changed
 
-    async def measured(self: Rpc, *args: Any) -> Any:
+    async def measured(self: Rpc, *args: Any, **named: Any) -> Any:
         began = time.monotonic()
         try:
-            return await exchange(self, *args)
+            return await exchange(self, *args, **named)
         finally:
             taken.append(time.monotonic() - began)
 
