@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 CLIENT ?=
 NAME ?=
-JOBS ?= 2
+JOBS ?= 3
 PYTEST ?=
 
 bin := $(abspath $(VENV))/bin
