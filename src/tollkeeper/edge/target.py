@@ -289,14 +289,8 @@ class TargetConnection(asyncio.Protocol):
         self._heard = True
         self._served += 1
         self.keep_alive_seconds = known.keep_alive_seconds
-        transport = self._transport
         try:
-            if transport.get_write_buffer_size() or transport.is_closing():
-                transport.abort()
-            else:
-                if self._reading_paused:
-                    self.resume_reading()
-                self._on_idle(self)
+            self._hand_on()
             exchange.on_whole(known.head, data[-known.body_bytes :] if known.body_bytes else b"")
         except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
             if self._exchange is None:
@@ -336,15 +330,21 @@ class TargetConnection(asyncio.Protocol):
         if exchange is None:
             return
         self._served += 1
-        transport = self._transport
-        is_sent = self._request_sent and transport.get_write_buffer_size() == 0
-        if self._reusable and is_sent and not transport.is_closing():
-            if self._reading_paused:
-                self.resume_reading()
-            self._guard(self._on_idle, self)
+        if self._reusable and self._request_sent:
+            self._guard(self._hand_on)
         else:
-            transport.abort()
+            self._transport.abort()
         self._guard(exchange.on_end, failing=exchange)
+
+    def _hand_on(self) -> None:
+        """Give the connection back, unless what is left of it could be taken for the next exchange's."""
+        transport = self._transport
+        if transport.get_write_buffer_size() or transport.is_closing():
+            transport.abort()
+            return
+        if self._reading_paused:
+            self.resume_reading()
+        self._on_idle(self)
 
     def _end_early(self) -> None:
         if self._heard:
