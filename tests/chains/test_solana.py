@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -37,20 +37,6 @@ def deadline(seconds: float = 20) -> float:
 
 def expected(signature: str) -> Expected:
     return Expected(signature, ASSET.address, WALLETS.buyer.address, WALLETS.owner.address, 1, "")
-
-
-@pytest.fixture
-async def node() -> AsyncIterator[SolanaNode]:
-    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as running:
-        yield running
-
-
-@pytest.fixture
-async def chain(node: SolanaNode) -> AsyncIterator[SolanaChain]:
-    opened = SolanaChain(SolanaConfig(DEVNET, (node.url,)))
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 def signed(chain: SolanaChain, draft: Any) -> tuple[bytes, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, dr
 from tests.core.solana_payments import account_of
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.chains.solana_uses import UseReader
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
@@ -24,20 +23,6 @@ from tollkeeper.sandbox.solana_rpc import solana_rpc_app
 
 DEVNET = NETWORKS["solana-devnet"]
 ASSET = SolanaAsset(DEVNET, DEVNET.usdc.address)
-
-
-@pytest.fixture
-async def node() -> AsyncIterator[SolanaNode]:
-    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as running:
-        yield running
-
-
-@pytest.fixture
-async def chain(node: SolanaNode) -> AsyncIterator[SolanaChain]:
-    opened = SolanaChain(SolanaConfig(DEVNET, (node.url,)))
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 class ShowsNothing(JsonRpcApp):

@@ -18,6 +18,7 @@ import pytest
 from tests.chains.abi import encode_call
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway import foreign_facilitator as foreign_ways
+from tests.gateway.abroad import SalesAbroad
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_facilitator import Foreign, Settling, run_foreign
 from tests.gateway.recording_target import RecordingTarget
@@ -32,7 +33,7 @@ PAYEE = "0x" + "77" * 20
 
 
 @dataclass(slots=True)
-class Abroad:
+class Abroad(SalesAbroad):
     """A gateway with a node of its own, whose facilitator is a stranger's."""
 
     url: str
@@ -61,32 +62,10 @@ class Abroad:
         return self.buyer.sign(challenge, keep), signed[0]
 
     async def present(self, gate: dict[str, Any], payment: str, *, until: int = 200) -> Answer:
-        """The same payment, again and again while the outcome is not known; never told to pay again meanwhile."""
-        async with asyncio.timeout(60):
-            while True:
-                answer = await self.buyer.call(gate["accessUrl"], payment)
-                if answer.status == until or answer.status != 503:
-                    return answer
-                assert answer.error_code in {"SETTLEMENT_PENDING", "UNAVAILABLE"}
-                assert "accepts" not in answer.json()
-                await asyncio.sleep(0.2)
+        return await self.until_told(lambda: self.buyer.call(gate["accessUrl"], payment), until=until)
 
     def received_micro(self) -> int:
         return self.chain.balance(PAYEE)
-
-    def purchase(self) -> tuple[Any, ...]:
-        """State, failure, whether it is confirmed, and remaining credits of the one purchase."""
-        with closing(sqlite3.connect(self.database)) as connection:
-            row: tuple[Any, ...] = connection.execute(
-                "SELECT state, failure, confirmed, remaining FROM holdings"
-            ).fetchone()
-            return row
-
-    async def until(self, state: str) -> tuple[Any, ...]:
-        async with asyncio.timeout(30):
-            while self.purchase()[0] != state:  # noqa: ASYNC110 - over the file there is nothing to wait on
-                await asyncio.sleep(0.05)
-        return self.purchase()
 
     def pass_time(self, seconds: int) -> None:
         self.chain.rpc.call("evm_increaseTime", seconds)

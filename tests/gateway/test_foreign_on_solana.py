@@ -18,6 +18,7 @@ from solders.keypair import Keypair
 
 from tests.core.solana_payments import account_of, instruction, signer, transfer, writable
 from tests.gateway import foreign_on_solana as ways
+from tests.gateway.abroad import SalesAbroad
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_solana import ForeignOnSolana, Settling, run_foreign_on_solana
 from tests.gateway.recording_target import RecordingTarget
@@ -37,7 +38,7 @@ TWO_AND_MORE = {"depths": replace(settings_for("", Path("x.db")).depths, blocks=
 
 
 @dataclass(slots=True)
-class Abroad:
+class Abroad(SalesAbroad):
     """A gateway with a Solana node of its own, whose facilitator is a stranger's."""
 
     market: SolanaMarket
@@ -57,33 +58,11 @@ class Abroad:
         return await self.market.payment(await self.market.requirements(gate))
 
     async def present(self, gate: dict[str, Any], payment: str) -> Answer:
-        """The same payment, again and again while the outcome is not known; never told to pay again meanwhile."""
-        async with asyncio.timeout(60):
-            while True:
-                answer = await self.market.pay(gate, payment)
-                if answer.status != 503:
-                    return answer
-                assert answer.error_code in {"SETTLEMENT_PENDING", "UNAVAILABLE"}
-                assert "accepts" not in answer.json()
-                await asyncio.sleep(0.2)
+        return await self.until_told(lambda: self.market.pay(gate, payment))
 
     def received_micro(self) -> int:
         chain = self.node.chain
         return chain.token_balance(chain.open_account(self.market.owner))
-
-    def purchase(self) -> tuple[Any, ...]:
-        """State, failure, whether it is confirmed, and remaining credits of the newest purchase."""
-        with closing(sqlite3.connect(self.database)) as connection:
-            row: tuple[Any, ...] = connection.execute(
-                "SELECT state, failure, confirmed, remaining FROM holdings ORDER BY claimed_ms DESC"
-            ).fetchone()
-            return row
-
-    async def until(self, state: str) -> tuple[Any, ...]:
-        async with asyncio.timeout(30):
-            while self.purchase()[0] != state:  # noqa: ASYNC110 - over the file there is nothing to wait on
-                await asyncio.sleep(0.05)
-        return self.purchase()
 
     async def until_asked(self, count: int = 1) -> None:
         """Until so many requests to settle have come, and the gateway has looked at the chain since."""

@@ -18,6 +18,12 @@ def paid(gate: dict[str, Any], payment: str, method: str = "GET") -> bytes:
     return request(gate, method, f"X-Payment: {payment}\r\n")
 
 
+async def fail(_request: Received, writer: Writer) -> None:
+    """As a target: what can be read as no answer."""
+    writer.write(b"no HTTP\r\n\r\n")
+    await writer.drain()
+
+
 async def served(caller: Caller, data: bytes, times: int = 3) -> None:
     """So many calls, after which what is known of the head is in use."""
     for _ in range(times):
@@ -149,10 +155,6 @@ async def test_a_target_that_fails_is_a_502_with_the_receipt(market: Market) -> 
     gate = await market.gate(credits=CREDITS)
     payment = await market.payment(gate)
 
-    async def fail(_request: Received, writer: Writer) -> None:
-        writer.write(b"no HTTP\r\n\r\n")
-        await writer.drain()
-
     async with kept(gate) as caller:
         await served(caller, paid(gate, payment))
         working, market.target.answer = market.target.answer, fail
@@ -166,10 +168,6 @@ async def test_a_target_that_fails_is_a_502_with_the_receipt(market: Market) -> 
 async def test_a_failure_gives_the_credit_back_where_the_gate_says_so(market: Market) -> None:
     gate = await market.gate(credits=CREDITS, onFailure="restore")
     payment = await market.payment(gate)
-
-    async def fail(_request: Received, writer: Writer) -> None:
-        writer.write(b"no HTTP\r\n\r\n")
-        await writer.drain()
 
     async with kept(gate) as caller:
         await served(caller, paid(gate, payment))

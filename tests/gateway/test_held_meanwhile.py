@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,29 +22,18 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
+from tests.gateway.shop import Shop
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 CREDITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Shop:
-    """The program, its database, a target and a buyer."""
+@dataclass(slots=True)
+class TurnedShop(Shop):
+    """A program whose gates another process changes."""
 
-    url: str
-    database: Path
-    target: RecordingTarget
-    buyer: Buyer
-
-    async def gate(self, **fields: object) -> dict[str, Any]:
-        body = {"targetUrl": self.target.url, "price": "0.01", "credits": CREDITS, **fields}
-        answer = await self.buyer.ask("POST", self.url + "/api/v1/paygates", body=body)
-        assert answer.status == 201, answer.body
-        return answer.json()
-
-    async def payment(self, gate: dict[str, Any]) -> str:
-        return self.buyer.sign((await self.buyer.ask("GET", gate["accessUrl"])).json())
+    FIELDS: ClassVar[dict[str, Any]] = {"credits": CREDITS}
 
     def change(self, gate: dict[str, Any], column: str, value: Any, version: int = 2) -> Any:
         """Another process has updated the gate, and its word has not come yet. Returns what stood there before."""
@@ -66,10 +55,10 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(chain: ChainUnderTest, home: Path, target: RecordingTarget, **changes: Any) -> AsyncIterator[Shop]:
+async def shop(chain: ChainUnderTest, home: Path, target: RecordingTarget, **changes: Any) -> AsyncIterator[TurnedShop]:
     database = home / "tollkeeper.db"
     async with composed(chain.url, database, **changes) as url, Buyer(derive_wallets().buyer) as buyer:
-        yield Shop(url, database, target, buyer)
+        yield TurnedShop(url, database, target, buyer)
 
 
 def paid(gate: dict[str, Any], payment: str, more: str = "", method: str = "GET") -> bytes:

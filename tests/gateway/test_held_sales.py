@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
+from tests.gateway.shop import Shop
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -45,24 +46,14 @@ BROKEN = {
 }
 
 
-@dataclass
-class Shop:
-    """A program that looks at its books all the time, a target and a buyer."""
+@dataclass(slots=True)
+class BooksShop(Shop):
+    """A program that looks at its books all the time."""
 
-    url: str
-    database: Path
-    target: RecordingTarget
-    buyer: Buyer
-
-    async def gate(self, **fields: object) -> dict[str, Any]:
-        body = {"targetUrl": self.target.url, "price": "0.01", "credits": CREDITS, "method": "GET,POST", **fields}
-        answer = await self.buyer.ask("POST", self.url + "/api/v1/paygates", body=body)
-        assert answer.status == 201, answer.body
-        gate: dict[str, Any] = answer.json()
-        return gate
+    FIELDS: ClassVar[dict[str, Any]] = {"credits": CREDITS, "method": "GET,POST"}
 
     async def buy(self, gate: dict[str, Any]) -> tuple[str, Answer]:
-        payment = self.buyer.sign((await self.buyer.ask("GET", gate["accessUrl"])).json())
+        payment = await self.payment(gate)
         return payment, await self.call(gate, X_Payment=payment)
 
     async def call(self, gate: dict[str, Any], **headers: str) -> Answer:
@@ -85,13 +76,13 @@ class Shop:
 
 
 @pytest.fixture
-async def shop(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[Shop]:
+async def shop(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[BooksShop]:
     path = tmp_path / "books.db"
     async with (
         composed(embedded_chain.url, path, inspection_seconds=0.05) as url,
         Buyer(derive_wallets().buyer) as buyer,
     ):
-        yield Shop(url, path, target, buyer)
+        yield BooksShop(url, path, target, buyer)
 
 
 def is_told_to_wait(answer: Answer) -> bool:
@@ -99,7 +90,9 @@ def is_told_to_wait(answer: Answer) -> bool:
 
 
 @pytest.mark.parametrize("rule", BROKEN)
-async def test_nothing_is_spent_of_a_sale_that_breaks_an_invariant_until_it_is_mended(shop: Shop, rule: str) -> None:
+async def test_nothing_is_spent_of_a_sale_that_breaks_an_invariant_until_it_is_mended(
+    shop: BooksShop, rule: str
+) -> None:
     gate = await shop.gate()
     payment, bought = await shop.buy(gate)
     assert bought.status == 200
@@ -119,7 +112,7 @@ async def test_nothing_is_spent_of_a_sale_that_breaks_an_invariant_until_it_is_m
     assert (answer.status, answer.headers["x-credits-remaining"]) == (200, str(CREDITS - 2))
 
 
-async def test_a_wallet_spends_what_is_in_order_before_it_is_told_to_wait(shop: Shop) -> None:
+async def test_a_wallet_spends_what_is_in_order_before_it_is_told_to_wait(shop: BooksShop) -> None:
     gate = await shop.gate(credits=2, creditBinding="wallet")
     bearer = {"Authorization": f"Bearer {await shop.buyer.login(shop.url)}"}
     for _ in range(2):
@@ -135,7 +128,7 @@ async def test_a_wallet_spends_what_is_in_order_before_it_is_told_to_wait(shop: 
     assert (await shop.call(gate, **bearer)).status == 402
 
 
-async def test_a_call_that_fails_while_its_sale_is_held_has_its_credit_back(shop: Shop) -> None:
+async def test_a_call_that_fails_while_its_sale_is_held_has_its_credit_back(shop: BooksShop) -> None:
     gate = await shop.gate(onFailure="restore")
     payment, _ = await shop.buy(gate)
     is_held = asyncio.Event()
@@ -162,7 +155,7 @@ async def test_a_call_that_fails_while_its_sale_is_held_has_its_credit_back(shop
 
 
 @pytest.mark.parametrize("state", ["VOID", "PARKED"])
-async def test_credits_that_are_open_though_their_sale_is_over_are_closed(shop: Shop, state: str) -> None:
+async def test_credits_that_are_open_though_their_sale_is_over_are_closed(shop: BooksShop, state: str) -> None:
     gate = await shop.gate()
     payment, _ = await shop.buy(gate)
     shop.change_first(f"UPDATE purchases SET failure = 'outcome_unknown', state = '{state}'")  # noqa: S608 - own text
@@ -178,7 +171,7 @@ async def test_credits_that_are_open_though_their_sale_is_over_are_closed(shop: 
     shop.change_first("UPDATE credits SET is_live = 1")
 
 
-async def test_the_end_of_a_gate_ends_its_held_sales(shop: Shop) -> None:
+async def test_the_end_of_a_gate_ends_its_held_sales(shop: BooksShop) -> None:
     gate = await shop.gate()
     payment, _ = await shop.buy(gate)
     shop.change_first(BROKEN["i5_credits_rest_on_a_payment"][0])

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp.web
 import pytest
@@ -18,6 +18,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
+from tests.gateway.shop import Shop
 from tollkeeper.gateway import crediting
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -25,22 +26,10 @@ from tollkeeper.settings import Role
 
 
 @dataclass(slots=True)
-class Shop:
-    """A running gateway with its database's file."""
+class LeftShop(Shop):
+    """A gateway whose clients leave."""
 
-    url: str
-    database: Path
-    target: RecordingTarget
-    buyer: Buyer
-
-    async def gate(self, **fields: object) -> dict[str, Any]:
-        body = {"price": "0.01", "targetUrl": self.target.url, "paymentAddress": "0x" + "77" * 20, **fields}
-        answer = await self.buyer.ask("POST", self.url + "/api/v1/paygates", body=body)
-        assert answer.status == 201, answer.body
-        return answer.json()
-
-    async def payment(self, gate: dict[str, Any]) -> str:
-        return self.buyer.sign((await self.buyer.ask("GET", gate["accessUrl"])).json())
+    FIELDS: ClassVar[dict[str, Any]] = {"paymentAddress": "0x" + "77" * 20}
 
     def request(self, gate: dict[str, Any], **headers: str) -> bytes:
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
@@ -65,10 +54,10 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(chain_url: str, target: RecordingTarget, folder: Path, **changes: Any) -> AsyncIterator[Shop]:
+async def shop(chain_url: str, target: RecordingTarget, folder: Path, **changes: Any) -> AsyncIterator[LeftShop]:
     path = folder / "gateway.db"
     async with composed(chain_url, path, **changes) as url, Buyer(derive_wallets().buyer) as buyer:
-        yield Shop(url, path, target, buyer)
+        yield LeftShop(url, path, target, buyer)
 
 
 async def test_every_call_by_credit_token_has_an_end_whenever_its_client_leaves(

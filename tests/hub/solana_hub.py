@@ -153,7 +153,17 @@ async def run_solana_hub(
 async def hub_of(directory: Path, node: SolanaNode, *, rpc_url: str = "", **config: Any) -> AsyncIterator[SolanaHub]:
     """A hub of that chain, which may have been there before."""
     database = open_database(str(directory / "hub.db"))
-    hub = new_solana_hub(database, rpc_url or node.url, **config)
+    try:
+        async with served(new_solana_hub(database, rpc_url or node.url, **config), database, node) as running:
+            yield running
+    finally:
+        await database.close()
+    assert_books_agree(directory)
+
+
+@asynccontextmanager
+async def served(hub: Hub, database: Database, node: SolanaNode) -> AsyncIterator[SolanaHub]:
+    """The hub, started, over HTTP, until the block ends."""
     try:
         await hub.start()
         async with (
@@ -163,5 +173,3 @@ async def hub_of(directory: Path, node: SolanaNode, *, rpc_url: str = "", **conf
             yield SolanaHub(HubUnderTest(hub, database, url, http), node)
     finally:
         await hub.close()
-        await database.close()
-    assert_books_agree(directory)

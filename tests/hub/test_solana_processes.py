@@ -7,13 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import aiohttp
-
 from tests.books import assert_books_agree
 from tests.chains.solana_node import WALLETS
-from tests.hub.hub_under_test import HubUnderTest, serving
-from tests.hub.solana_hub import SolanaHub, new_solana_hub
-from tollkeeper.hub.app import create_app
+from tests.hub.solana_hub import SolanaHub, new_solana_hub, served
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.storage import Database, open_database
 
@@ -31,15 +27,8 @@ async def hub_on(
         completer_interval_seconds=completer_interval_seconds,
         shared_life_seconds=LIFE_SECONDS,
     )
-    await hub.start()
-    try:
-        async with (
-            serving(create_app(hub, manages_hub=False)) as url,
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
-        ):
-            yield SolanaHub(HubUnderTest(hub, database, url, http), node)
-    finally:
-        await hub.close()
+    async with served(hub, database, node) as running:
+        yield running
 
 
 async def test_hubs_that_share_a_database_settle_each_payment_once(tmp_path: Path) -> None:

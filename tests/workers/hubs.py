@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
+from tests.hub.chaos import run_chaos
 from tests.hub.hub_under_test import TestPayment
 
 
@@ -57,6 +60,18 @@ class Site:
         async with asyncio.timeout(90):
             while self.rows("SELECT state, count(*) FROM settlements GROUP BY state") != [("CONFIRMED", count)]:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def run_site(home: Path, chain: ChainUnderTest) -> AsyncIterator[tuple[Site, ExitStack]]:
+    """A site whose line to the node counts what is sent; what is entered in the stack ends before its books agree."""
+    async with run_chaos(chain.url) as chaos:
+        site = await asyncio.to_thread(Site, home, chain, chaos.url)
+        chaos.falsify = site.count
+        with ExitStack() as stack:
+            yield site, stack
+            await asyncio.to_thread(stack.close)
+    await asyncio.to_thread(assert_books_agree, home)
 
 
 async def settle(http: aiohttp.ClientSession, url: str, payment: TestPayment, **headers: str) -> tuple[int, Any]:

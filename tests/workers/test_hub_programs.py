@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, finished, running
-from tests.hub.chaos import run_chaos
 from tests.hub.hub_under_test import new_payment
-from tests.workers.hubs import Site, buy, mine_slowly, new_session, settle
+from tests.workers.hubs import Site, buy, mine_slowly, new_session, run_site, settle
 from tests.workers.program import START_SECONDS
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -54,15 +52,10 @@ def one_more(site: Site) -> Iterator[Program]:
 @asynccontextmanager
 async def several(home: Path, chain: ChainUnderTest) -> AsyncIterator[tuple[Site, list[Program], ExitStack]]:
     """Two programs that run; more may be entered."""
-    async with run_chaos(chain.url) as chaos:
-        site = await asyncio.to_thread(Site, home, chain, chaos.url)
-        chaos.falsify = site.count
-        with ExitStack() as stack:
-            # At once: who comes first lets the other one in.
-            starting = (asyncio.to_thread(stack.enter_context, one_more(site)) for _ in range(PROGRAMS))
-            yield site, list(await asyncio.gather(*starting)), stack
-            await asyncio.to_thread(stack.close)
-    await asyncio.to_thread(assert_books_agree, home)
+    async with run_site(home, chain) as (site, stack):
+        # At once: who comes first lets the other one in.
+        starting = (asyncio.to_thread(stack.enter_context, one_more(site)) for _ in range(PROGRAMS))
+        yield site, list(await asyncio.gather(*starting)), stack
 
 
 async def test_programs_that_share_a_database_share_the_work_and_give_each_success_once(

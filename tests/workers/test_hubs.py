@@ -7,16 +7,14 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, running
-from tests.hub.chaos import run_chaos
 from tests.hub.hub_under_test import new_payment
-from tests.workers.hubs import Site, buy, mine_slowly, new_session, settle
+from tests.workers.hubs import Site, buy, mine_slowly, new_session, run_site, settle
 from tests.workers.program import START_SECONDS, is_alive
 
 WORKERS = 2
@@ -47,15 +45,10 @@ def hub_program(site: Site) -> Iterator[Hubs]:
 
 @asynccontextmanager
 async def two_hubs(home: Path, chain: ChainUnderTest) -> AsyncIterator[Hubs]:
-    async with run_chaos(chain.url) as chaos:
-        site = await asyncio.to_thread(Site, home, chain, chaos.url)
-        chaos.falsify = site.count
-        with ExitStack() as stack:
-            hubs = await asyncio.to_thread(stack.enter_context, hub_program(site))
-            assert set(hubs.children()) == {"hub 1", "hub 2"}
-            yield hubs
-            await asyncio.to_thread(stack.close)
-    await asyncio.to_thread(assert_books_agree, home)
+    async with run_site(home, chain) as (site, stack):
+        hubs = await asyncio.to_thread(stack.enter_context, hub_program(site))
+        assert set(hubs.children()) == {"hub 1", "hub 2"}
+        yield hubs
 
 
 async def test_two_hubs_share_the_work_and_give_each_success_once(

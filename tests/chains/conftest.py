@@ -1,0 +1,26 @@
+"""Fixtures of the Solana chain's tests: the sandbox's node, whose slots pass by hand, and the chain behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.chains.solana_node import WALLETS
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.sandbox.solana_node import SolanaNode
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[SolanaNode]:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as running:
+        yield running
+
+
+@pytest.fixture
+async def chain(node: SolanaNode) -> AsyncIterator[SolanaChain]:
+    opened = SolanaChain(SolanaConfig(NETWORKS["solana-devnet"], (node.url,)))
+    await opened.open()
+    yield opened
+    await opened.close()
