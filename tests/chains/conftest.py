@@ -1,4 +1,7 @@
-"""Fixtures of the Solana chain's tests: the sandbox's node, whose slots pass by hand, and the chain behind it."""
+"""Fixtures of the Solana chain's tests: the sandbox's node, whose slots pass by hand, and the chain behind it.
+
+`chain` is every test's EVM chain and `solana` is not it: a fixture here of that name would hide the other.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ async def node() -> AsyncIterator[SolanaNode]:
 
 
 @pytest.fixture
-async def chain(node: SolanaNode) -> AsyncIterator[SolanaChain]:
+async def solana(node: SolanaNode) -> AsyncIterator[SolanaChain]:
     opened = SolanaChain(SolanaConfig(NETWORKS["solana-devnet"], (node.url,)))
     await opened.open()
     yield opened

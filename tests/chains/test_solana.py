@@ -44,33 +44,33 @@ def signed(chain: SolanaChain, draft: Any) -> tuple[bytes, str]:
     return fee_payer.co_sign(draft.payload(), ASSET, chain.config.policy([fee_payer.address]))
 
 
-async def test_a_payment_passes_is_sent_and_stands(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_a_payment_passes_is_sent_and_stands(node: SolanaNode, solana: SolanaChain) -> None:
     draft = paying(node, 7_000)
     transfer_ = read_transfer(draft.payload())
-    facts = await chain.state(transfer_)
+    facts = await solana.state(transfer_)
     assert all(check.ok for check in chain_checks(transfer_, ASSET, facts))
-    simulated = await chain.simulate(transfer_)
+    simulated = await solana.simulate(transfer_)
     assert simulated.error is None
     assert simulated.lifetime == Lifetime(node.chain.slot, node.chain.slot + RECENT_SLOTS + LAG_BLOCKS)
     assert simulated.fee_money == node.chain.balance(WALLETS.fee_payers[0].address)
-    raw, signature = signed(chain, draft)
-    assert await chain.submit(raw, signature) is Submission.TAKEN
-    sighting = await chain.wait(expected(signature), deadline())
+    raw, signature = signed(solana, draft)
+    assert await solana.submit(raw, signature) is Submission.TAKEN
+    sighting = await solana.wait(expected(signature), deadline())
     assert (sighting.verdict, sighting.deep, sighting.block_number) == (Verdict.TRANSFERRED, True, node.chain.slot)
     assert node.chain.token_balance(str(account_of(WALLETS.owner.address))) == 7_000
-    assert await chain.submit(raw, signature) is Submission.TAKEN  # again: the same transaction
-    assert (await chain.simulate(transfer_)).error == "AlreadyProcessed"
+    assert await solana.submit(raw, signature) is Submission.TAKEN  # again: the same transaction
+    assert (await solana.simulate(transfer_)).error == "AlreadyProcessed"
     assert node.chain.token_balance(str(account_of(WALLETS.owner.address))) == 7_000
 
 
-async def test_a_failed_transaction_is_told_from_a_confirmed_one(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_a_failed_transaction_is_told_from_a_confirmed_one(node: SolanaNode, solana: SolanaChain) -> None:
     """Both are confirmed: whoever looks at that alone takes a failure for a payment."""
-    raw, signature = signed(chain, paying(node, BUYER_MICRO + 1))
-    assert await chain.submit(raw, signature) is Submission.TAKEN
-    sighting = await chain.wait(expected(signature), deadline(0.05))
+    raw, signature = signed(solana, paying(node, BUYER_MICRO + 1))
+    assert await solana.submit(raw, signature) is Submission.TAKEN
+    sighting = await solana.wait(expected(signature), deadline(0.05))
     assert (sighting.verdict, sighting.deep) == (Verdict.REVERTED, False)  # another branch may still carry it out
     node.chain.next_slot(FINAL_SLOTS)
-    assert await chain.wait(expected(signature), deadline()) == replace(sighting, deep=True)
+    assert await solana.wait(expected(signature), deadline()) == replace(sighting, deep=True)
 
 
 async def test_finality_is_waited_for_where_it_is_needed(node: SolanaNode) -> None:
@@ -85,17 +85,17 @@ async def test_finality_is_waited_for_where_it_is_needed(node: SolanaNode) -> No
     await chain.close()
 
 
-async def test_what_the_chain_would_refuse_is_named(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_what_the_chain_would_refuse_is_named(node: SolanaNode, solana: SolanaChain) -> None:
     async def reasons(draft: Any) -> list[Reason]:
         moved = read_transfer(draft.payload())
-        return [check.reason for check in chain_checks(moved, ASSET, await chain.state(moved)) if not check.ok]
+        return [check.reason for check in chain_checks(moved, ASSET, await solana.state(moved)) if not check.ok]
 
     assert await reasons(paying(node, BUYER_MICRO + 1)) == [Reason.FUNDS, Reason.SVM_SIMULATION]
     stranger = str(FEE_PAYER.pubkey())  # has no token account
     assert await reasons(paying(node, 1, pay_to=stranger)) == [Reason.SVM_NO_RECIPIENT, Reason.SVM_SIMULATION]
-    assert await chain.owner_of(str(account_of(stranger))) is None
-    assert await chain.owner_of(DEVNET.usdc.address) is None
-    assert await chain.owner_of(str(account_of(WALLETS.owner.address))) == WALLETS.owner.address
+    assert await solana.owner_of(str(account_of(stranger))) is None
+    assert await solana.owner_of(DEVNET.usdc.address) is None
+    assert await solana.owner_of(str(account_of(WALLETS.owner.address))) == WALLETS.owner.address
     empty = drafted(
         node,
         compute_limit(),
@@ -115,57 +115,57 @@ async def test_what_the_chain_would_refuse_is_named(node: SolanaNode, chain: Sol
     assert await reasons(old) == [Reason.SVM_EXPIRED, Reason.SVM_SIMULATION]
 
 
-async def test_expiry_is_proven_by_finalized_height_and_never_by_absence(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_expiry_is_proven_by_finalized_height_and_never_by_absence(node: SolanaNode, solana: SolanaChain) -> None:
     node.chain.holds = True
     draft = paying(node, 5)
-    lifetime = (await chain.simulate(read_transfer(draft.payload()))).lifetime
-    raw, signature = signed(chain, draft)
-    assert await chain.submit(raw, signature) is Submission.TAKEN
-    assert (await chain.wait(expected(signature), deadline(0.05))).verdict is Verdict.ABSENT
+    lifetime = (await solana.simulate(read_transfer(draft.payload()))).lifetime
+    raw, signature = signed(solana, draft)
+    assert await solana.submit(raw, signature) is Submission.TAKEN
+    assert (await solana.wait(expected(signature), deadline(0.05))).verdict is Verdict.ABSENT
     node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + 1)  # expired, and a fork could still show it
-    assert not await chain.has_expired(signature, lifetime)
+    assert not await solana.has_expired(signature, lifetime)
     node.chain.next_slot(FINAL_SLOTS)
     node.chain.first_slot = lifetime.first_slot + 1  # a node that has thrown away where it could be
-    assert not await chain.has_expired(signature, lifetime)
+    assert not await solana.has_expired(signature, lifetime)
     node.chain.first_slot = lifetime.first_slot
-    assert await chain.has_expired(signature, lifetime)
+    assert await solana.has_expired(signature, lifetime)
     node.chain.release()
-    assert (await chain.see([signature]))[0].verdict is Verdict.ABSENT
+    assert (await solana.see([signature]))[0].verdict is Verdict.ABSENT
 
 
-async def test_what_was_executed_has_not_expired(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_what_was_executed_has_not_expired(node: SolanaNode, solana: SolanaChain) -> None:
     draft = paying(node, 5)
-    lifetime = (await chain.simulate(read_transfer(draft.payload()))).lifetime
-    raw, signature = signed(chain, draft)
-    await chain.submit(raw, signature)
+    lifetime = (await solana.simulate(read_transfer(draft.payload()))).lifetime
+    raw, signature = signed(solana, draft)
+    await solana.submit(raw, signature)
     node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
-    assert not await chain.has_expired(signature, lifetime)
+    assert not await solana.has_expired(signature, lifetime)
 
 
-async def test_a_refused_transaction_is_unclear_until_it_is_seen(node: SolanaNode, chain: SolanaChain) -> None:
-    raw, signature = signed(chain, paying(node, 5))
+async def test_a_refused_transaction_is_unclear_until_it_is_seen(node: SolanaNode, solana: SolanaChain) -> None:
+    raw, signature = signed(solana, paying(node, 5))
     broken = raw[:1] + bytes(64) + raw[65:]  # without our signature
-    assert await chain.submit(broken, signature) is Submission.UNCLEAR
-    await chain.submit(raw, signature)
-    assert await chain.submit(broken, signature) is Submission.TAKEN
+    assert await solana.submit(broken, signature) is Submission.UNCLEAR
+    await solana.submit(raw, signature)
+    assert await solana.submit(broken, signature) is Submission.TAKEN
 
 
-async def test_many_transactions_are_looked_at_in_pages(node: SolanaNode, chain: SolanaChain) -> None:
-    raw, signature = signed(chain, paying(node, 5))
-    await chain.submit(raw, signature)
+async def test_many_transactions_are_looked_at_in_pages(node: SolanaNode, solana: SolanaChain) -> None:
+    raw, signature = signed(solana, paying(node, 5))
+    await solana.submit(raw, signature)
     wanted = ["1" * 64] * 300 + [signature] + ["1" * 64] * 300
-    sightings = await chain.see(wanted)
+    sightings = await solana.see(wanted)
     assert [one.verdict is Verdict.TRANSFERRED for one in sightings] == [name == signature for name in wanted]
 
 
-async def test_balances_are_lamports(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_balances_are_lamports(node: SolanaNode, solana: SolanaChain) -> None:
     node.chain.airdrop(str(account_of("1" * 32)), 5_000_000)
     names = [
         WALLETS.fee_payers[0].address,
         str(account_of("1" * 32)),
         str(account_of(WALLETS.owner.address, mint="1" * 32)),
     ]
-    assert await chain.balances(names) == [10**10, 5_000_000, 0]
+    assert await solana.balances(names) == [10**10, 5_000_000, 0]
 
 
 def test_one_settlement_costs_no_more_than_the_caps_say() -> None:
@@ -337,8 +337,8 @@ async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie
     await runner.cleanup()
 
 
-async def test_a_transaction_that_nobody_can_be_asked_about_is_unclear(node: SolanaNode, chain: SolanaChain) -> None:
-    raw, signature = signed(chain, paying(node, 5))
+async def test_a_transaction_that_nobody_can_be_asked_about_is_unclear(node: SolanaNode, solana: SolanaChain) -> None:
+    raw, signature = signed(solana, paying(node, 5))
     runner, url = await serve({"sendTransaction": {"result": "1" * 64}})
     lying = SolanaChain(SolanaConfig(DEVNET, (url,)))
     assert await lying.submit(raw, signature) is Submission.UNCLEAR

@@ -46,12 +46,12 @@ def executed(node: SolanaNode, draft: Any) -> str:
 
 
 async def test_a_payment_is_found_among_its_payers_transactions_and_no_other_is_taken_for_it(
-    node: SolanaNode, chain: SolanaChain
+    node: SolanaNode, solana: SolanaChain
 ) -> None:
     drafts = [paying(node, 1_000) for _ in range(60)]
     names = [executed(node, draft) for draft in drafts]
     executed(node, paying(node, 1_000, buyer=SECOND_BUYER))
-    uses = UseReader(chain)
+    uses = UseReader(solana)
     for position in (0, 31, 59):
         key = payment_key(ASSET, read_transfer(drafts[position].payload()))
         assert await uses.find(key, 0) == names[position]
@@ -59,20 +59,20 @@ async def test_a_payment_is_found_among_its_payers_transactions_and_no_other_is_
     assert await uses.find(never, 0) is None
 
 
-async def test_what_was_executed_before_the_first_slot_is_not_looked_at(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_what_was_executed_before_the_first_slot_is_not_looked_at(node: SolanaNode, solana: SolanaChain) -> None:
     draft = paying(node, 1_000)
     key = payment_key(ASSET, read_transfer(draft.payload()))
     name, slot = executed(node, draft), node.chain.slot
     node.chain.next_slot(2)
-    uses = UseReader(chain)
+    uses = UseReader(solana)
     assert await uses.find(key, slot) == name
     assert await uses.find(key, slot + 1) is None
 
 
-async def test_a_payment_is_read_with_what_it_moved_and_how_deep_it_lies(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_a_payment_is_read_with_what_it_moved_and_how_deep_it_lies(node: SolanaNode, solana: SolanaChain) -> None:
     draft = paying(node, 1_234)
     name = executed(node, draft)
-    uses = UseReader(chain)
+    uses = UseReader(solana)
     use = await uses.read(name)
     assert use is not None
     assert use.payment.key == payment_key(ASSET, read_transfer(draft.payload()))
@@ -82,10 +82,10 @@ async def test_a_payment_is_read_with_what_it_moved_and_how_deep_it_lies(node: S
 
 
 async def test_what_failed_is_a_use_that_moved_nothing_and_deep_when_it_is_final(
-    node: SolanaNode, chain: SolanaChain
+    node: SolanaNode, solana: SolanaChain
 ) -> None:
     name = executed(node, paying(node, BUYER_MICRO + 1))
-    uses = UseReader(chain)
+    uses = UseReader(solana)
     use = await uses.read(name)
     assert use is not None
     assert (use.sighting.verdict, use.sighting.deep) == (Verdict.REVERTED, False)
@@ -95,8 +95,8 @@ async def test_what_failed_is_a_use_that_moved_nothing_and_deep_when_it_is_final
     assert use.sighting.deep
 
 
-async def test_no_transaction_and_one_that_is_no_payment_are_nothing(node: SolanaNode, chain: SolanaChain) -> None:
-    uses = UseReader(chain)
+async def test_no_transaction_and_one_that_is_no_payment_are_nothing(node: SolanaNode, solana: SolanaChain) -> None:
+    uses = UseReader(solana)
     assert await uses.read(str(Keypair().sign_message(b"nothing"))) is None
     limit, price, *_ = paying(node, 1).instructions
     other = executed(node, drafted(node, limit, price, buyer=BUYER))
@@ -105,12 +105,14 @@ async def test_no_transaction_and_one_that_is_no_payment_are_nothing(node: Solan
     assert await uses.find(key, 0) is None
 
 
-async def test_nothing_is_said_where_the_node_lists_what_it_does_not_show(node: SolanaNode, chain: SolanaChain) -> None:
+async def test_nothing_is_said_where_the_node_lists_what_it_does_not_show(
+    node: SolanaNode, solana: SolanaChain
+) -> None:
     draft = paying(node, 1_000)
     executed(node, draft)
     shown = node.rpc
     node.rpc = ShowsNothing(node.chain)
-    uses = UseReader(chain)
+    uses = UseReader(solana)
     key = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
     with pytest.raises(RpcUnavailable):
         await uses.find(key, 0)
