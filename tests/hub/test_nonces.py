@@ -14,7 +14,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment
 from tests.hub.test_completer import change
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.evm import Transaction, transfer_calldata
 from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
@@ -104,6 +104,125 @@ async def test_fees_of_a_replacement_stay_under_the_cap(
     assert all(one.max_fee_per_gas <= cap for one in replaced)
     assert all(one.nonce == old.nonce and one.data == old.data for one in replaced)
     assert all(one.max_fee_per_gas * 10 >= old.max_fee_per_gas * 11 for one in replaced)
+
+
+async def stick_at_the_cap(hub: HubUnderTest, chain: ChainUnderTest) -> tuple[TestPayment, Transaction]:
+    """A payment that pays all that a settlement may, where the next block asks for more, and for less than the cap."""
+    ask_per_gas(chain, 20 * 10**9)  # so that an eighth of it is more than anvil's tip
+    chain.rpc.call("anvil_mine", "0x1")
+    (payment,) = await stick(hub, chain, 1)
+    (row,) = await stored(hub)
+    old = read_signed(bytes(row["raw"])).transaction
+    evm_chain = hub.hub.evm_accounts[NETWORK].chain
+    object.__setattr__(evm_chain.config, "max_fee_per_gas_wei", -(-old.max_fee_per_gas * 9 // 8) + 1)
+    assert evm_chain.config.settlement_fee_cap_wei == old.max_fee_per_gas
+    ask_per_gas(chain, old.max_fee_per_gas + 1)
+    chain.rpc.call("anvil_mine", "0x1")
+    return payment, old
+
+
+def ask_per_gas(chain: ChainUnderTest, base_fee_wei: int) -> None:
+    """The next block's base fee."""
+    chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(base_fee_wei))
+
+
+async def test_a_nonce_whose_settlement_the_cap_does_not_pay_for_is_freed_and_the_payment_is_made_once(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    owner, relayer = chain.wallets.owner.address, chain.wallets.relayer
+    paid, nonce = chain.balance(owner), chain.nonce(relayer)
+    payment, old = await stick_at_the_cap(hub, chain)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await hub.complete()
+    assert {line["event"] for line in logs if line["log_level"] == "error"} == {"transaction_stuck_at_cap"}
+    assert len(await stored(hub)) == 1
+
+    hub.hub.completer.lanes.free_after_seconds = 0
+    with capture_logs() as logs:
+        await hub.complete()
+    (replaced,) = [line for line in logs if line["event"] == "transaction_replaced"]
+    assert replaced["frees_nonce"] is True
+    freeing = read_signed(bytes((await stored(hub))[-1]["raw"])).transaction
+    assert (freeing.nonce, freeing.to, freeing.value, freeing.data) == (nonce, relayer.address, 0, b"")
+    cap = hub.hub.evm_accounts[NETWORK].chain.config.max_fee_per_gas_wei
+    assert old.max_fee_per_gas < freeing.max_fee_per_gas <= cap
+    assert await hub.status(payment) == "pending"
+
+    ask_per_gas(chain, old.max_fee_per_gas + 1)
+    chain.rpc.call("evm_mine")
+    assert chain.nonce(relayer) == nonce + 1
+    await hub.complete()
+    shown = (await hub.get(payment.status_path)).body
+    assert (shown["status"], chain.balance(owner)) == ("failed", paid)
+    (row,) = await hub.database.read(Statement("SELECT state, proof FROM settlements"))
+    assert (row["state"], row["proof"]) == ("FAILED", "reverted")
+
+    ask_per_gas(chain, 10**9)
+    chain.rpc.call("evm_mine")
+    chain.rpc.call("evm_setAutomine", True)
+    won = (await hub.settle(payment)).body
+    again = (await hub.settle(payment)).body
+    assert (won["success"], again["success"]) == (True, False)  # each success is handed out once
+    assert again["transaction"] == won["transaction"]
+    (row,) = await hub.database.read(Statement("SELECT state, attempt FROM settlements"))
+    assert (row["state"], row["attempt"]) == ("CONFIRMED", 2)
+    assert chain.balance(owner) == paid + payment.authorization.value
+    assert chain.nonce(relayer) == nonce + 2
+
+
+async def test_of_a_settlement_and_what_frees_its_nonce_whichever_is_mined_counts(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    payment, old = await stick_at_the_cap(hub, chain)
+    hub.hub.completer.lanes.free_after_seconds = 0
+    for _ in range(2):
+        await hub.complete()
+    settling, freeing = await stored(hub)
+    chain.rpc.call("anvil_dropTransaction", freeing["hash"])
+    ask_per_gas(chain, old.max_fee_per_gas // 2)
+    chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(settling["raw"]).hex())
+    chain.rpc.call("anvil_mine", "0x1")
+    await hub.complete()
+    shown = (await hub.get(payment.status_path)).body
+    assert (shown["status"], shown["transaction"]) == ("success", settling["hash"])
+
+
+async def test_a_gap_is_filled_where_gas_costs_more_than_a_settlement_may_pay(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    nonce = chain.nonce(chain.wallets.relayer)
+    await hub.database.run(change("UPDATE signer_lanes SET next_nonce = next_nonce + 1"))
+    _, old = await stick_at_the_cap(hub, chain)
+    assert old.nonce == nonce + 1
+    with capture_logs() as logs:
+        for _ in range(2):
+            await hub.complete()
+    assert sum(line["event"] == "nonce_gap_filled" for line in logs) == 1
+    filler, settling = await stored(hub)
+    assert (filler["signer_nonce"], settling["signer_nonce"]) == (nonce, nonce + 1)
+    assert read_signed(bytes(filler["raw"])).transaction.max_fee_per_gas > old.max_fee_per_gas
+    ask_per_gas(chain, old.max_fee_per_gas + 1)
+    chain.rpc.call("evm_mine")
+    assert chain.nonce(chain.wallets.relayer) == nonce + 1
+
+
+async def test_where_gas_costs_more_than_the_whole_cap_nothing_is_signed_and_the_operator_is_told(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    await stick(hub, chain, 1)
+    ask_per_gas(chain, 2 * hub.hub.evm_accounts[NETWORK].chain.config.max_fee_per_gas_wei)
+    chain.rpc.call("anvil_mine", "0x1")
+    hub.hub.completer.lanes.free_after_seconds = 0
+    with capture_logs() as logs:
+        for _ in range(3):
+            await hub.complete()
+    assert {line["event"] for line in logs if line["log_level"] == "error"} == {"lane_stuck_at_cap"}
+    assert len(await stored(hub)) == 1
 
 
 async def test_what_is_young_or_pays_enough_is_not_replaced(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:

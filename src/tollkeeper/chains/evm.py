@@ -26,6 +26,7 @@ from tollkeeper.core.counterfactual import (
     settling_call,
     unwrap,
 )
+from tollkeeper.core.fees import settlement_cap
 from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.verification import ChainFacts, EvmAsset
@@ -76,8 +77,8 @@ class EvmConfig:
 
     @property
     def settlement_fee_cap_wei(self) -> int:
-        """What a settlement may pay per gas: an eighth above it is left to free a nonce that this did not pay for."""
-        return self.max_fee_per_gas_wei - self.max_fee_per_gas_wei // 9
+        """What a settlement may pay per gas: the rest of the cap is left to free a nonce that this did not pay for."""
+        return settlement_cap(self.max_fee_per_gas_wei)
 
     def gas_of(self, *, deploys: bool) -> int:
         """The gas limit of a settlement that goes alone, and may deploy its payer's wallet first."""
@@ -99,6 +100,10 @@ class _Market:
     tip_wei: int
     balances: dict[str, int]
     until: float
+
+
+class GasTooDear(RpcUnavailable):
+    """The next block asks for more than the configured cap: nothing can be sent now."""
 
 
 class Submission(Enum):
@@ -308,16 +313,17 @@ class EvmChain:
         (block,) = await self.rpc.ask([("eth_getBlockByNumber", ["latest", False])])
         return read_block(block)
 
-    async def fees(self, base_fee_wei: int) -> Fees:
-        """Fees for a transaction now: twice the base fee and the node's tip, under the configured cap.
+    async def fees(self, base_fee_wei: int, *, moves_nonce: bool = False) -> Fees:
+        """Fees for a transaction now: twice the base fee and the node's tip, under a settlement's cap.
 
-        Raises: RpcUnavailable, also where the cap is below what the next block asks.
+        What only moves a nonce may pay the whole cap. Raises: GasTooDear where the next block asks for more than the
+        cap; RpcUnavailable.
         """
-        cap = self.config.settlement_fee_cap_wei
+        cap = self.config.max_fee_per_gas_wei if moves_nonce else self.config.settlement_fee_cap_wei
         tip_wei = min((await self._market_now(())).tip_wei, cap)
         if base_fee_wei + tip_wei > cap:
             msg = f"gas costs more than the configured {cap} wei"
-            raise RpcUnavailable(msg)
+            raise GasTooDear(msg)
         return Fees(min(2 * base_fee_wei + tip_wei, cap), tip_wei)
 
     async def balances(self, addresses: tuple[str, ...]) -> list[int]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.evm import GasTooDear
 from tollkeeper.core.evm import Transaction
+from tollkeeper.core.fees import raised
 from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.core.transactions import State
 from tollkeeper.storage.leases import LeaseLost
@@ -162,12 +163,12 @@ class LaneKeeper:
             newest[nonce] = replace(one, transaction=replaced)
 
     async def _fees(self, account: Account) -> tuple[Fees, int] | None:
-        """Today's fees and base fee; None where gas costs more than the cap, so that nothing can be done."""
+        """Today's fees under the whole cap, and base fee; None where gas costs more, so that nothing can be done."""
         block = await account.chain.latest_block()
         try:
-            return await account.chain.fees(block.base_fee_wei), block.base_fee_wei
-        except RpcUnavailable as error:
-            _LOG.warning("fees_unusable", network=account.chain.network.name, reason=str(error))
+            return await account.chain.fees(block.base_fee_wei, moves_nonce=True), block.base_fee_wei
+        except GasTooDear as error:
+            _LOG.error("lane_stuck_at_cap", network=account.chain.network.name, reason=str(error))
             return None
 
     async def _replaced(
@@ -181,13 +182,15 @@ class LaneKeeper:
         if pays and not (frees_nonce and old.data):
             return raw
         config = account.chain.config
-        # Nodes take a replacement for at least a tenth more, of both.
-        tip = max(tip, _raised(old.max_priority_fee_per_gas))
-        least = max(_raised(old.max_fee_per_gas), tip)
+        # Nodes take a replacement only for more of both.
+        tip = max(tip, raised(old.max_priority_fee_per_gas))
+        least = max(raised(old.max_fee_per_gas), tip)
         cap = config.max_fee_per_gas_wei if frees_nonce else config.settlement_fee_cap_wei
-        if least > cap and not frees_nonce and self._keeps_nonce_too_long(raw):
-            frees_nonce, cap = True, config.max_fee_per_gas_wei
-        if least > cap:
+        # A settlement that would still be too cheap is no better than one that cannot be replaced.
+        needed = least if frees_nonce else max(least, base_fee_wei + fees.max_priority_fee_per_gas)
+        if needed > cap and not frees_nonce and self._keeps_nonce_too_long(raw):
+            frees_nonce, cap, needed = True, config.max_fee_per_gas_wei, least
+        if needed > cap:
             _LOG.error("transaction_stuck_at_cap", network=raw.network, transaction=raw.hash)
             return raw
         fee = min(max(fees.max_fee_per_gas, least), cap)
@@ -240,7 +243,3 @@ class LaneKeeper:
         _LOG.error("nonce_gap_filled", network=chain.network.name, nonce=nonce, transaction=transaction_hash)
         self.metrics.gaps_filled.labels(chain.network.name, signer).inc()
         return filler
-
-
-def _raised(fee_wei: int) -> int:
-    return fee_wei + fee_wei // 8 + 1
