@@ -104,7 +104,7 @@ class Client:
         async with self.http.request(method, self.base + path, **options) as response:
             return response.status, await response.json()
 
-    async def login(self, wallet: Wallet) -> dict[str, Any]:
+    async def login(self, wallet: Wallet | SolanaWallet) -> dict[str, Any]:
         """The body of a whole login."""
         _, body = await self.send("GET", "/api/v1/auth/message", params={"walletAddress": wallet.address})
         proof = {"message": body["message"], "signature": wallet.sign(body["message"])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +13,10 @@ from tests.gateway.conftest import target as target  # noqa: PLC0414 - the fixtu
 from tests.gateway.recording_target import RecordingTarget
 from tests.interop.stack import Stack, sandbox
 from tests.specification.client import Http
-from tests.specification.solana_world import SolanaWorld
+from tests.specification.other_network import base_world, solana_world_of_its_own
+from tests.specification.program import Program, ProgramOfItsOwn
+from tests.specification.rows import is_on_solana
+from tests.specification.solana_world import SolanaWorld, on_solana
 from tests.specification.world import World, of_stack
 
 
@@ -56,3 +60,15 @@ def world(stack: Stack, target: RecordingTarget, http: Http, folder: Path) -> Wo
 def solana(world: World, stack: Stack) -> SolanaWorld:
     """The same program on Solana."""
     return SolanaWorld(world, stack.solana)
+
+
+@pytest.fixture
+def program(row_id: str, world: World, solana: SolanaWorld) -> Program:
+    """The same program as a test asks it that knows no family: of that which its row is of."""
+    return on_solana(solana) if is_on_solana(row_id) else world
+
+
+@pytest.fixture
+def of_its_own(row_id: str, tmp_path: Path, target: RecordingTarget, http: Http) -> ProgramOfItsOwn:
+    """Another program of the row's family, composed here, under the settings that are given."""
+    return partial(solana_world_of_its_own if is_on_solana(row_id) else base_world, tmp_path, target, http)

@@ -1,16 +1,17 @@
 """Every row of every table and every numbered rule of the specification's sections 2 to 5 and 7 to 9, by name.
 
-A row's name is its section and what its first column says: `2.1-price`, `4.4-verify-isValid`, `7-proxy-1`; one that a
-network's family decides is there for Solana too, `4.4-verify-isValid-solana`. Section 6 has neither a table nor a rule.
-A row is tested by the one test case that is named after it (`@row`), and `test_rows.py` sees to it that no row is
-forgotten.
+A row's name is its section and what its first column says: `2.1-price`, `4.4-verify-isValid`, `7-proxy-1`; every one
+is there for Solana too, `4.4-verify-isValid-solana`, but those that the specification itself gives to one family
+(`OF_ONE_FAMILY`). Section 6 has neither a table nor a rule. A row is tested by the one test case that is named after
+it: `@row` where the families differ, `@row_on_both` where the very same test runs on each. `test_rows.py` sees to it
+that no row is forgotten.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, TypeVar
@@ -58,7 +59,7 @@ ENDPOINTS: Final = (
     *_rows("4.3-", "bearer limit offset network success history"),
     *_rows("4.3-pagination.", "totalCount limit offset hasNext hasPrev"),
     *_rows("4.3-", "apiVersion timestamp"),
-    *_rows("4.4-", "evm solana"),
+    "4.4-all-work",
     *_rows("4.4-supported-", "kinds scheme network assets.address assets.name assets.symbol assets.decimals"),
     *_rows("4.4-verify-", "x402Version paymentPayload paymentRequirements isValid invalidReason"),
     *_rows("4.4-settle-", "x402Version paymentPayload paymentRequirements confirm useDbId"),
@@ -83,35 +84,36 @@ LIMITS: Final = _rows(
 )
 VERSIONING: Final = _rows("9.", "1 2 3")
 
-# What a network's family decides, once more on Solana: who is paid, by what, how it settles, whose bearer and history
-# it is. Specification 2.5 and 4.3 name the EVM networks, and 2.3 their typed data; the rest is of no family.
-ON_SOLANA: Final = tuple(
-    f"{name}-solana"
-    for name in (
-        *_rows("2.1-", "price credits assumeValid requireAuth paymentAddress rule-2 rule-5"),
-        *(name for name in RESOURCES if name.startswith("2.2-")),
-        *_rows("2.3-", "base64 x402Version scheme network payload value-of-amount"),
-        "2.4-node-address",
-        *(name for name in RESOURCES if name.startswith("2.5-")),
-        *STATES,
-        "2.6-user",
-        *_rows("4.1-", "access create create-file update list delete auth-message login transfer"),
-        *_rows("4.2-", "message login refresh current-user logout message-text"),
-        *(name for name in ENDPOINTS if name.startswith("4.3-")),
-        *(name for name in ENDPOINTS if name.startswith(("4.4-supported", "4.4-verify", "4.4-settle", "4.4-transfer"))),
-        *AUTHENTICATION,
-        *_rows("7-", "INVALID_SIGNATURE-authentication INVALID_SIGNATURE-payment INVALID_ADDRESS INVALID_AMOUNT"),
-        *_rows("7-", "INVALID_NETWORK MISSING_PARAMETER PAYMENT_INVALID INSUFFICIENT_FUNDS NONCE_ALREADY_USED"),
-        *_rows("7-", "INSUFFICIENT_AMOUNT PAYMENT_EXPIRED PAYMENT_INVALID-400 INSUFFICIENT_FUNDS-400"),
-        "7-NONCE_ALREADY_USED-400",
-        *_rows("7-proxy-", "1 2"),
-        *_rows("8-", "proxy-time proxy-size-file"),
-        *_rows("9.", "2 3"),
-    )
-)
+_NAMES: Final = (*RESOURCES, *STATES, *ENDPOINTS, *AUTHENTICATION, *ERRORS, *LIMITS, *VERSIONING)
 
-ROWS: Final = (*RESOURCES, *STATES, *ENDPOINTS, *AUTHENTICATION, *ERRORS, *LIMITS, *VERSIONING, *ON_SOLANA)
+# The rows that are of one family, and the words by which the specification says so.
+OF_ONE_FAMILY: Final[Mapping[str, str]] = {
+    "2.3-signature": "EVM `payload`",
+    **dict.fromkeys((name for name in RESOURCES if name.startswith("2.3-authorization.")), "EVM `payload`"),
+    "2.3-transaction": "Solana `payload`",
+    **dict.fromkeys(
+        (name for name in RESOURCES if name.startswith("2.3-EIP-712-")), "EIP-712 typed data signed for EVM payments"
+    ),
+    "2.4-base": "Family: EVM mainnet",
+    "2.4-base-sepolia": "Family: EVM testnet",
+    "2.4-solana-devnet": "Family: Solana",
+    "2.4-solana-mainnet": "Family: Solana",
+}
 
+_SUFFIX: Final = "-solana"
+
+
+def on_solana(name: str) -> str:
+    """The name of the same row on Solana."""
+    return name + _SUFFIX
+
+
+def is_on_solana(row_id: str) -> bool:
+    """Is the test case named after a row on Solana?"""
+    return row_id.endswith(_SUFFIX)
+
+
+ROWS: Final = (*_NAMES, *(on_solana(name) for name in _NAMES if name not in OF_ONE_FAMILY))
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., object])
 
@@ -122,6 +124,11 @@ def row(*names: str) -> Callable[[TestFunction], TestFunction]:
     if unknown:
         raise ValueError(f"the specification has no rows {sorted(unknown)}")
     return pytest.mark.parametrize(_ROW_ARGUMENT, names, indirect=True)
+
+
+def row_on_both(*names: str) -> Callable[[TestFunction], TestFunction]:
+    """The same on each family: a test case of the row, and one of the row on Solana, by the fixtures `program` etc."""
+    return row(*names, *(on_solana(name) for name in names))
 
 
 def rows_under_test(modules: str = "test_*") -> Counter[str]:

@@ -27,11 +27,28 @@ from solders.transaction import VersionedTransaction
 
 from tests.interop.stack import OnSolana
 from tests.specification.client import Answer, Json, header
-from tests.specification.world import World, bearer_header
+from tests.specification.program import Program
+from tests.specification.world import World
 
 NETWORK: Final = "solana-devnet"
 USDC_MINT: Final = "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"
 MEMO_PROGRAM: Final = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
+
+
+@dataclass(frozen=True, slots=True)
+class SolanaWallet:
+    """A key pair, as a login needs it."""
+
+    pair: Keypair
+
+    @property
+    def address(self) -> str:
+        """Of the public key."""
+        return str(self.pair.pubkey())
+
+    def sign_text(self, text: str) -> str:
+        """Ed25519 over the text, as a wallet signs a login message."""
+        return str(self.pair.sign_message(text.encode()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +67,11 @@ class SolanaWorld:
     def owner(self) -> str:
         """Who is paid unless told otherwise."""
         return self.chain.pay_to
+
+    @property
+    def sold_to(self) -> Json:
+        """The fields of a gate that is paid there."""
+        return {"network": NETWORK, "paymentAddress": self.owner}
 
     async def node(self, method: str, *params: object) -> Any:
         """What the network's node says."""
@@ -94,7 +116,7 @@ class SolanaWorld:
 
     async def gate(self, **fields: object) -> Json:
         """A gate at the target that is paid on Solana: 0.01 USDC for one GET, unless told otherwise."""
-        return await self.world.gate(**{"network": NETWORK, "paymentAddress": self.owner, **fields})
+        return await self.world.gate(**{**self.sold_to, **fields})
 
     async def payment(self, gate: Json, **changes: Any) -> str:
         """An `X-Payment` value that the gate takes: what its 402 asks for."""
@@ -136,22 +158,11 @@ class SolanaWorld:
 
     async def login(self, wallet: Keypair, base_url: str | None = None) -> Json:
         """Specification 5.3, at the hub unless told otherwise."""
-        base_url = base_url or self.world.hub_url
-        query = {"walletAddress": str(wallet.pubkey())}
-        asked = await self.world.http.send("GET", f"{base_url}/api/v1/auth/message", params=query)
-        message: str = asked.body["message"]
-        proof = {"message": message, "signature": str(wallet.sign_message(message.encode()))}
-        answer = await self.world.http.send("POST", f"{base_url}/api/v1/auth/login", json=proof)
-        assert answer.status == 200, answer.content
-        return answer.body
+        return await self.world.login(SolanaWallet(wallet), base_url)
 
     async def history(self, wallet: Keypair, **query: object) -> Json:
         """The wallet's history: the newest 100 items unless told otherwise."""
-        bearer = bearer_header((await self.login(wallet))["accessToken"])
-        texts = {name: str(value) for name, value in {"limit": 100, **query}.items()}
-        answer = await self.world.hub("GET", "/api/v1/history", params=texts, headers=bearer)
-        assert answer.status == 200, answer.content
-        return answer.body
+        return await self.world.history(SolanaWallet(wallet), **query)
 
     async def item(self, wallet: Keypair) -> Json:
         """The newest item of the wallet's history."""
@@ -214,6 +225,47 @@ class SolanaWorld:
                 return items
             await asyncio.sleep(0.05)
         raise AssertionError("the payments were not sent")
+
+
+@dataclass(frozen=True, slots=True)
+class PaidOnSolana(Program):
+    """The program as a test asks it that knows no family: gates are paid on Solana, wallets are Solana's."""
+
+    solana: SolanaWorld
+
+    @property
+    def network(self) -> str:
+        return NETWORK
+
+    @property
+    def sold_to(self) -> Json:
+        return self.solana.sold_to
+
+    def new_wallet(self) -> SolanaWallet:
+        return SolanaWallet(Keypair())
+
+    async def payee(self) -> SolanaWallet:
+        return SolanaWallet(await self.solana.funded())
+
+    async def payment(self, gate: Json) -> str:
+        return await self.solana.payment(gate)
+
+    async def underpayment(self, gate: Json) -> str:
+        return await self.solana.payment(gate, value=1)
+
+    async def sale(self, value: int = 10_000, *, recipient: str | None = None) -> Json:
+        return await self.solana.asking(value, recipient=recipient or self.solana.owner)
+
+    async def direct_transfer(self) -> Json:
+        return await self.solana.moving()
+
+
+def on_solana(solana: SolanaWorld) -> PaidOnSolana:
+    """The same program, as a test asks it that knows no family."""
+    world = solana.world
+    return PaidOnSolana(
+        world.gateway_url, world.hub_url, world.target, world.http, world.log, world.database, solana=solana
+    )
 
 
 def payload(transaction: str, network: str = NETWORK) -> Json:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.specification.client import Wallet
-from tests.specification.rows import row
+from tests.specification.program import Program
+from tests.specification.rows import row, row_on_both
 from tests.specification.settling import paused_mining
 from tests.specification.world import World
 
@@ -19,35 +20,35 @@ _HUB_TABLES = {
 }
 
 
-async def assert_refused(world: World, code: str, **fields: object) -> None:
+async def assert_refused(program: Program, code: str, **fields: object) -> None:
     """Neither a create nor an update takes these fields, and the refusal names the one that is wrong."""
     (name,) = fields
-    gate = await world.gate()
-    for answer in (await world.create(**fields), await world.update(gate, **fields)):
+    gate = await program.gate()
+    for answer in (await program.create(**fields), await program.update(gate, **fields)):
         assert answer.refusal == (400, code, "validation"), (fields, answer.content)
         assert answer.error["details"]["field"] == name
-    assert (await world.read(gate))[name] == gate[name]
+    assert (await program.read(gate))[name] == gate[name]
 
 
-async def assert_kept(world: World, name: str, value: object, shown: object | None = None) -> dict[str, Any]:
+async def assert_kept(program: Program, name: str, value: object, shown: object | None = None) -> dict[str, Any]:
     """A create and an update take the value, and reads show it. Returns the gate."""
     expected = value if shown is None else shown
-    gate = await world.gate(**{name: value})
+    gate = await program.gate(**{name: value})
     assert gate[name] == expected
-    other = await world.gate()
-    assert (await world.update(other, **{name: value})).body[name] == expected
-    assert (await world.read(other))[name] == expected
+    other = await program.gate()
+    assert (await program.update(other, **{name: value})).body[name] == expected
+    assert (await program.read(other))[name] == expected
     return gate
 
 
-@row("2.1-targetUrl")
-async def test_paid_requests_are_proxied_to_the_target_url(world: World) -> None:
-    gate = await assert_kept(world, "targetUrl", world.target.url + "/a/path?of=its-own")
-    await world.buy(gate)
-    (request,) = world.target.requests
+@row_on_both("2.1-targetUrl")
+async def test_paid_requests_are_proxied_to_the_target_url(program: Program) -> None:
+    gate = await assert_kept(program, "targetUrl", program.target.url + "/a/path?of=its-own")
+    await program.buy(gate)
+    (request,) = program.target.requests
     assert (request.method, request.path) == ("GET", "/a/path?of=its-own")
     for wrong in ("no url", "ftp://example.org/", "/path", "http://", 5, True, ["http://example.org/"]):
-        await assert_refused(world, "INVALID_PARAMETER", targetUrl=wrong)
+        await assert_refused(program, "INVALID_PARAMETER", targetUrl=wrong)
 
 
 @row("2.1-price")
@@ -77,39 +78,39 @@ async def test_credits_are_the_calls_that_a_purchase_grants(world: World) -> Non
         await assert_refused(world, "INVALID_PARAMETER", credits=wrong)
 
 
-@row("2.1-method")
-async def test_method_names_the_methods_that_are_accepted(world: World) -> None:
-    gate = await assert_kept(world, "method", "GET,POST,PUT,DELETE")
-    await world.update(gate, credits=4)
-    paid = await world.payment(gate)
+@row_on_both("2.1-method")
+async def test_method_names_the_methods_that_are_accepted(program: Program) -> None:
+    gate = await assert_kept(program, "method", "GET,POST,PUT,DELETE")
+    await program.update(gate, credits=4)
+    paid = await program.payment(gate)
     for method in ("GET", "POST", "PUT", "DELETE"):
-        assert (await world.call(gate, paid, method)).status == 200
-    assert [request.method for request in world.target.requests] == ["GET", "POST", "PUT", "DELETE"]
-    refused = await world.call(gate, await world.payment(gate), "PATCH")
+        assert (await program.call(gate, paid, method)).status == 200
+    assert [request.method for request in program.target.requests] == ["GET", "POST", "PUT", "DELETE"]
+    refused = await program.call(gate, await program.payment(gate), "PATCH")
     assert refused.refusal == (405, "METHOD_NOT_ALLOWED", "validation")
     assert {"GET", "POST", "PUT", "DELETE"} <= set(refused.headers["allow"].split(", "))
-    single = await assert_kept(world, "method", "POST")
-    assert (await world.call(single, method="GET")).status == 405
-    assert (await world.call(single, method="POST")).status == 402
+    single = await assert_kept(program, "method", "POST")
+    assert (await program.call(single, method="GET")).status == 405
+    assert (await program.call(single, method="POST")).status == 402
     for wrong in ("", "FETCH", "GET,", "GET POST", 5, ["GET"]):
-        await assert_refused(world, "INVALID_PARAMETER", method=wrong)
+        await assert_refused(program, "INVALID_PARAMETER", method=wrong)
 
 
-@row("2.1-title")
-async def test_title_is_a_string_that_is_displayed(world: World) -> None:
-    gate = await assert_kept(world, "title", "Wetter für Ålesund ☂")
-    assert (await world.asked(gate))["resource"]["title"] == "Wetter für Ålesund ☂"
+@row_on_both("2.1-title")
+async def test_title_is_a_string_that_is_displayed(program: Program) -> None:
+    gate = await assert_kept(program, "title", "Wetter für Ålesund ☂")
+    assert (await program.asked(gate))["resource"]["title"] == "Wetter für Ålesund ☂"
     for wrong in (5, True, ["title"], {"title": 1}):
-        await assert_refused(world, "INVALID_PARAMETER", title=wrong)
+        await assert_refused(program, "INVALID_PARAMETER", title=wrong)
 
 
-@row("2.1-description")
-async def test_description_is_a_string_that_is_displayed(world: World) -> None:
-    gate = await assert_kept(world, "description", "Which way the wind blows\nand how hard")
-    asked = await world.asked(gate)
+@row_on_both("2.1-description")
+async def test_description_is_a_string_that_is_displayed(program: Program) -> None:
+    gate = await assert_kept(program, "description", "Which way the wind blows\nand how hard")
+    asked = await program.asked(gate)
     assert asked["resource"]["description"] == asked["accepts"][0]["description"] == gate["description"]
     for wrong in (5, True, ["description"], {"description": 1}):
-        await assert_refused(world, "INVALID_PARAMETER", description=wrong)
+        await assert_refused(program, "INVALID_PARAMETER", description=wrong)
 
 
 @row("2.1-assumeValid")
@@ -186,16 +187,16 @@ def miscased(address: str) -> str:
     return address[:place] + address[place].swapcase() + address[place + 1 :]
 
 
-@row("2.1-rule-1")
-async def test_a_gate_has_a_numeric_id_to_update_it_and_a_slug_to_call_it(world: World) -> None:
-    gate = await world.gate()
+@row_on_both("2.1-rule-1")
+async def test_a_gate_has_a_numeric_id_to_update_it_and_a_slug_to_call_it(program: Program) -> None:
+    gate = await program.gate()
     assert type(gate["id"]) is int
-    assert gate["accessUrl"] == f"{world.gateway_url}/{gate['slug']}"
-    changed = await world.gateway("PUT", f"/api/v1/paygates/{gate['id']}", json={"title": "by its number"})
+    assert gate["accessUrl"] == f"{program.gateway_url}/{gate['slug']}"
+    changed = await program.gateway("PUT", f"/api/v1/paygates/{gate['id']}", json={"title": "by its number"})
     assert (changed.status, changed.body["slug"]) == (200, gate["slug"])
-    assert (await world.gateway("GET", f"/{gate['slug']}")).status == 402
-    assert (await world.gateway("PUT", f"/api/v1/paygates/{gate['slug']}", json={"title": "x"})).status == 404
-    assert (await world.gateway("GET", f"/{gate['id']}00000")).status == 404
+    assert (await program.gateway("GET", f"/{gate['slug']}")).status == 402
+    assert (await program.gateway("PUT", f"/api/v1/paygates/{gate['slug']}", json={"title": "x"})).status == 404
+    assert (await program.gateway("GET", f"/{gate['id']}00000")).status == 404
 
 
 @row("2.1-rule-2")
@@ -209,21 +210,21 @@ async def test_changed_credits_are_those_of_new_purchases_only(world: World) -> 
     assert [(await world.call(gate, new)).status for _ in range(5)] == [200, 200, 200, 200, 402]
 
 
-@row("2.1-rule-3")
-async def test_an_update_of_several_fields_is_applied_whole_or_not_at_all(world: World) -> None:
-    gate = await world.gate(title="before", credits=2)
+@row_on_both("2.1-rule-3")
+async def test_an_update_of_several_fields_is_applied_whole_or_not_at_all(program: Program) -> None:
+    gate = await program.gate(title="before", credits=2)
     good = {"title": "after", "description": "after", "price": "0.02", "credits": 9, "requireAuth": True}
     for bad in ({"price": "x"}, {"method": "FETCH"}, {"assumeValid": 1}, {"paymentAddress": "x"}, {"nonsense": 1}):
-        assert (await world.update(gate, **{**good, **bad})).status == 400
-        assert {**await world.read(gate), "timestamp": gate["timestamp"]} == gate
-    changed = (await world.update(gate, **good)).body
+        assert (await program.update(gate, **{**good, **bad})).status == 400
+        assert {**await program.read(gate), "timestamp": gate["timestamp"]} == gate
+    changed = (await program.update(gate, **good)).body
     assert {name: changed[name] for name in good} == good
 
 
-@row("2.1-rule-4")
-async def test_an_update_carries_any_subset(world: World) -> None:
+@row_on_both("2.1-rule-4")
+async def test_an_update_carries_any_subset(program: Program) -> None:
     fields: dict[str, object] = {
-        "targetUrl": world.target.url + "/other",
+        "targetUrl": program.target.url + "/other",
         "price": "0.5",
         "credits": 7,
         "method": "GET,POST",
@@ -231,38 +232,38 @@ async def test_an_update_carries_any_subset(world: World) -> None:
         "description": "D",
         "assumeValid": True,
         "requireAuth": True,
-        "paymentAddress": Wallet().address,
+        "paymentAddress": (await program.payee()).address,
     }
-    gate = await world.gate()
+    gate = await program.gate()
     subsets = [{name: fields[name]} for name in fields]
     subsets += [{"price": "2", "credits": 8}, {"title": "U", "method": "PUT", "requireAuth": False}, fields]
     expected = dict(gate)
     for subset in subsets:
-        answer = await world.update(gate, **subset)
+        answer = await program.update(gate, **subset)
         assert answer.status == 200
         expected.update(subset)
         same = {name: value for name, value in answer.body.items() if name not in {"updatedAt", "timestamp"}}
         assert same == {name: expected[name] for name in same}
 
 
-@row("2.1-headerAuthMode")
-async def test_header_auth_mode_hmac_shows_a_secret_once_and_keeps_it_sealed(world: World) -> None:
-    gate = await assert_kept(world, "headerAuthMode", "hmac")
-    await assert_kept(world, "headerAuthMode", "none")
+@row_on_both("2.1-headerAuthMode")
+async def test_header_auth_mode_hmac_shows_a_secret_once_and_keeps_it_sealed(program: Program) -> None:
+    gate = await assert_kept(program, "headerAuthMode", "hmac")
+    await assert_kept(program, "headerAuthMode", "none")
     assert gate["secret"]
     assert gate["keyId"]
-    read = await world.read(gate)
+    read = await program.read(gate)
     assert {"secret", "keyId"}.isdisjoint(read)
-    dump = world.dump()
+    dump = program.dump()
     assert [row for row in dump["paygate_secrets"] if gate["keyId"] in row]
     assert gate["secret"] not in str(dump)
     for wrong in ("HMAC", "sha256", "", True, ["hmac"]):
-        await assert_refused(world, "INVALID_PARAMETER", headerAuthMode=wrong)
+        await assert_refused(program, "INVALID_PARAMETER", headerAuthMode=wrong)
 
 
-@row("2.1-rule-6")
-async def test_a_read_shows_what_was_decided_for_the_specification(world: World) -> None:
-    gate = await world.read(await world.gate())
+@row_on_both("2.1-rule-6")
+async def test_a_read_shows_what_was_decided_for_the_specification(program: Program) -> None:
+    gate = await program.read(await program.gate())
     shown = {"targetUrl", "price", "credits", "method", "title", "description", "assumeValid", "requireAuth"}
     shown |= {"paymentAddress", "headerAuthMode", "resourceType", "slug", "network", "accepts", "mimeType"}
     shown |= {"allowSubpaths", "stream", "creditBinding", "onFailure", "isEnabled", "targetHeaders"}
@@ -271,13 +272,13 @@ async def test_a_read_shows_what_was_decided_for_the_specification(world: World)
     assert gate["counters"].keys() == {"challenges", "purchases", "calls", "failures", "revenue"}
 
 
-@row("2.1-rule-7")
-async def test_a_create_needs_price_and_target_and_has_the_decided_defaults(world: World) -> None:
+@row_on_both("2.1-rule-7")
+async def test_a_create_needs_price_and_target_and_has_the_decided_defaults(program: Program) -> None:
     for name in ("price", "targetUrl"):
-        answer = await world.create(**{name: None})
+        answer = await program.create(**{name: None})
         assert answer.refusal == (400, "MISSING_PARAMETER", "validation")
         assert answer.error["details"] == {"field": name}
-    gate = await world.gate()
+    gate = await program.gate()
     defaults = {
         "method": "GET",
         "credits": 1,
@@ -287,14 +288,14 @@ async def test_a_create_needs_price_and_target_and_has_the_decided_defaults(worl
         "requireAuth": False,
         "headerAuthMode": "none",
         "resourceType": "url",
-        "network": "base-sepolia",
+        "network": program.network,
         "mimeType": "application/json",
         "isEnabled": True,
     }
     assert {name: gate[name] for name in defaults} == defaults
-    owner = Wallet()
-    bearer = (await world.login(owner, world.gateway_url))["accessToken"]
-    owned = (await world.create(bearer)).body
+    owner = program.new_wallet()
+    bearer = (await program.login(owner, program.gateway_url))["accessToken"]
+    owned = (await program.create(bearer, paymentAddress=None)).body
     assert owned["paymentAddress"] == owned["ownerWallet"] == owner.address
     assert Decimal(gate["price"]) == Decimal("0.01")
 

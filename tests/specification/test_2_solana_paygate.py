@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from solders.keypair import Keypair
 
+from tests.specification.program import bearer_header
 from tests.specification.rows import row
-from tests.specification.solana_world import NETWORK, SolanaWorld
-from tests.specification.test_2_files import LARGE, upload
+from tests.specification.solana_world import SolanaWorld
 from tests.specification.test_2_requirements import PROFILES
-from tests.specification.world import bearer_header
 
 
 @row("2.1-price-solana")
@@ -76,21 +74,6 @@ async def test_changed_credits_are_those_of_new_purchases_only(solana: SolanaWor
     new, answer = await solana.buy(gate)
     assert answer.headers["x-credits-total"] == "3"
     assert [(await world.call(gate, new)).status for _ in range(3)] == [200, 200, 402]
-
-
-@row("2.1-rule-5-solana", "4.1-create-file-solana", "8-proxy-size-file-solana")
-async def test_a_file_is_uploaded_by_its_owner_and_its_buyer_gets_a_presigned_url(solana: SolanaWorld) -> None:
-    world = solana.world
-    asked = {"network": NETWORK, "paymentAddress": solana.owner}
-    assert (await upload(world, LARGE, **asked)).refusal == (401, "AUTH_REQUIRED", "authentication")
-    owner = (await solana.login(Keypair(), world.gateway_url))["accessToken"]
-    created = await upload(world, LARGE, owner, **asked)
-    assert (created.status, created.body["resourceType"], created.body["network"]) == (201, "file", NETWORK)
-    paid, bought = await solana.buy(created.body)
-    downloaded = await world.http.send("GET", bought.body["downloadUrl"])
-    assert (downloaded.status, downloaded.content == LARGE) == (200, True)
-    assert world.target.requests == []
-    assert (await world.call(created.body, paid)).status == 402
 
 
 @row("2.2-header-Content-Type-solana", "2.2-header-X402-Version-solana")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.specification.program import bearer_header
 from tests.specification.rows import row
 from tests.specification.settling import failed_item, pending_item, settled_item
-from tests.specification.world import World, bearer_header
+from tests.specification.world import World
 
 
 @row("3-status-pending")

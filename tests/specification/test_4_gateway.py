@@ -6,63 +6,64 @@ import json
 from datetime import UTC, datetime, timedelta
 
 from tests.specification.client import Answer, Wallet
-from tests.specification.rows import row
-from tests.specification.world import PAYGATES, World, bearer_header
+from tests.specification.program import PAYGATES, Program, bearer_header
+from tests.specification.rows import row, row_on_both
+from tests.specification.world import World
 
 
-async def some_answers(world: World) -> list[Answer]:
+async def some_answers(program: Program) -> list[Answer]:
     """JSON answers of every kind of operation that is built, at gateway and hub, and some refusals."""
-    gate = await world.gate()
-    wallet = Wallet()
+    gate = await program.gate()
+    wallet = program.new_wallet()
     message = "/api/v1/auth/message"
-    asking = world.asking()
-    tokens = await world.login(wallet)
+    asking = await program.sale()
+    tokens = await program.login(wallet)
     bearer = {"headers": bearer_header(tokens["accessToken"])}
     return [
-        await world.create(),
-        await world.update(gate, title="x"),
-        await world.gateway("GET", PAYGATES),
-        await world.gateway("GET", f"{PAYGATES}/{gate['id']}"),
-        await world.gateway("DELETE", f"{PAYGATES}/{gate['id']}"),
-        await world.gateway("GET", message, params={"walletAddress": wallet.address}),
-        await world.hub("GET", message, params={"walletAddress": wallet.address}),
-        await world.hub("GET", "/api/v1/auth/me", **bearer),
-        await world.hub("GET", "/api/v1/history", params={"limit": "1"}, **bearer),
-        await world.hub("POST", "/api/v1/auth/refresh", json={"refreshToken": tokens["refreshToken"]}),
-        await world.hub("POST", "/api/v1/auth/logout", **bearer),
-        await world.hub("GET", "/supported"),
-        await world.verify(asking),
-        await world.settle(asking),
-        await world.call(await world.gate()),
-        await world.call(await world.gate(), "unreadable"),
-        await world.gateway("GET", "/no-such-gate"),
-        await world.gateway("POST", PAYGATES, data=b"{"),
-        await world.gateway("GET", "/api/v1/nothing"),
-        await world.hub("GET", "/nothing"),
-        await world.hub("GET", "/api/v1/auth/me"),
-        await world.verify({}),
+        await program.create(),
+        await program.update(gate, title="x"),
+        await program.gateway("GET", PAYGATES),
+        await program.gateway("GET", f"{PAYGATES}/{gate['id']}"),
+        await program.gateway("DELETE", f"{PAYGATES}/{gate['id']}"),
+        await program.gateway("GET", message, params={"walletAddress": wallet.address}),
+        await program.hub("GET", message, params={"walletAddress": wallet.address}),
+        await program.hub("GET", "/api/v1/auth/me", **bearer),
+        await program.hub("GET", "/api/v1/history", params={"limit": "1"}, **bearer),
+        await program.hub("POST", "/api/v1/auth/refresh", json={"refreshToken": tokens["refreshToken"]}),
+        await program.hub("POST", "/api/v1/auth/logout", **bearer),
+        await program.hub("GET", "/supported"),
+        await program.verify(asking),
+        await program.settle(asking),
+        await program.call(await program.gate()),
+        await program.call(await program.gate(), "unreadable"),
+        await program.gateway("GET", "/no-such-gate"),
+        await program.gateway("POST", PAYGATES, data=b"{"),
+        await program.gateway("GET", "/api/v1/nothing"),
+        await program.hub("GET", "/nothing"),
+        await program.hub("GET", "/api/v1/auth/me"),
+        await program.verify({}),
     ]
 
 
-@row("4-JSON")
-async def test_bodies_are_json(world: World) -> None:
-    for answer in await some_answers(world):
+@row_on_both("4-JSON")
+async def test_bodies_are_json(program: Program) -> None:
+    for answer in await some_answers(program):
         assert answer.headers["content-type"] == "application/json"
         assert isinstance(json.loads(answer.content), dict)
     for body in (b"", b"{", b"[]", b"price=1", b'{"price":NaN}'):
-        answer = await world.gateway("POST", PAYGATES, data=body)
+        answer = await program.gateway("POST", PAYGATES, data=body)
         assert answer.refusal == (400, "INVALID_PARAMETER", "validation")
 
 
-@row("4-apiVersion")
-async def test_json_answers_carry_the_api_version(world: World) -> None:
-    assert {answer.body["apiVersion"] for answer in await some_answers(world)} == {"v1"}
+@row_on_both("4-apiVersion")
+async def test_json_answers_carry_the_api_version(program: Program) -> None:
+    assert {answer.body["apiVersion"] for answer in await some_answers(program)} == {"v1"}
 
 
-@row("4-timestamp")
-async def test_json_answers_carry_an_iso_8601_timestamp(world: World) -> None:
+@row_on_both("4-timestamp")
+async def test_json_answers_carry_an_iso_8601_timestamp(program: Program) -> None:
     before = datetime.now(UTC) - timedelta(milliseconds=2)
-    answers = await some_answers(world)
+    answers = await some_answers(program)
     for answer in answers:
         assert isinstance(answer.body["timestamp"], str)
         assert before <= datetime.fromisoformat(answer.body["timestamp"]) <= datetime.now(UTC)

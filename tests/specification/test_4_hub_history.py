@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.specification.client import Answer, Json, Wallet
+from tests.specification.program import bearer_header
 from tests.specification.rows import row
 from tests.specification.settling import nonce_of
-from tests.specification.world import World, bearer_header
+from tests.specification.world import World
 
 
 class Reader:

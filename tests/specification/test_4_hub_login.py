@@ -6,8 +6,9 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from tests.specification.client import Answer, Json, Wallet
+from tests.specification.program import bearer_header
 from tests.specification.rows import row
-from tests.specification.world import World, bearer_header
+from tests.specification.world import World
 
 AUTH = "/api/v1/auth"
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 
 from tests.specification.client import Json, Wallet
-from tests.specification.rows import row
+from tests.specification.program import Program
+from tests.specification.rows import row, row_on_both
 from tests.specification.settling import nonce_of, paused_mining
 from tests.specification.world import World
 
 BASE_SEPOLIA_USDC = "0x036CbD53842c5426634e7929541eC2318f3dCF7e"
 
 
-@row("4.4-evm")
-async def test_all_protocol_endpoints_work_for_evm_payments_at_both_of_their_paths(world: World) -> None:
+@row_on_both("4.4-all-work")
+async def test_all_protocol_endpoints_work_on_each_family_at_both_of_their_paths(program: Program) -> None:
     for prefix in ("", "/api/v1"):
-        assert (await world.hub("GET", prefix + "/supported")).body["kinds"][0]["network"] == "base-sepolia"
-        asking = world.asking()
-        verified = await world.hub("POST", prefix + "/verify", json=asking)
+        kinds = (await program.hub("GET", prefix + "/supported")).body["kinds"]
+        assert program.network in {kind["network"] for kind in kinds}
+        asking = await program.sale()
+        verified = await program.hub("POST", prefix + "/verify", json=asking)
         assert (verified.status, verified.body["isValid"]) == (200, True)
-        settled = await world.hub("POST", prefix + "/settle", json=asking)
+        settled = await program.hub("POST", prefix + "/settle", json=asking)
         assert (settled.status, settled.body["status"]) == (200, "success")
+        moved = await program.hub("POST", prefix + "/transfer", json=await program.direct_transfer())
+        assert (moved.status, moved.body["status"]) == (200, "success")
+        for answer in (settled, moved):  # "endpoints and response formats are the same"
+            assert {"status", "transaction", "network", "amount"} <= answer.body.keys()
+            assert (answer.body["network"], answer.body["amount"]) == (program.network, "10000")
 
 
 async def kind(world: World) -> Json:

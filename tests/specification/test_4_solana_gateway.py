@@ -16,9 +16,9 @@ from solders.keypair import Keypair
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.solana_market import solana_market
 from tests.specification.client import Wallet, header
+from tests.specification.program import PAYGATES, bearer_header
 from tests.specification.rows import row
 from tests.specification.solana_world import NETWORK, SolanaWorld, payload
-from tests.specification.world import PAYGATES, bearer_header
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.sandbox.stack import Options
 

@@ -9,10 +9,11 @@ import pytest
 from solders.keypair import Keypair
 
 from tests.specification.client import Json, Wallet
+from tests.specification.program import PAYGATES, bearer_header
 from tests.specification.rows import row
 from tests.specification.solana_world import SolanaWorld
 from tests.specification.test_2_files import upload
-from tests.specification.world import PAYGATES, World, bearer_header
+from tests.specification.world import World
 
 AUTH = "/api/v1/auth"
 

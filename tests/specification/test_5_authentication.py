@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from eth_utils.crypto import keccak
 
 from tests.specification.client import Answer, Wallet, header
+from tests.specification.program import bearer_header
 from tests.specification.rows import row
 from tests.specification.test_2_files import upload
-from tests.specification.world import World, bearer_header
+from tests.specification.world import World
 from tollkeeper.sandbox.wallets import PUBLIC_SEED
 
 DAY_MS = 24 * 3600 * 1000

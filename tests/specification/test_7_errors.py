@@ -7,184 +7,187 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from sqlite3 import connect
 
 import pytest
 
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
-from tests.hub.hub_under_test import serving
 from tests.specification.client import Answer, Http, Wallet, header, payment
 from tests.specification.other_network import base_world
-from tests.specification.rows import row
-from tests.specification.world import PAYGATES, World, bearer_header
-from tollkeeper.api import Shell
+from tests.specification.program import PAYGATES, Program, ProgramOfItsOwn, bearer_header
+from tests.specification.rows import row, row_on_both
+from tests.specification.world import World
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.edge.forwarding import Forwarder
 
 SIZE_LIMIT_BYTES = 10_485_760
 
 
-async def refusals(world: World) -> list[Answer]:
+async def refusals(program: Program) -> list[Answer]:
     """Refusals of each type, by gateway and hub."""
-    gate = await world.gate()
-    dead = await world.gate(targetUrl="http://127.0.0.1:9/")
+    gate = await program.gate()
+    dead = await program.gate(targetUrl="http://127.0.0.1:9/")
     return [
-        await world.create(price="x"),
-        await world.verify({}),
-        await world.gateway("GET", "/no-such-gate"),
-        await world.hub("GET", "/nothing"),
-        await world.call(gate, method="PUT"),
-        await world.hub("GET", "/api/v1/auth/me"),
-        await world.gateway("GET", "/api/v1/auth/me", headers=bearer_header("x")),
-        await world.call(gate, "unreadable"),
-        await world.call(gate, await world.payment(gate, value="1")),
-        await world.call(dead, await world.payment(dead)),
+        await program.create(price="x"),
+        await program.verify({}),
+        await program.gateway("GET", "/no-such-gate"),
+        await program.hub("GET", "/nothing"),
+        await program.call(gate, method="PUT"),
+        await program.hub("GET", "/api/v1/auth/me"),
+        await program.gateway("GET", "/api/v1/auth/me", headers=bearer_header("x")),
+        await program.call(gate, "unreadable"),
+        await program.call(gate, await program.underpayment(gate)),
+        await program.call(dead, await program.payment(dead)),
     ]
 
 
-@row("7-error.type")
-async def test_error_type_is_one_of_four(world: World) -> None:
-    types = [answer.error["type"] for answer in await refusals(world)]
+@row_on_both("7-error.type")
+async def test_error_type_is_one_of_four(program: Program) -> None:
+    types = [answer.error["type"] for answer in await refusals(program)]
     assert types == [*["validation"] * 5, *["authentication"] * 2, *["payment"] * 2, "server"]
 
 
-@row("7-error.code")
-async def test_error_code_is_a_string(world: World) -> None:
-    for answer in await refusals(world):
+@row_on_both("7-error.code")
+async def test_error_code_is_a_string(program: Program) -> None:
+    for answer in await refusals(program):
         assert re.fullmatch(r"[A-Z][A-Z_]+", answer.error["code"])
 
 
-@row("7-error.message")
-async def test_error_message_is_for_humans(world: World) -> None:
-    for answer in await refusals(world):
+@row_on_both("7-error.message")
+async def test_error_message_is_for_humans(program: Program) -> None:
+    for answer in await refusals(program):
         assert " " in answer.error["message"]
         assert answer.error["message"] != answer.error["code"]
 
 
-@row("7-apiVersion")
-async def test_refusals_carry_the_api_version(world: World) -> None:
-    assert {answer.body["apiVersion"] for answer in await refusals(world)} == {"v1"}
+@row_on_both("7-apiVersion")
+async def test_refusals_carry_the_api_version(program: Program) -> None:
+    assert {answer.body["apiVersion"] for answer in await refusals(program)} == {"v1"}
 
 
-@row("7-timestamp")
-async def test_refusals_carry_a_timestamp(world: World) -> None:
-    for answer in await refusals(world):
+@row_on_both("7-timestamp")
+async def test_refusals_carry_a_timestamp(program: Program) -> None:
+    for answer in await refusals(program):
         when = datetime.fromisoformat(answer.body["timestamp"])
         assert abs(datetime.now(UTC) - when) < timedelta(seconds=10)
 
 
-@row("7-status-200")
-async def test_what_is_read_or_changed_is_200(world: World) -> None:
-    gate = await world.gate()
+@row_on_both("7-status-200")
+async def test_what_is_read_or_changed_is_200(program: Program) -> None:
+    gate = await program.gate()
     path = f"{PAYGATES}/{gate['id']}"
     answers = [
-        await world.gateway("GET", path),
-        await world.update(gate, title="x"),
-        await world.gateway("DELETE", path),
+        await program.gateway("GET", path),
+        await program.update(gate, title="x"),
+        await program.gateway("DELETE", path),
     ]
-    answers += [await world.hub("GET", "/supported"), await world.verify(world.asking())]
+    answers += [await program.hub("GET", "/supported"), await program.verify(await program.sale())]
     assert [answer.status for answer in answers] == [200] * 5
 
 
-@row("7-status-201")
-async def test_what_is_created_is_201(world: World) -> None:
-    assert (await world.create()).status == 201
+@row_on_both("7-status-201")
+async def test_what_is_created_is_201(program: Program) -> None:
+    assert (await program.create()).status == 201
 
 
-@row("7-status-400")
-async def test_invalid_parameters_are_400(world: World) -> None:
-    answers = [await world.create(credits=0), await world.gateway("GET", PAYGATES, params={"limit": "0"})]
-    answers.append(await world.verify({**world.asking(), "paymentPayload": 1}))
+@row_on_both("7-status-400")
+async def test_invalid_parameters_are_400(program: Program) -> None:
+    answers = [await program.create(credits=0), await program.gateway("GET", PAYGATES, params={"limit": "0"})]
+    answers.append(await program.verify({**await program.sale(), "paymentPayload": 1}))
     assert [answer.refusal for answer in answers] == [(400, "INVALID_PARAMETER", "validation")] * 3
 
 
-@row("7-status-401")
-async def test_missing_authentication_is_401(world: World) -> None:
-    answers = [await world.hub("GET", "/api/v1/auth/me"), await world.call(await world.gate(requireAuth=True))]
+@row_on_both("7-status-401")
+async def test_missing_authentication_is_401(program: Program) -> None:
+    answers = [await program.hub("GET", "/api/v1/auth/me"), await program.call(await program.gate(requireAuth=True))]
     assert [answer.status for answer in answers] == [401, 401]
 
 
-@row("7-status-402")
-async def test_missing_payment_is_402(world: World) -> None:
-    gate = await world.gate()
-    assert [(await world.call(gate)).status, (await world.call(gate, "x")).status] == [402, 402]
+@row_on_both("7-status-402")
+async def test_missing_payment_is_402(program: Program) -> None:
+    gate = await program.gate()
+    assert [(await program.call(gate)).status, (await program.call(gate, "x")).status] == [402, 402]
 
 
-@row("7-status-403")
-async def test_valid_authentication_of_somebody_else_is_403(world: World) -> None:
-    owner, other = [(await world.login(Wallet(), world.gateway_url))["accessToken"] for _ in range(2)]
-    gate = (await world.create(owner)).body
+@row_on_both("7-status-403")
+async def test_valid_authentication_of_somebody_else_is_403(program: Program) -> None:
+    owner, other = [(await program.login(program.new_wallet(), program.gateway_url))["accessToken"] for _ in range(2)]
+    gate = (await program.create(owner)).body
     path = f"{PAYGATES}/{gate['id']}"
     for method, body in (("GET", None), ("PUT", {"title": "mine"}), ("DELETE", None)):
-        answer = await world.gateway(method, path, json=body, headers=bearer_header(other))
+        answer = await program.gateway(method, path, json=body, headers=bearer_header(other))
         assert answer.refusal == (403, "FORBIDDEN", "authentication")
-    assert (await world.gateway("GET", path, headers=bearer_header(owner))).body["title"] == ""
+    assert (await program.gateway("GET", path, headers=bearer_header(owner))).body["title"] == ""
 
 
-@row("7-status-404")
-async def test_what_is_not_there_is_404(world: World) -> None:
-    answers = [await world.gateway("GET", path) for path in ("/", "/nothing", "/api/v1/x", f"{PAYGATES}/999999999")]
-    answers += [await world.hub("GET", path) for path in ("/", "/nothing", "/api/v1/x")]
+@row_on_both("7-status-404")
+async def test_what_is_not_there_is_404(program: Program) -> None:
+    answers = [await program.gateway("GET", path) for path in ("/", "/nothing", "/api/v1/x", f"{PAYGATES}/999999999")]
+    answers += [await program.hub("GET", path) for path in ("/", "/nothing", "/api/v1/x")]
     assert [answer.refusal for answer in answers] == [(404, "NOT_FOUND", "validation")] * 7
 
 
-@row("7-status-429")
-async def test_who_asks_too_often_without_paying_is_429(tmp_path: Path, target: RecordingTarget, http: Http) -> None:
+@row_on_both("7-status-429")
+async def test_who_asks_too_often_without_paying_is_429(of_its_own: ProgramOfItsOwn) -> None:
     behind_proxy = {"trusted_proxies": (ip_network("127.0.0.1"),), "request_limits": RequestLimits(unpaid=3, api=3)}
-    async with base_world(tmp_path, target, http, **behind_proxy) as world:
-        gate = await world.gate()
+    async with of_its_own(**behind_proxy) as program:
+        gate = await program.gate()
         sender = {"X-Forwarded-For": "203.0.113.1"}
-        calls = [await world.call(gate, headers=sender) for _ in range(4)]
-        listings = [await world.gateway("GET", PAYGATES, headers=sender) for _ in range(4)]
+        calls = [await program.call(gate, headers=sender) for _ in range(4)]
+        listings = [await program.gateway("GET", PAYGATES, headers=sender) for _ in range(4)]
         for answers, usual in ((calls, 402), (listings, 200)):
             assert [answer.status for answer in answers] == [usual] * 3 + [429]
             assert answers[3].refusal == (429, "RATE_LIMITED", "validation")
             assert int(answers[3].headers["retry-after"]) >= 1
 
 
-@row("7-status-500")
-async def test_a_fault_of_the_programs_own_is_500_and_tells_nothing(http: Http) -> None:
-    async def broken(_scope: Any, _receive: Any, _send: Any) -> None:
-        raise RuntimeError("a secret detail")
+@row_on_both("7-status-500")
+async def test_a_fault_of_the_programs_own_is_500_and_tells_nothing(of_its_own: ProgramOfItsOwn) -> None:
+    """Somebody took a table away: what asks for it fails, and says neither what failed nor why."""
+    async with of_its_own() as program:
+        gate = await program.gate()
+        with closing(connect(program.database)) as database:
+            database.execute("ALTER TABLE paygates RENAME TO secret_detail")
+        answers = [await program.create(), await program.update(gate, title="x")]
+    for answer in answers:
+        assert answer.refusal == (500, "INTERNAL_ERROR", "server")
+        assert answer.error["requestId"] == answer.headers["x-request-id"]
+        assert b"secret" not in answer.content
+        assert b"paygates" not in answer.content
 
-    async with serving(Shell(broken)) as url:
-        answer = await http.send("GET", url)
-    assert answer.refusal == (500, "INTERNAL_ERROR", "server")
-    assert answer.error["requestId"] == answer.headers["x-request-id"]
-    assert b"secret" not in answer.content
 
-
-@row("7-status-502")
-async def test_a_failing_target_is_502(world: World) -> None:
-    gate = await world.gate(targetUrl="http://127.0.0.1:9/")
-    answer = await world.call(gate, await world.payment(gate))
+@row_on_both("7-status-502")
+async def test_a_failing_target_is_502(program: Program) -> None:
+    gate = await program.gate(targetUrl="http://127.0.0.1:9/")
+    answer = await program.call(gate, await program.payment(gate))
     assert answer.refusal == (502, "UPSTREAM_UNREACHABLE", "server")
 
 
-@row("7-AUTH_REQUIRED")
-async def test_absent_authentication_says_that_the_route_requires_it(world: World) -> None:
-    gate = await world.gate(requireAuth=True)
-    answers = [await world.call(gate), await world.hub("GET", "/api/v1/auth/me")]
-    answers.append(await world.hub("GET", "/api/v1/history", params={"limit": "1"}))
+@row_on_both("7-AUTH_REQUIRED")
+async def test_absent_authentication_says_that_the_route_requires_it(program: Program) -> None:
+    gate = await program.gate(requireAuth=True)
+    answers = [await program.call(gate), await program.hub("GET", "/api/v1/auth/me")]
+    answers.append(await program.hub("GET", "/api/v1/history", params={"limit": "1"}))
     for answer in answers:
         assert answer.refusal == (401, "AUTH_REQUIRED", "authentication")
         assert "requires user authentication" in answer.error["message"]
 
 
-@row("7-INVALID_TOKEN")
-async def test_a_token_that_is_not_in_force_is_invalid(world: World) -> None:
-    token = (await world.login(Wallet()))["accessToken"]
+@row_on_both("7-INVALID_TOKEN")
+async def test_a_token_that_is_not_in_force_is_invalid(program: Program) -> None:
+    token = (await program.login(program.new_wallet()))["accessToken"]
     forged = token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB")
-    await world.hub("POST", "/api/v1/auth/logout", headers=bearer_header(token))
-    gate = await world.gate(requireAuth=True)
+    await program.hub("POST", "/api/v1/auth/logout", headers=bearer_header(token))
+    gate = await program.gate(requireAuth=True)
     for wrong in (forged, token, "x"):
-        answers = [await world.hub("GET", "/api/v1/auth/me", headers=bearer_header(wrong))]
-        answers.append(await world.call(gate, headers=bearer_header(wrong)))
-        answers.append(await world.create(wrong))
+        answers = [await program.hub("GET", "/api/v1/auth/me", headers=bearer_header(wrong))]
+        answers.append(await program.call(gate, headers=bearer_header(wrong)))
+        answers.append(await program.create(wrong))
         assert [answer.refusal for answer in answers] == [(401, "INVALID_TOKEN", "authentication")] * 3
 
 

@@ -6,9 +6,9 @@ from solders.keypair import Keypair
 
 from tests.gateway.recording_target import Received, Writer
 from tests.specification.client import header
+from tests.specification.program import bearer_header
 from tests.specification.rows import row
 from tests.specification.solana_world import NETWORK, SolanaWorld, payload
-from tests.specification.world import bearer_header
 
 SIZE_LIMIT_BYTES = 10_485_760
 

@@ -13,11 +13,13 @@ from tests.auth.conftest import client as client  # noqa: PLC0414
 from tests.auth.conftest import clock as clock  # noqa: PLC0414
 from tests.auth.conftest import database as database  # noqa: PLC0414
 from tests.auth.server import START_MS, Client, Clock, bearer
+from tests.auth.server import SolanaWallet as LoginSolanaWallet
 from tests.auth.server import Wallet as LoginWallet
 from tests.gateway.recording_target import Received, Writer, answer_ok
-from tests.specification.client import Answer, Json, Wallet
-from tests.specification.rows import row
-from tests.specification.world import World, bearer_header
+from tests.specification.client import Answer, Json
+from tests.specification.program import Program, bearer_header
+from tests.specification.rows import is_on_solana, row, row_on_both
+from tests.specification.world import World
 from tollkeeper.core.limits import PROXY_TIMEOUT_SECONDS
 from tollkeeper.edge.forwarding import Forwarder
 
@@ -58,10 +60,10 @@ async def test_a_target_that_says_nothing_for_600_seconds_is_a_502(world: World)
     assert answer.headers["x-credits-remaining"] == "1"
 
 
-@row("8-proxy-size")
-async def test_a_response_of_the_limit_passes_and_one_byte_more_does_not(world: World) -> None:
-    gate = await world.gate(credits=4)
-    paid = await world.payment(gate)
+@row_on_both("8-proxy-size")
+async def test_a_response_of_the_limit_passes_and_one_byte_more_does_not(program: Program) -> None:
+    gate = await program.gate(credits=4)
+    paid = await program.payment(gate)
     size = 0
 
     async def sized(_request: Received, writer: Writer) -> None:
@@ -72,23 +74,23 @@ async def test_a_response_of_the_limit_passes_and_one_byte_more_does_not(world: 
         writer.write(b"%x\r\n" % size + bytes(size) + b"\r\n0\r\n\r\n")
 
     for kind in (sized, chunked):
-        world.target.answer = kind
+        program.target.answer = kind
         size = PROXY_SIZE_BYTES
-        fits = await world.call(gate, paid)
+        fits = await program.call(gate, paid)
         assert (fits.status, len(fits.content)) == (200, PROXY_SIZE_BYTES)
         size = PROXY_SIZE_BYTES + 1
-        assert (await world.call(gate, paid)).refusal == (502, "UPSTREAM_TOO_LARGE", "server")
+        assert (await program.call(gate, paid)).refusal == (502, "UPSTREAM_TOO_LARGE", "server")
 
 
-@row("8-history-limit")
-async def test_history_limit_is_1_to_100_and_required(world: World) -> None:
-    wallet = Wallet()
-    payments = (world.settle(world.asking(1, recipient=wallet.address)) for _ in range(101))
+@row_on_both("8-history-limit")
+async def test_history_limit_is_1_to_100_and_required(program: Program) -> None:
+    wallet = await program.payee()
+    payments = [program.settle(await program.sale(1, recipient=wallet.address)) for _ in range(101)]
     assert {answer.body["status"] for answer in await asyncio.gather(*payments)} == {"success"}
-    bearer = bearer_header((await world.login(wallet))["accessToken"])
+    bearer = bearer_header((await program.login(wallet))["accessToken"])
 
     async def asks(**query: str) -> Answer:
-        return await world.hub("GET", "/api/v1/history", params=query, headers=bearer)
+        return await program.hub("GET", "/api/v1/history", params=query, headers=bearer)
 
     for limit in (1, 100):
         answer = await asks(limit=str(limit))
@@ -97,15 +99,16 @@ async def test_history_limit_is_1_to_100_and_required(world: World) -> None:
     assert (await asks()).refusal == (400, "MISSING_PARAMETER", "validation")
 
 
-@row("8-history-offset")
-async def test_history_offset_is_0_by_default(world: World) -> None:
-    wallet = Wallet()
+@row_on_both("8-history-offset")
+async def test_history_offset_is_0_by_default(program: Program) -> None:
+    wallet = await program.payee()
     for _ in range(2):
-        await world.settle({**world.asking(1, recipient=wallet.address), "confirm": True})
-    whole = await world.history(wallet)
+        await program.settle({**await program.sale(1, recipient=wallet.address), "confirm": True})
+    whole = await program.history(wallet)
+    assert len(whole["history"]) == 2
     assert whole["pagination"]["offset"] == 0
-    assert (await world.history(wallet, offset=0))["history"] == whole["history"]
-    assert (await world.history(wallet, offset=1))["history"] == whole["history"][1:]
+    assert (await program.history(wallet, offset=0))["history"] == whole["history"]
+    assert (await program.history(wallet, offset=1))["history"] == whole["history"][1:]
 
 
 async def me(client: Client, pair: Json) -> int:
@@ -119,10 +122,15 @@ async def refresh(client: Client, pair: Json) -> tuple[int, Json]:
     return await client.send("POST", "/api/v1/auth/refresh", json={"refreshToken": pair["refreshToken"]})
 
 
-@row("8-access-token-lifetime")
-async def test_access_tokens_of_login_and_refresh_live_15_minutes(client: Client, clock: Clock) -> None:
+def login_wallet(row_id: str) -> LoginWallet | LoginSolanaWallet:
+    """A fresh wallet of the row's family."""
+    return LoginSolanaWallet() if is_on_solana(row_id) else LoginWallet()
+
+
+@row_on_both("8-access-token-lifetime")
+async def test_access_tokens_of_login_and_refresh_live_15_minutes(client: Client, clock: Clock, row_id: str) -> None:
     begun = START_MS // 1000 * 1000  # a JWT counts whole seconds
-    pair = await client.login(LoginWallet())
+    pair = await client.login(login_wallet(row_id))
     clock.now_ms = begun + 15 * 60 * 1000 - 1
     assert await me(client, pair) == 200
     clock.advance(0.001)
@@ -135,21 +143,21 @@ async def test_access_tokens_of_login_and_refresh_live_15_minutes(client: Client
     assert await me(client, pair) == 401
 
 
-@row("8-refresh-token-lifetime")
-async def test_refresh_tokens_of_login_and_refresh_live_7_days(client: Client, clock: Clock) -> None:
+@row_on_both("8-refresh-token-lifetime")
+async def test_refresh_tokens_of_login_and_refresh_live_7_days(client: Client, clock: Clock, row_id: str) -> None:
     for pause_seconds, expected in ((7 * DAY_SECONDS - 0.001, 200), (7 * DAY_SECONDS, 401)):
-        of_login = await client.login(LoginWallet())
-        status, of_refresh = await refresh(client, await client.login(LoginWallet()))
+        of_login = await client.login(login_wallet(row_id))
+        status, of_refresh = await refresh(client, await client.login(login_wallet(row_id)))
         assert status == 200
         clock.advance(pause_seconds)
         assert [(await refresh(client, pair))[0] for pair in (of_login, of_refresh)] == [expected] * 2
 
 
-@row("8-hub-rate-limit")
-async def test_the_hub_has_no_rate_limit(world: World) -> None:
-    asking = world.asking()
-    requests = [world.hub("GET", "/supported") for _ in range(300)]
-    requests += [world.verify(asking) for _ in range(200)]
-    query = {"walletAddress": world.buyer.address}
-    requests += [world.hub("GET", "/api/v1/auth/message", params=query) for _ in range(100)]
+@row_on_both("8-hub-rate-limit")
+async def test_the_hub_has_no_rate_limit(program: Program) -> None:
+    asking = await program.sale()
+    requests = [program.hub("GET", "/supported") for _ in range(300)]
+    requests += [program.verify(asking) for _ in range(200)]
+    query = {"walletAddress": program.new_wallet().address}
+    requests += [program.hub("GET", "/api/v1/auth/message", params=query) for _ in range(100)]
     assert {answer.status for answer in await asyncio.gather(*requests)} == {200}

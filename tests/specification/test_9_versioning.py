@@ -5,31 +5,32 @@ from __future__ import annotations
 import asyncio
 
 from tests.gateway.recording_target import Received, Writer
-from tests.specification.client import Wallet, header
-from tests.specification.rows import row
-from tests.specification.world import PAYGATES, World, bearer_header
+from tests.specification.client import header
+from tests.specification.program import PAYGATES, Program, bearer_header
+from tests.specification.rows import row, row_on_both
+from tests.specification.world import World
 
 
-@row("9.1")
-async def test_the_api_is_v1_in_paths_and_bodies(world: World) -> None:
-    bearer = bearer_header((await world.login(Wallet()))["accessToken"])
-    query = {"walletAddress": world.buyer.address}
-    asking = world.asking()
+@row_on_both("9.1")
+async def test_the_api_is_v1_in_paths_and_bodies(program: Program) -> None:
+    bearer = bearer_header((await program.login(program.new_wallet()))["accessToken"])
+    query = {"walletAddress": program.new_wallet().address}
+    asking = await program.sale()
     answers = [
-        await world.create(),
-        await world.gateway("GET", PAYGATES),
-        await world.gateway("GET", "/api/v1/auth/message", params=query),
-        await world.hub("GET", "/api/v1/auth/message", params=query),
-        await world.hub("GET", "/api/v1/auth/me", headers=bearer),
-        await world.hub("GET", "/api/v1/history", params={"limit": "1"}, headers=bearer),
-        await world.hub("GET", "/api/v1/supported"),
-        await world.hub("POST", "/api/v1/verify", json=asking),
-        await world.hub("POST", "/api/v1/settle", json=asking),
-        await world.call(await world.gate()),
+        await program.create(),
+        await program.gateway("GET", PAYGATES),
+        await program.gateway("GET", "/api/v1/auth/message", params=query),
+        await program.hub("GET", "/api/v1/auth/message", params=query),
+        await program.hub("GET", "/api/v1/auth/me", headers=bearer),
+        await program.hub("GET", "/api/v1/history", params={"limit": "1"}, headers=bearer),
+        await program.hub("GET", "/api/v1/supported"),
+        await program.hub("POST", "/api/v1/verify", json=asking),
+        await program.hub("POST", "/api/v1/settle", json=asking),
+        await program.call(await program.gate()),
     ]
     assert [answer.status for answer in answers] == [201, *[200] * 8, 402]
     assert {answer.body["apiVersion"] for answer in answers} == {"v1"}
-    others = [await world.gateway("GET", f"/api/{version}/paygates") for version in ("v2", "v0", "V1")]
+    others = [await program.gateway("GET", f"/api/{version}/paygates") for version in ("v2", "v0", "V1")]
     assert [answer.status for answer in others] == [404] * 3
 
 
