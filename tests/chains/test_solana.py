@@ -21,7 +21,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import LAG_BLOCKS, Lifetime, SolanaChain, SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
-from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.verification import Reason
 from tollkeeper.hub.fee_payers import FeePayer
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS

@@ -13,7 +13,7 @@ from tests.core.solana_payments import account_of
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain
-from tollkeeper.chains.solana_uses import UseReader
+from tollkeeper.chains.solana.uses import UseReader
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
 from tollkeeper.sandbox.rpc_server import JsonRpcApp

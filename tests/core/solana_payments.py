@@ -19,7 +19,7 @@ from solders.transaction import VersionedTransaction
 
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import FeePolicy, SolanaAsset
-from tollkeeper.core.solana_programs import (
+from tollkeeper.core.solana.programs import (
     COMPUTE_BUDGET_PROGRAM,
     LIGHTHOUSE_PROGRAM,
     MEMO_PROGRAM,

@@ -50,8 +50,8 @@ from tollkeeper.core.solana import (
     requirement_checks,
     transaction_checks,
 )
-from tollkeeper.core.solana_message import MalformedTransaction
-from tollkeeper.core.solana_programs import (
+from tollkeeper.core.solana.message import MalformedTransaction
+from tollkeeper.core.solana.programs import (
     COMPUTE_BUDGET_PROGRAM,
     MEMO_PROGRAM,
     SYSTEM_PROGRAM,

@@ -30,14 +30,14 @@ from tests.core.solana_payments import (
     writable,
 )
 from tollkeeper.core.base58 import encode_key
-from tollkeeper.core.solana_message import (
+from tollkeeper.core.solana.message import (
     MalformedTransaction,
     decode_transaction,
     encode_compact,
     read_message,
     read_transaction,
 )
-from tollkeeper.core.solana_programs import LIGHTHOUSE_PROGRAM
+from tollkeeper.core.solana.programs import LIGHTHOUSE_PROGRAM
 
 RAW = bytes(Draft().transaction())
 MESSAGE = RAW[1 + 2 * 64 :]

@@ -25,8 +25,8 @@ from tests.core.solana_payments import (
     usual,
 )
 from tollkeeper.core.solana import read_transfer, requirement_checks, transaction_checks
-from tollkeeper.core.solana_message import Message, decode_transaction
-from tollkeeper.core.solana_paying import Terms, sign_payment
+from tollkeeper.core.solana.message import Message, decode_transaction
+from tollkeeper.core.solana.paying import Terms, sign_payment
 from tollkeeper.core.verification import require
 from tollkeeper.core.wire import SolanaPayload
 

@@ -12,8 +12,8 @@ from solders.token.state import Mint, TokenAccountState
 from solders.token.state import TokenAccount as TheirTokenAccount
 
 from tests.core.solana_payments import DEVNET, PAYER, transfer
-from tollkeeper.core.solana_message import Instruction
-from tollkeeper.core.solana_programs import (
+from tollkeeper.core.solana.message import Instruction
+from tollkeeper.core.solana.programs import (
     ASSOCIATED_TOKEN_PROGRAM,
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,

@@ -27,7 +27,7 @@ from tests.core.solana_payments import (
 )
 from tests.core.solana_payments import PAYER as SOLANA_PAYER
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.solana_programs import SYSTEM_PROGRAM
+from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.core.tenders import (
     Asset,
     price_check,

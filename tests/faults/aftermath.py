@@ -21,7 +21,7 @@ from tests.gateway.composed import settings_for
 from tests.hub.solana_hub import solana_settings
 from tollkeeper.core.evm import Authorization
 from tollkeeper.core.solana import SolanaTransfer
-from tollkeeper.core.solana_message import read_transaction
+from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS

@@ -25,7 +25,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of
 from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.solana_programs import SYSTEM_PROGRAM
+from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode

@@ -19,7 +19,7 @@ from tests.gateway.hostile_hub import HostileHub, lose_answer, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of, mainnet_market, solana_market
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.stack import Options

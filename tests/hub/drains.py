@@ -29,7 +29,7 @@ from tests.core.solana_payments import (
     transfer,
     writable,
 )
-from tollkeeper.core.solana_programs import (
+from tollkeeper.core.solana.programs import (
     ASSOCIATED_TOKEN_PROGRAM,
     COMPUTE_BUDGET_PROGRAM,
     MEMO_PROGRAM,

@@ -21,7 +21,7 @@ from tollkeeper.auth import Auth
 from tollkeeper.chains.solana import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import read_transfer
-from tollkeeper.core.solana_programs import TOKEN_PROGRAM
+from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.wire import SolanaPayload
 from tollkeeper.hub.app import Hub, SolanaHubNetwork, create_app
 from tollkeeper.hub.fee_payers import FeePayer

@@ -21,8 +21,8 @@ from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.base58 import encode
-from tollkeeper.core.solana_message import read_transaction
-from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM
+from tollkeeper.core.solana.message import read_transaction
+from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 

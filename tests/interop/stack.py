@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from tests.described_answers import seen
-from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.solana.programs import associated_token_account
 
 if TYPE_CHECKING:
     import pathlib

@@ -20,7 +20,7 @@ from solders.keypair import Keypair
 
 from tests.core.solana_payments import Draft, compute_limit, compute_price, memo, transfer
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.sandbox.rpc_server import JsonRpcApp, RpcError
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode

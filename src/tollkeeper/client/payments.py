@@ -18,7 +18,7 @@ from tollkeeper.core.evm import (
     sign_digest,
 )
 from tollkeeper.core.networks import normalise
-from tollkeeper.core.solana_paying import Terms, sign_payment
+from tollkeeper.core.solana.paying import Terms, sign_payment
 from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from tollkeeper.core.paygate_fields import (
     refuse_file_in_json,
     within,
 )
-from tollkeeper.core.solana_programs import SYSTEM_PROGRAM
+from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import family_of, parse_address_of, shown_address
 

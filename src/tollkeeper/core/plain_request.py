@@ -155,7 +155,7 @@ def _evm(request: _Request, authorization: _Authorization) -> EvmPayload | None:
 
 
 def _solana(payload: _Payload, requirements: _Requirements) -> SolanaPayload | None:
-    """The same of the other family; what the transaction is, `solana_message` says."""
+    """The same of the other family; what the transaction is, `solana.message` says."""
     values = f"{requirements.pay_to}\n{requirements.asset}\n{requirements.amount}"
     if not payload.transaction or _SOLANA_VALUES.fullmatch(values) is None:
         return None

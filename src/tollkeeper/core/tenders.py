@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tollkeeper.core import verification
 from tollkeeper.core.networks import Family
 from tollkeeper.core.solana import SolanaAsset, payer_checks, payment_key, read_transfer
-from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.core.verification import Check, EvmAsset, Reason, require, signature_check, time_checks
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import EvmPayload, SolanaPayload

@@ -11,14 +11,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains import payments, solana_payments
+from tollkeeper.chains import payments
 from tollkeeper.chains.solana import SolanaChain
+from tollkeeper.chains.solana import payments as solana_payments
 from tollkeeper.core.base58 import decode
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.purchases import Claim, Terms, credit_token
-from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
+from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.storage.purchases import Paid

@@ -17,7 +17,7 @@ from tollkeeper.core.base58 import parse_key
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES, NETWORKS, Family
 from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.core.solana_programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.strict_json import parse_json
 from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wallets import family_of

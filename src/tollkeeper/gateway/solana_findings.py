@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
-from tollkeeper.chains.solana_uses import UseReader
+from tollkeeper.chains.solana.uses import UseReader
 from tollkeeper.core.base58 import decode
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
-from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.core.verification import Reason
 from tollkeeper.gateway.findings import NOTHING, Finding, Seen
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.solana import SolanaChain
-    from tollkeeper.chains.solana_uses import Use
+    from tollkeeper.chains.solana.uses import Use
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.gateway.findings import Owed
     from tollkeeper.gateway.hub_client import Senders

@@ -15,7 +15,7 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.solana.programs import associated_token_account
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ from tollkeeper.core.solana import (
     requirement_checks,
     transaction_checks,
 )
-from tollkeeper.core.solana_message import MalformedTransaction
+from tollkeeper.core.solana.message import MalformedTransaction
 from tollkeeper.core.verification import Check, Reason
 from tollkeeper.core.wire import SCHEME, Requirements, SolanaPayload
 from tollkeeper.hub.accounts import nothing_moved, unavailable

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.client.payments import solana_payment_for, solana_terms
-from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.solana.programs import associated_token_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tollkeeper.core.solana_paying import Terms
+    from tollkeeper.core.solana.paying import Terms
     from tollkeeper.sandbox.buyer import Buyer
     from tollkeeper.sandbox.wallets import SolanaWallet
 

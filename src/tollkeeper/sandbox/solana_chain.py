@@ -23,7 +23,7 @@ from solders.transaction import VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata
 
 from tollkeeper.core.networks import NETWORKS, Network
-from tollkeeper.core.solana_programs import TOKEN_PROGRAM, associated_token_account
+from tollkeeper.core.solana.programs import TOKEN_PROGRAM, associated_token_account
 
 NETWORK: Final = NETWORKS["solana-devnet"]
 RECENT_SLOTS: Final = 150

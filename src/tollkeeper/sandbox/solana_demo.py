@@ -20,7 +20,7 @@ from tollkeeper.sandbox.target import forecast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.core.solana_paying import Terms
+    from tollkeeper.core.solana.paying import Terms
 
 MINT: Final = SOLANA.usdc.address
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
-from tollkeeper.core.solana_programs import TOKEN_PROGRAM
+from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.sandbox.node_thread import run_in_thread
 from tollkeeper.sandbox.rpc_server import (
     INVALID_PARAMS,

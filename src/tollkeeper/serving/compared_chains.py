@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tollkeeper.chains import payments, solana_payments
+from tollkeeper.chains import payments
 from tollkeeper.chains.evm import EvmChain
 from tollkeeper.chains.solana import SolanaChain
+from tollkeeper.chains.solana import payments as solana_payments
 from tollkeeper.core.networks import Family
 from tollkeeper.serving.nodes import evm_nodes, networks_of, solana_config
 

@@ -20,7 +20,7 @@ from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.patience import Patience
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.settling import Depths
-from tollkeeper.core.solana_programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
+from tollkeeper.core.solana.programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
 from tollkeeper.core.statistics import Kept
 from tollkeeper.core.wallets import parse_wallet
 from tollkeeper.settings.model import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.networks import Family
-from tollkeeper.core.solana_message import decode_transaction
+from tollkeeper.core.solana.message import decode_transaction
 from tollkeeper.core.transactions import HistoryRow
 from tollkeeper.core.wallets import family_of, shown_address
 from tollkeeper.storage.queries import load_queries

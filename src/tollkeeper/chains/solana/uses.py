@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import Verdict
-from tollkeeper.chains.solana_payments import asset_of, payments_in, signatures_of, transaction_bytes
-from tollkeeper.core.solana_message import MalformedTransaction, read_transaction
+from tollkeeper.chains.solana.payments import asset_of, payments_in, signatures_of, transaction_bytes
+from tollkeeper.core.solana.message import MalformedTransaction, read_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.chains.receipts import Sighting
     from tollkeeper.chains.rpc import Answer
-    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.reconciliation import ChainPayment
     from tollkeeper.core.wire import PaymentKey
 

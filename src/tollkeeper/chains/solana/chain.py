@@ -21,7 +21,7 @@ from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana import FeePolicy, SolanaAsset, SolanaFacts
-from tollkeeper.core.solana_programs import (
+from tollkeeper.core.solana.programs import (
     HARMLESS_EXTENSIONS,
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,

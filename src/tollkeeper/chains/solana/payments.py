@@ -14,14 +14,14 @@ from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.reconciliation import ChainPayment
 from tollkeeper.core.solana import payment_key, read_transfer
-from tollkeeper.core.solana_message import MalformedTransaction
-from tollkeeper.core.solana_programs import associated_token_account
+from tollkeeper.core.solana.message import MalformedTransaction
+from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.core.wire import SolanaPayload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.solana import SolanaAsset
 
 _PAGE: Final = 1_000  # signatures that one question is answered with at most

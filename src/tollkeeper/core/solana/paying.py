@@ -12,8 +12,8 @@ from typing import Final
 
 from tollkeeper.core import ed25519
 from tollkeeper.core.base58 import decode_key, encode_key
-from tollkeeper.core.solana_message import NO_SIGNATURE, encode_compact
-from tollkeeper.core.solana_programs import (
+from tollkeeper.core.solana.message import NO_SIGNATURE, encode_compact
+from tollkeeper.core.solana.programs import (
     COMPUTE_BUDGET_PROGRAM,
     MEMO_PROGRAM,
     TOKEN_PROGRAM,

@@ -17,7 +17,7 @@ from tollkeeper.core.base58 import decode_key, encode_key
 from tollkeeper.core.ed25519 import is_on_curve
 
 if TYPE_CHECKING:
-    from tollkeeper.core.solana_message import Instruction
+    from tollkeeper.core.solana.message import Instruction
 
 TOKEN_PROGRAM: Final = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA"  # noqa: S105 - an address
 TOKEN_2022_PROGRAM: Final = "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb"  # noqa: S105 - an address

@@ -16,7 +16,7 @@ import msgspec
 
 from tollkeeper.core import ed25519
 from tollkeeper.core.base58 import decode_key, encode_key
-from tollkeeper.core.solana_message import (
+from tollkeeper.core.solana.message import (
     NO_SIGNATURE,
     Instruction,
     MalformedTransaction,
@@ -24,7 +24,7 @@ from tollkeeper.core.solana_message import (
     SolanaTransaction,
     decode_transaction,
 )
-from tollkeeper.core.solana_programs import (
+from tollkeeper.core.solana.programs import (
     COMPUTE_BUDGET_PROGRAM,
     LIGHTHOUSE_PROGRAM,
     MEMO_PROGRAM,
