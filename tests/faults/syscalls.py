@@ -40,6 +40,13 @@ def failing(call: str, number: int, fault: str) -> tuple[str, ...]:
     return (_strace(), "-D", "-f", "-o", os.devnull, *injected)
 
 
+def slowed(calls: str, seconds: float) -> tuple[str, ...]:
+    """What a command is put behind so that each of those system calls takes its thread so long, as on a slow disk."""
+    delay_us = int(seconds * 1_000_000)
+    injected = ("-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={delay_us}")
+    return (_strace(), "-D", "-f", "--seccomp-bpf", "-o", os.devnull, *injected)
+
+
 def _strace() -> str:
     found = shutil.which("strace")
     assert found is not None, "strace is missing: apt-get install strace"

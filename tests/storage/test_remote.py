@@ -29,7 +29,7 @@ from tollkeeper.storage.ledger import Ledger
 from tollkeeper.storage.ledger_process import listen, serve_ledger
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.remote import RemoteDatabase
-from tollkeeper.storage.remote_messages import Begin, End, Failed, Rows, Sql, Step
+from tollkeeper.storage.remote_messages import GREETING, Begin, Done, End, Failed, Rows, Sql, Step, frame
 from tollkeeper.storage.sequences import next_id
 from tollkeeper.storage.sqlite import SqliteDatabase
 
@@ -295,7 +295,7 @@ async def test_what_no_worker_says_breaks_its_connection_only(owned: SqliteDatab
     for noise in (b"\xff" * 100, b"\0\0\0\4junk", b"\0\0\0\1\xc0"):
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "ledger.sock"))
         writer.write(noise)
-        assert await asyncio.wait_for(reader.read(), 2) == b""
+        assert await asyncio.wait_for(reader.read(), 2) == frame(Done(GREETING))  # and no more
         writer.close()
     async with worker(tmp_path) as remote:
         assert await remote.run(next_id("things")) == 1

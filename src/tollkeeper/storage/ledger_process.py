@@ -2,7 +2,8 @@
 
 Workers reach it over a Unix socket in the database's directory. A worker's unit holds the writer from its first
 statement to its end, round trips included; spends come as one message per batch, and the batches of all workers that
-wait together are one transaction. A worker that is gone, or silent in the middle of a unit, has its unit undone.
+wait together are one transaction. A worker that is gone, or silent in the middle of a unit, has its unit undone. That
+this process does not hang it shows its parent (`ledger_pulse`), and the workers by greeting them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ import uvloop
 
 from tollkeeper.storage.database import Outcome, Row, Statement, StorageError, Unit
 from tollkeeper.storage.joined_spends import JoinedSpends
+from tollkeeper.storage.ledger_pulse import LedgerPulse
 from tollkeeper.storage.opening import open_database
 from tollkeeper.storage.remote_messages import (
+    GREET_EVERY_SECONDS,
+    GREETING,
     Abort,
     Begin,
     Done,
@@ -71,6 +75,11 @@ class _Worker(asyncio.Protocol):
         """The worker is there."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one without saying so
         self._workers.add(self)
+        self.greet()
+
+    def greet(self) -> None:
+        """Show the worker that somebody is there."""
+        self._send(Done(GREETING))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The worker is gone: what it has not ended is undone."""
@@ -197,25 +206,34 @@ async def serve_ledger(database: SqliteDatabase, listening: socket.socket, stop:
     server = await asyncio.get_running_loop().create_unix_server(
         lambda: _Worker(database, joined, workers), sock=listening
     )
+    greeting = asyncio.create_task(_keep_greeting(workers))
     await stop.wait()
+    greeting.cancel()
     server.close()
     for worker in list(workers):
         worker.drop()
 
 
-async def _main(url: str, path: Path) -> None:
-    database = open_database(url)
+async def _keep_greeting(workers: set[_Worker]) -> None:
+    """Show every worker that this loop turns, also where nothing is asked."""
+    while True:
+        await asyncio.sleep(GREET_EVERY_SECONDS)
+        for worker in workers:
+            worker.greet()
+
+
+async def _main(url: str, path: Path, pulse: LedgerPulse) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     # A signal to the whole group must not end the ledger before the workers have drained: only its parent ends it, by
     # closing its standard input, which is what a parent that was killed does too.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: None)
-    loop.add_reader(sys.stdin.fileno(), stop.set)
+    pulse.follow(loop, stop.set)
+    database = open_database(url)
     try:
         listening = listen(path)
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        pulse.ready(database)
         await serve_ledger(database, listening, stop)
     finally:
         await database.close()
@@ -224,7 +242,7 @@ async def _main(url: str, path: Path) -> None:
 def main() -> int:
     """Own the database of the first argument and serve it at the socket of the second until standard input ends."""
     try:
-        uvloop.run(_main(sys.argv[1], Path(sys.argv[2])))
+        uvloop.run(_main(sys.argv[1], Path(sys.argv[2]), LedgerPulse()))
     except StorageError as error:
         sys.stderr.write(error.message + "\n")
         return 1

@@ -1,7 +1,9 @@
 """A database that another process owns: `Database` over the ledger process's socket, for each of several workers.
 
 What was sent and not answered when the connection breaks has an unknown outcome and is a LostError, as is all that is
-asked until a connection stands again. Spends alone are asked again by themselves, once the process is back: a credit
+asked until a connection stands again and the process has greeted on it. A connection on which nothing is heard for too
+long is broken from this side: its parent kills a process that hangs, but not even that ends one that its disk does not
+let go. Spends alone are asked again by themselves, once the process is back: a credit
 that was taken for a call is found by the call's id, so that nobody pays twice. Connecting is tried again as long as the
 database is open. What this module does not do: start that process.
 """
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tollkeeper.storage.database import LostError, Outcome, Row, Statement, StorageError, Unit
 from tollkeeper.storage.remote_messages import (
+    GREETING,
     Abort,
     Answer,
     Begin,
@@ -47,6 +50,10 @@ T = TypeVar("T")
 
 _AGAIN_SECONDS: Final = 0.05
 BACK_SECONDS: Final = 10.0  # how long spends under way wait for the process that is started anew
+# So many looks without a word: its parent has given a process that hangs up by then (`serving.ledger_keeper`). Looks
+# are counted and not seconds: who was stopped together with the process has not waited for it.
+_LOOK_EVERY_SECONDS: Final = 5.0
+_LOOKS_IN_VAIN: Final = 9
 _LOST: Final = "the ledger process cannot be reached at the moment"
 
 
@@ -54,21 +61,38 @@ class _Line(asyncio.Protocol):
     """One connection to the ledger process, and who waits for an answer on it."""
 
     def __init__(self, is_back: asyncio.Event) -> None:
-        """`is_back` is cleared when the connection breaks, before anybody is told."""
+        """`is_back` is set by the process's first word and cleared when the connection breaks, before anybody knows."""
         self._is_back = is_back
+        self._looks_in_vain = 0
+        self._looking: asyncio.TimerHandle | None = None
+        self.is_greeted = False
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The process is there."""
+        """Somebody listens there; that it is a process which answers, its greeting says."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one without saying so
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looks_in_vain += 1
+        if self._looks_in_vain > _LOOKS_IN_VAIN:
+            self.close()
+        else:
+            self._look_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits that nobody knows."""
         del exc
         self._transport = None
+        self.is_greeted = False
+        if self._looking is not None:
+            self._looking.cancel()
         self._is_back.clear()
         self.lost.set()
         waiting, self._waiting = self._waiting, {}
@@ -77,8 +101,12 @@ class _Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Give the answers to those who wait for them."""
+        self._looks_in_vain = 0
         for body in self._frames.feed(data):
             answer = decode_answer(body)
+            if answer.number == GREETING:
+                self.is_greeted = True
+                self._is_back.set()
             take = self._waiting.pop(answer.number, None)
             if take is not None:
                 take(answer)
@@ -116,19 +144,18 @@ class RemoteDatabase:
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            self._line = line = _Line(self._is_back)
             try:
-                _, line = await loop.create_unix_connection(partial(_Line, self._is_back), str(self._path))
+                await loop.create_unix_connection(partial(_same, line), str(self._path))
             except OSError:
                 await asyncio.sleep(_AGAIN_SECONDS)
-                continue
-            self._line = line
-            self._is_back.set()
-            await line.lost.wait()
+            else:
+                await line.lost.wait()
 
     def _open_line(self) -> _Line:
         if self._is_closing:
             raise StorageError("the database is closed")
-        if self._line is None:
+        if self._line is None or not self._line.is_greeted:
             raise LostError(_LOST)
         return self._line
 
@@ -197,22 +224,27 @@ class RemoteDatabase:
         return task
 
     def _spend(
-        self, line: _Line, batch: SpendBatch, answer: Callable[[Outcome], None], *, is_again: bool = False
+        self, line: _Line, batch: SpendBatch, answer: Callable[[Outcome], None], give_up: float | None = None
     ) -> None:
+        """`give_up`: of a batch that is asked again, the loop's time from which on it is not asked once more."""
+
         def answered(result: Answer) -> None:
             if isinstance(result, Failed) and result.kind == "lost" and not self._is_closing:
-                self._task(self._spend_again(batch, answer))
+                until = asyncio.get_running_loop().time() + BACK_SECONDS if give_up is None else give_up
+                self._task(self._spend_again(batch, answer, until))
             else:
                 answer(_outcome(result))
 
+        is_again = give_up is not None
         line.ask(Spends(next(self._numbers), batch.spends, batch.now_ms, is_again, batch.ended), answered)
 
-    async def _spend_again(self, batch: SpendBatch, answer: Callable[[Outcome], None]) -> None:
+    async def _spend_again(self, batch: SpendBatch, answer: Callable[[Outcome], None], give_up: float) -> None:
         """Asks the process that was started anew; an outcome that stays unknown is told as such."""
         try:
-            async with asyncio.timeout(BACK_SECONDS):
+            async with asyncio.timeout_at(give_up):
+                await asyncio.sleep(0)  # which sees that the time is over
                 await self._is_back.wait()
-            self._spend(self._open_line(), batch, answer, is_again=True)
+            self._spend(self._open_line(), batch, answer, give_up)
         except (TimeoutError, StorageError):
             answer(Outcome(error=LostError(_LOST)))
 
@@ -237,6 +269,10 @@ class RemoteDatabase:
             self._connecting = None
         if self._line is not None:
             self._line.close()
+
+
+def _same(line: _Line) -> _Line:
+    return line
 
 
 class _AnsweredError(Exception):

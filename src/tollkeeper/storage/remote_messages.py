@@ -2,7 +2,9 @@
 
 A frame is its length in four bytes and one message. A worker numbers its requests; answers come in any order. A unit of
 a worker is driven step by step: `Begin` and every `Step` carry one statement and are answered by its `Rows`; `End` or
-`Abort` are answered by `Done` once the transaction is durable, which an aborted one waits for too.
+`Abort` are answered by `Done` once the transaction is durable, which an aborted one waits for too. Unasked, the ledger
+process greets: on every new connection, so that one which nobody serves is not taken for a process, and from time to
+time, so that a worker need not wait for ever for one that hangs.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from tollkeeper.storage.spending import HeldSpend
 
 FRAME_SIZE_MAX_BYTES: Final = 256 * 1024 * 1024
 _LENGTH_SIZE_BYTES: Final = 4
+GREETING: Final = 0  # the number that no request has
+GREET_EVERY_SECONDS: Final = 2.0
 
 
 class Sql(msgspec.Struct, array_like=True):
