@@ -11,8 +11,8 @@ from tollkeeper.core.framing import (
     FramingError,
     ResponseFraming,
     check_request_head,
-    declared_bytes,
     judge_response_head,
+    request_body_bytes,
 )
 
 HOST: Header = (b"host", b"gw.example")
@@ -219,6 +219,7 @@ def test_a_response_head_with_two_readings_is_refused(status: int, version: str,
         judge_response_head("GET", status, version, headers)
 
 
-def test_a_declared_length_is_a_number_and_nothing_else_is_one() -> None:
-    assert declared_bytes([(b"host", b"x"), (b"content-length", b"12")]) == 12
-    assert declared_bytes([(b"host", b"x"), (b"transfer-encoding", b"chunked")]) is None
+def test_a_body_is_as_long_as_declared_of_unknown_length_in_chunks_and_else_not_there() -> None:
+    assert request_body_bytes([(b"host", b"x"), (b"content-length", b"12")]) == 12
+    assert request_body_bytes([(b"host", b"x"), (b"transfer-encoding", b"chunked")]) is None
+    assert request_body_bytes([(b"host", b"x")]) == 0

@@ -20,7 +20,7 @@ from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.call import InboundCall
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.heads import RequestHead, ResponseHead
-from tollkeeper.edge.inbound import strict_protocol
+from tollkeeper.edge.listening import strict_protocol
 from tollkeeper.edge.ready import ReadyAnswer
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.edge.spool import SpooledBody

@@ -17,7 +17,8 @@ from tollkeeper.api import error_envelope
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.patience import Patience
-from tollkeeper.edge.inbound import StrictProtocol, strict_protocol
+from tollkeeper.edge.inbound import StrictProtocol
+from tollkeeper.edge.listening import strict_protocol
 
 JSON_HEADERS: list[Header] = [(b"content-type", b"application/json"), (b"x402-version", b"1")]
 

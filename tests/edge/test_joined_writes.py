@@ -40,7 +40,7 @@ async def transport() -> AsyncIterator[Recorded]:
 
 
 async def test_head_and_body_leave_in_one_write(transport: Recorded) -> None:
-    joined = JoinedWrites(transport, asyncio.get_running_loop())
+    joined = JoinedWrites(transport, asyncio.get_running_loop(), transport.close)
     joined.write(HEAD)
     joined.write(b"body")
     assert transport.writes == [HEAD + b"body"]
@@ -50,7 +50,7 @@ async def test_head_and_body_leave_in_one_write(transport: Recorded) -> None:
 
 
 async def test_a_head_without_a_body_waits_for_the_end_of_the_turn_only(transport: Recorded) -> None:
-    joined = JoinedWrites(transport, asyncio.get_running_loop())
+    joined = JoinedWrites(transport, asyncio.get_running_loop(), transport.close)
     joined.write(HEAD)
     assert transport.writes == []
     await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_a_head_without_a_body_waits_for_the_end_of_the_turn_only(transpor
 
 
 async def test_closing_sends_the_head_first(transport: Recorded) -> None:
-    joined = JoinedWrites(transport, asyncio.get_running_loop())
+    joined = JoinedWrites(transport, asyncio.get_running_loop(), transport.close)
     joined.write(HEAD)
     joined.close()
     assert transport.writes == [HEAD]
@@ -68,7 +68,7 @@ async def test_closing_sends_the_head_first(transport: Recorded) -> None:
 
 
 async def test_nothing_is_written_to_a_connection_that_is_gone(transport: Recorded) -> None:
-    joined = JoinedWrites(transport, asyncio.get_running_loop())
+    joined = JoinedWrites(transport, asyncio.get_running_loop(), transport.close)
     joined.write(HEAD)
     transport.close()
     await asyncio.sleep(0)

@@ -82,12 +82,14 @@ def check_request_head(method: bytes, target: bytes, version: str, headers: Sequ
         raise _refused("a body has one length only")
 
 
-def declared_bytes(headers: Sequence[Header]) -> int | None:
-    """What the `Content-Length` of a head that was checked says, if there is one."""
+def request_body_bytes(headers: Sequence[Header]) -> int | None:
+    """How long the body is that follows a request's head that was checked; None where only its last chunk tells."""
     for name, value in headers:
         if name == b"content-length":
             return int(value)
-    return None
+        if name == b"transfer-encoding":
+            return None
+    return 0
 
 
 def judge_response_head(method: str, status: int, version: str, headers: Sequence[Header]) -> ResponseFraming:

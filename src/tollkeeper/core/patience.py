@@ -10,8 +10,9 @@ class Patience:
     """Seconds that a caller may take; the first five are settings.
 
     For a head, from the connection's or its own first byte; to fall behind with a body that comes slower than
-    `body_bytes_per_second`; for an answer that is not being read; between two requests of a connection; for a refused
-    caller to read why. Callers are looked at each `sweep_seconds`.
+    `body_bytes_per_second`; for an answer that is not being read; between two requests of a connection; to be silent,
+    and in all, behind an answer that ends a connection on which it was sending. Callers are looked at each
+    `sweep_seconds`.
     """
 
     head_seconds: float = 15
@@ -20,4 +21,5 @@ class Patience:
     read_seconds: float = 60
     idle_seconds: int = 75
     linger_seconds: float = 2
+    linger_total_seconds: float = 30
     sweep_seconds: float = 1

@@ -85,6 +85,9 @@ class Connection(Protocol):
     flow: FlowControl
     client: tuple[str, int] | None
 
+    def end(self) -> None:
+        """The connection's last answer was written; close it so that the caller can read it."""
+
     def on_response_complete(self) -> None:
         """The answer was written; the next request may have its turn."""
 
@@ -314,8 +317,6 @@ class InboundCall:
     def _head(self, status: int, lines: bytes, length_bytes: int | None, *, has_date: bool) -> bytes:
         self.response_started = True
         self.status = status
-        if self.waiting_for_100_continue and not self._is_body_complete:
-            self.keep_alive = False  # the body was not asked for; what comes next may be one or not
         start = head_lines(status, lines, length_bytes, None if has_date else int(time.time()))
         return start + self.request_id.encode() + (END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD)
 
@@ -323,7 +324,7 @@ class InboundCall:
         self.response_complete = True
         self.on_gone = self._sink = self._ahead = None
         if not self.keep_alive:
-            self._connection.transport.close()
+            self._connection.end()
         self._tell_ended()
         self._connection.on_response_complete()
 

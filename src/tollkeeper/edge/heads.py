@@ -40,11 +40,9 @@ class RequestHead:
     may_be_ready: bool = False
 
 
-def read_head(method: bytes, target: bytes, headers: list[Header]) -> RequestHead:
+def read_head(method: bytes, target: bytes, headers: list[Header], body_bytes: int | None) -> RequestHead:
     """The head in these parts, which `check_request_head` has let through."""
-    header = dict(headers)
-    length = None if b"transfer-encoding" in header else int(header.get(b"content-length", b"0"))
-    return RequestHead(method.decode("ascii"), target, headers, header, length)
+    return RequestHead(method.decode("ascii"), target, headers, dict(headers), body_bytes)
 
 
 class RememberedHeads:

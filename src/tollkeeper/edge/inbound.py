@@ -5,7 +5,7 @@ refused with section 7's body before anything sees it, and its connection is clo
 listener's `CallHandler` (`call.InboundCall`) or to the ASGI application, in the order in which it came. Knows no route,
 no payment and no way to render a refusal (`Render` is passed in).
 
-    uvicorn.Config(app, http=strict_protocol(render))
+    uvicorn.Config(app, http=strict_protocol(render))  # listening.py
 """
 
 from __future__ import annotations
@@ -16,38 +16,37 @@ from typing import Any, ClassVar, Final
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.framing import check_request_head, declared_bytes
+from tollkeeper.core.framing import check_request_head, request_body_bytes
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
-from tollkeeper.core.patience import Patience
 from tollkeeper.edge.call import CallHandler, InboundCall
-from tollkeeper.edge.heads import RememberedHeads, RequestHead, read_head
+from tollkeeper.edge.heads import RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
-from tollkeeper.edge.listener import Listener, Render
+from tollkeeper.edge.lingering import Lingering
+from tollkeeper.edge.listener import Listener
 from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
-from tollkeeper.edge.patience import Sweep
 from tollkeeper.edge.pieces import Pieces
-from tollkeeper.edge.presence import Attendance, Presence, ReadAhead
+from tollkeeper.edge.presence import Attendance, Presence
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers.
 CHATTER_BYTES: Final = 64 * 1024
 _LAST_REQUEST_SECONDS: Final = 0.3  # for what was sent just before the server stopped
 PIPELINED_MAX: Final = 64
 READ_AHEAD_MAX: Final = 4
-# A body that still comes when its request has been answered is read so far, lest a reset destroy the answer.
+# So much of a body is read when its request has been answered, to keep the connection.
 UNREAD_BODY_BYTES: Final = 1024 * 1024
 
 log = structlog.get_logger("tollkeeper.edge")
 
 
 class StrictProtocol(HttpToolsProtocol):
-    """One caller's connection. Made by `strict_protocol`, which sets what all connections of a listener share.
+    """One caller's connection, of a class that `listening.strict_protocol` makes for each listener.
 
     A request is in its head (`_in_head`), then in its body (`_in_body`), then complete; answers are uvicorn's affair.
-    `_refusal` is set once, and from then on nothing that comes in is read.
+    `_refusal` is set once; from then on, and behind the last answer, nothing that comes in is read (`_is_deaf`).
     """
 
     listener: ClassVar[Listener]
@@ -67,14 +66,14 @@ class StrictProtocol(HttpToolsProtocol):
         self._is_repeatable = False  # the newest request has no body and leaves the connection open
         self._head_bytes = 0
         self._chatter_bytes = 0
-        self._unread_bytes = 0
         self._unanswered = 0  # requests that were accepted and have no whole answer yet
         self._current: Any = None  # the one of them that is being answered
         self._is_starting = False
         self._is_accepted = False  # the newest request was accepted
         self._is_http_11 = True  # the newest request
         self._refusal: ApiError | None = None
-        self._is_draining = False
+        self._is_deaf = self._is_draining = False
+        self._closes_early = False  # an answer before more of the newest body has come closes the connection
         self._pieces = Pieces()
         self._attendance: Attendance
         self._lent_bytes = 0  # read ahead of an upload that its target does not take
@@ -84,7 +83,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._body_seconds = 0.0
         self._stuck_seconds = 0.0
         self._unsent_bytes = 0
-        self._close_due: float | None = None
+        self._lingering: Lingering | None = None
 
     # What the transport calls
 
@@ -133,7 +132,9 @@ class StrictProtocol(HttpToolsProtocol):
         """Read what came in; refuse it at the first byte that breaks a rule."""
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
-        if self._refusal is not None:
+        if self._is_deaf:
+            if self._lingering is not None and not self._lingering.discard(len(data), self.loop.time()):
+                self.transport.abort()
             return
         if not (self._in_head or self._in_body) and (head := self.listener.heads.get(data)) is not None:
             self._read_before(head)
@@ -145,7 +146,7 @@ class StrictProtocol(HttpToolsProtocol):
     def _read_before(self, head: RequestHead) -> None:
         """Take a request whose bytes were read before; the parser, between two requests, need not see them."""
         self._head_seconds = self._body_seconds = 0.0
-        self._chatter_bytes = self._unread_bytes = 0
+        self._chatter_bytes = 0
         self._is_accepted = False
         self._is_http_11 = True
         calls = self.listener.calls
@@ -239,7 +240,7 @@ class StrictProtocol(HttpToolsProtocol):
         parser = self.parser
         self._in_head, self._in_body = False, True
         self._is_accepted = False
-        self._head_bytes = self._chatter_bytes = self._unread_bytes = 0
+        self._head_bytes = self._chatter_bytes = 0
         self._body_seconds = 0.0
         method, version = parser.get_method(), parser.get_http_version()
         self._is_http_11 = version == "1.1"
@@ -250,15 +251,20 @@ class StrictProtocol(HttpToolsProtocol):
             # No protocol but this one is spoken here. The parser would now take the body for that other protocol.
             self._without_upgrade = True
             return
-        self._pieces.body_left_bytes = declared_bytes(self.headers)
+        length_bytes = request_body_bytes(self.headers)
+        self._in_body = length_bytes != 0
+        self._pieces.body_left_bytes = length_bytes or None
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        # A caller who waits to be asked for its body may send it or not, once it is answered.
+        is_long = length_bytes is None or length_bytes > UNREAD_BODY_BYTES or self.expect_100_continue
+        self._closes_early = keep_alive and is_long and self._in_body
         if len(self.pipeline) >= PIPELINED_MAX:
             raise ApiError(Code.RATE_LIMITED, "too many requests wait on this connection")
         calls = self.listener.calls
         if calls is not None and calls.takes(self.url):
-            head = read_head(method, self.url, self.headers)
-            keep_alive = version != "1.0" and parser.should_keep_alive()
-            self._is_repeatable = keep_alive and head.content_length == 0
-            self._accept_call(calls, head, keep_alive=keep_alive)
+            head = read_head(method, self.url, self.headers, length_bytes)
+            self._is_repeatable = keep_alive and length_bytes == 0
+            self._accept_call(calls, head, keep_alive=keep_alive and not self._closes_early)
         else:
             self._accept_for_asgi()
 
@@ -286,12 +292,18 @@ class StrictProtocol(HttpToolsProtocol):
         self.scope["headers"] = headers
         super().on_headers_complete()
         has_body = self.parser.get_method() != b"HEAD"
-        joined = JoinedWrites(self.transport, self.loop, has_body=has_body)
+        joined = JoinedWrites(self.transport, self.loop, self.end, has_body=has_body)
         self.cycle.transport = joined  # type: ignore[assignment]  # all that it uses
         self._unanswered += 1
         self._is_accepted = True
-        if self._is_draining:
+        if self._is_draining or self._closes_early:
             self.cycle.keep_alive = False
+
+    def _keep_after_all(self) -> None:
+        """Enough of the newest body has come."""
+        self._closes_early = False
+        if not (self.cycle.response_started or self._is_draining):
+            self.cycle.keep_alive = True
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's
         self._current = cycle
@@ -317,14 +329,12 @@ class StrictProtocol(HttpToolsProtocol):
             self._is_starting = False
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body. Raises PAYLOAD_TOO_LARGE for what nobody reads any more."""
+        """A part of the body."""
         self._chatter_bytes = 0
         self._is_fed = True
         self._body_seconds = max(0.0, self._body_seconds - len(body) / self.listener.patience.body_bytes_per_second)
-        if self.cycle.response_complete:
-            self._unread_bytes += len(body)
-            if self._unread_bytes > UNREAD_BODY_BYTES:
-                raise ApiError(Code.PAYLOAD_TOO_LARGE, "the request was answered before its body came")
+        if self._closes_early and (left := self._pieces.body_left_bytes) is not None and left <= UNREAD_BODY_BYTES:
+            self._keep_after_all()
         cycle: Any = self.cycle
         if isinstance(cycle, InboundCall):
             cycle.feed(body)
@@ -336,6 +346,8 @@ class StrictProtocol(HttpToolsProtocol):
         if not self._without_upgrade:
             self._in_body = False
             self._pieces.body_left_bytes = None
+            if self._closes_early:
+                self._keep_after_all()
             cycle: Any = self.cycle
             if isinstance(cycle, InboundCall):
                 cycle.feed_end()
@@ -361,7 +373,7 @@ class StrictProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
         if self.pipeline:
             self._start_next()
-        elif not is_call:  # after a call the sweep does this, for less
+        elif not is_call and self._lingering is None:  # after a call the sweep does this, for less
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -371,14 +383,16 @@ class StrictProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server stops: finish what was accepted, and what a caller has sent without knowing better."""
         self._is_draining = True
-        if self._unanswered:
+        if self._lingering is not None:
+            self._lingering.hurry(self.loop.time())
+        elif self._unanswered:
             self.cycle.keep_alive = False
         else:
             self.loop.call_later(_LAST_REQUEST_SECONDS, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         # Half a head is waited for; `check_patience` bounds that.
-        if not self._unanswered and not self._in_head and self._close_due is None:
+        if not self._unanswered and not self._in_head and self._lingering is None:
             self.transport.close()
 
     def _read_without_upgrade(self) -> bytes:
@@ -394,7 +408,7 @@ class StrictProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: ApiError) -> None:
         """Read no more; answer with `error` after the requests that were accepted before it."""
-        self._refusal = error
+        self._refusal, self._is_deaf = error, True
         log.info("request_refused", code=error.code.value, reason=error.message)
         if self._in_body and self._is_accepted and not self.cycle.response_complete:
             self._withdraw_request()
@@ -416,20 +430,23 @@ class StrictProtocol(HttpToolsProtocol):
         cycle.message_event.set()
 
     def _send_refusal_in_turn(self) -> None:
-        if self._refusal is None or self._unanswered or self._close_due is not None or self.transport.is_closing():
+        if self._refusal is None or self._unanswered or self._lingering is not None or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
-        status, headers, body = self.listener.render(self._refusal)
-        lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
-        lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
-        self.transport.write(b"".join([*lines, body]))
-        self._close_due = self.loop.time() + self.listener.patience.linger_seconds
-        if self.transport.can_write_eof():
-            # Closing over bytes that were not read would reset the connection, and the caller would not see why.
-            self.transport.write_eof()
-            self.flow.resume_reading()
+        self.transport.write(self.listener.refusal_of(self._refusal))
+        self._linger()
+
+    def end(self) -> None:
+        """The last answer is written: close, gently where the caller has more to send."""
+        if self._in_body and not self.pipeline:
+            self._linger()
         else:
             self.transport.close()
+
+    def _linger(self) -> None:
+        self._is_deaf = True
+        self._lingering = Lingering(self.transport, self.listener.patience, self.loop.time())
+        self.flow.resume_reading()
 
     # Giving up
 
@@ -444,7 +461,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._unsent_bytes = unsent_bytes
         self._stuck_seconds = self._stuck_seconds + passed_seconds if is_stuck else 0.0
         if (
-            (self._close_due is not None and now_seconds >= self._close_due)
+            (self._lingering is not None and self._lingering.is_over(now_seconds, unsent_bytes))
             or self._head_seconds >= patience.head_seconds + idle_seconds
             or self._body_seconds >= patience.body_seconds
             or self._stuck_seconds >= patience.read_seconds
@@ -452,7 +469,7 @@ class StrictProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._unanswered and (self._attendance.is_silent or self.flow.read_paused):
             self._look_for_caller(now_seconds)
-        elif idle_seconds and self._head_seconds >= idle_seconds and not self._unanswered and self._close_due is None:
+        elif idle_seconds and self._head_seconds >= idle_seconds and not self._unanswered and self._lingering is None:
             self.transport.close()
 
     # Is the caller there?
@@ -488,25 +505,8 @@ class StrictProtocol(HttpToolsProtocol):
         self._is_fed = False
 
     def _give_back(self) -> None:
-        self.listener.ahead.give_back(self._lent_bytes)
-        self._lent_bytes = 0
+        self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)
 
     def _is_waiting_for_body(self) -> bool:
-        if not (self._in_body and self._is_accepted) or self._refusal is not None:
-            return False
-        return not self.flow.read_paused and not self.cycle.waiting_for_100_continue
-
-
-def strict_protocol(
-    render: Render, patience: Patience | None = None, calls: CallHandler | None = None
-) -> type[StrictProtocol]:
-    """The protocol class of one listener, for `uvicorn.Config(http=...)`.
-
-    `render` makes the answers to refusals; `calls` answers the paths that it takes, the ASGI application the others.
-    """
-    chosen = patience or Patience()
-
-    class ListenerProtocol(StrictProtocol):
-        listener = Listener(render, chosen, Sweep(chosen.sweep_seconds), calls, RememberedHeads(), ReadAhead())
-
-    return ListenerProtocol
+        is_sending = self._in_body and self._is_accepted and not self._is_deaf
+        return is_sending and not (self.flow.read_paused or self.cycle.waiting_for_100_continue)

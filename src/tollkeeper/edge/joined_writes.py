@@ -7,16 +7,28 @@ A head whose body is not there yet leaves at the end of the event loop's turn. D
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 
 class JoinedWrites:
     """The transport, as uvicorn's writer of one answer uses it."""
 
-    __slots__ = ("_head", "_is_joining", "_loop", "_transport")
+    __slots__ = ("_end", "_head", "_is_joining", "_loop", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, *, has_body: bool = True) -> None:
-        """`has_body` is False for the answer to HEAD: its head must not wait, or a later answer could overtake it."""
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        end: Callable[[], None],
+        *,
+        has_body: bool = True,
+    ) -> None:
+        """`end` ends the connection behind its last answer.
+
+        `has_body` is False for the answer to HEAD: its head must not wait, or a later answer could overtake it.
+        """
         self._transport = transport
+        self._end = end
         self._loop = loop
         self._head: bytes | None = None
         self._is_joining = has_body
@@ -35,7 +47,7 @@ class JoinedWrites:
     def close(self) -> None:
         """See `asyncio.BaseTransport`."""
         self._send_head()
-        self._transport.close()
+        self._end()
 
     def is_closing(self) -> bool:
         """See `asyncio.BaseTransport`."""

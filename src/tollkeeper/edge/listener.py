@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import structlog
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header
@@ -32,6 +33,12 @@ class Listener:
     calls: CallHandler | None
     heads: RememberedHeads
     ahead: ReadAhead
+
+    def refusal_of(self, error: ApiError) -> bytes:
+        """The last answer on a connection, to what could not be read."""
+        status, headers, body = self.render(error)
+        lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
+        return b"%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (b"".join(lines), len(body), body)
 
     def ready_for(self, head: RequestHead, client: tuple[str, int] | None) -> bytes | None:
         """The answer to a request with this head, where its handler has one ready."""

@@ -84,6 +84,7 @@ class ReadAhead:
         self._left_bytes -= granted
         return granted
 
-    def give_back(self, lent_bytes: int) -> None:
-        """The call has ended."""
+    def give_back(self, lent_bytes: int) -> int:
+        """The call has ended; returns what it has left, nothing."""
         self._left_bytes += lent_bytes
+        return 0

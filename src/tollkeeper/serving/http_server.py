@@ -21,7 +21,7 @@ import uvloop
 
 from tollkeeper.api import error_envelope, header_pairs, new_request_id
 from tollkeeper.core.patience import Patience
-from tollkeeper.edge.inbound import strict_protocol
+from tollkeeper.edge.listening import strict_protocol
 from tollkeeper.serving import StartError
 from tollkeeper.serving.access import AccessLog
 

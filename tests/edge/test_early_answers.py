@@ -1,0 +1,271 @@
+"""An answer that comes before its request's body was read (RFC 9112 9.3, 9.6).
+
+What is short is read and the connection kept; over anything else it is closed, which the answer says, and so that the
+caller sees it: what still comes is thrown away for a while, for a reset would destroy the answer on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from tests.edge.called import Called, called
+from tests.edge.callers import caller, everything, first_answer, listener
+from tests.edge.targets import Connection, certificate, target
+from tests.edge.test_calls import CLOSE, get, until
+from tollkeeper.core.patience import Patience
+from tollkeeper.edge.inbound import UNREAD_BODY_BYTES
+from tollkeeper.edge.lingering import LINGER_SIZE_BYTES
+
+PATHS = [b"/call/early", b"/early"]  # a call, and a request for ASGI
+MIB = 1024 * 1024
+QUICK = Patience(linger_seconds=0.3, linger_total_seconds=1, sweep_seconds=0.05)
+PATIENT = Patience(linger_seconds=20, linger_total_seconds=60)
+SMUGGLED = get(b"/call/smuggled") + get(b"/smuggled")
+
+
+def post(path: bytes, *lines: bytes) -> bytes:
+    return get(path, b"".join(line + b"\r\n" for line in lines), b"POST")
+
+
+def length(size_bytes: int) -> bytes:
+    return b"Content-Length: %d" % size_bytes
+
+
+def reached(running: Called) -> list[bytes]:
+    """What anybody was asked to answer."""
+    return [call.head.target for call in running.calls.begun] + [seen.path for seen in running.asgi.seen]
+
+
+def upload(port: int, head: bytes, size_bytes: int) -> bytes:
+    """A caller who sends all before it reads, as many programs do; a reset is an error."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(head)
+        for _ in range(size_bytes // 65_536):
+            line.sendall((SMUGGLED * (65_536 // len(SMUGGLED) + 1))[:65_536])
+        said = b""
+        while part := line.recv(65_536):
+            said += part
+    return said
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_caller_who_sends_everything_before_it_reads_gets_the_answer_and_no_reset(path: bytes) -> None:
+    size = 20 * MIB
+    async with called(patience=PATIENT) as running:
+        said = await asyncio.to_thread(upload, running.asgi.port, post(path, length(size)), size)
+        answer = first_answer(said)
+        assert (answer.status, answer.headers[b"connection"], answer.body, answer.rest) == (
+            200,
+            b"close",
+            b"early",
+            b"",
+        )
+        assert reached(running) == [path]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "framing",
+    [length(UNREAD_BODY_BYTES + 1), length(10**15), b"Transfer-Encoding: chunked"],
+    ids=["over", "huge", "chunked"],
+)
+async def test_an_answer_before_a_long_body_says_close_and_ends_what_is_sent(path: bytes, framing: bytes) -> None:
+    async with called(patience=PATIENT) as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(path, framing))
+        answer = first_answer(await asyncio.wait_for(everything(reader), 5))
+        assert (answer.status, answer.headers[b"connection"], answer.rest) == (200, b"close", b"")
+        writer.write(b"5\r\nhello\r\n0\r\n\r\n" + SMUGGLED)
+        await asyncio.sleep(0.1)
+        assert reached(running) == [path]
+        assert not writer.transport.is_closing()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_before_a_short_body_keeps_the_connection_in_step(path: bytes) -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(path, length(UNREAD_BODY_BYTES)))
+        assert b"connection" not in await reader.readuntil(b"early")
+        body = (SMUGGLED * (UNREAD_BODY_BYTES // len(SMUGGLED) + 1))[:UNREAD_BODY_BYTES]
+        writer.write(body + get(path, CLOSE))
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).headers[b"connection"] == b"close"
+        assert reached(running) == [path, path]
+
+
+@pytest.mark.parametrize("path", [b"/call/wait", b"/wait"])
+@pytest.mark.parametrize("framing", [length(3 * MIB), b"Transfer-Encoding: chunked"], ids=["length", "chunked"])
+async def test_a_long_body_that_was_read_keeps_the_connection(path: bytes, framing: bytes) -> None:
+    is_chunked = framing.startswith(b"T")
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (3 * MIB, bytes(3 * MIB)) if is_chunked else bytes(3 * MIB)
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        running.calls.go.set()
+        running.asgi.go.set()
+        for _ in range(2):
+            writer.write(post(path, framing) + body)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            assert b"connection" not in head
+            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+
+
+@pytest.mark.parametrize("path", [b"/call/wait", b"/wait"])
+async def test_a_stopping_server_says_close_though_a_long_body_was_read(path: bytes) -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(path, length(3 * MIB)) + bytes(MIB))
+        await until(lambda: reached(running))
+        for connection in running.server.server_state.connections:
+            connection.shutdown()
+        writer.write(bytes(2 * MIB))
+        running.calls.go.set()
+        running.asgi.go.set()
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).headers[b"connection"] == b"close"
+
+
+# Expect: 100-continue
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("size", [5, 3 * MIB])
+async def test_a_caller_who_waits_for_100_and_is_answered_may_send_the_body_or_not(path: bytes, size: int) -> None:
+    """Which of the two, nobody can tell from the bytes: nothing behind the answer is read as a request."""
+    async with called(patience=PATIENT) as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(path, length(size), b"Expect: 100-continue"))
+        answer = first_answer(await asyncio.wait_for(everything(reader), 5))
+        assert (answer.status, answer.headers[b"connection"], answer.rest) == (200, b"close", b"")
+        writer.write(SMUGGLED)
+        await asyncio.sleep(0.1)
+        assert reached(running) == [path]
+        assert not writer.transport.is_closing()
+
+
+@pytest.mark.parametrize("path", [b"/call/take", b"/take"])
+async def test_a_caller_who_waited_for_100_and_sent_the_body_keeps_the_connection(path: bytes) -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(path, length(2), b"Expect: 100-continue"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hi")
+        assert b"connection" not in await asyncio.wait_for(reader.readuntil(b"hi"), 5)
+        writer.write(get(path, CLOSE))
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).status == 200
+
+
+# The end
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_caller_who_stays_silent_behind_the_answer_is_left(path: bytes) -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(path, length(10**9)))
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).status == 200
+        await until(lambda: not running.server.server_state.connections)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_caller_who_sends_on_for_ever_is_left(path: bytes) -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(path, length(10**9)))
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).status == 200
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while running.server.server_state.connections:
+            assert loop.time() - started < 10
+            if not writer.transport.is_closing():
+                writer.write(b"x")
+            await asyncio.sleep(0.02)
+        assert loop.time() - started > QUICK.linger_seconds
+
+
+async def test_no_more_than_so_much_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tollkeeper.edge.lingering.LINGER_SIZE_BYTES", 4 * MIB)
+    assert LINGER_SIZE_BYTES == 64 * MIB
+    async with called(patience=PATIENT) as running:
+        with pytest.raises(ConnectionError):
+            await asyncio.to_thread(upload, running.asgi.port, post(b"/call/early", length(10**9)), 64 * MIB)
+        await until(lambda: not running.server.server_state.connections)
+
+
+async def test_a_slow_reader_gets_all_of_an_answer_that_ends_the_connection() -> None:
+    async with called(patience=QUICK) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.asgi.port, limit=65_536)
+        writer.write(post(b"/call/large", length(10**9)))
+        read = 0
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while part := await reader.read(20_000):
+                read += len(part)
+                await asyncio.sleep(0.05)
+        assert read > 1_000_000
+        writer.close()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_server_that_stops_does_not_wait_long_for_a_caller_who_sends_on(path: bytes) -> None:
+    patience = Patience(linger_seconds=0.3, linger_total_seconds=60, sweep_seconds=0.05)
+    async with called(patience=patience) as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(path, length(10**9)))
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).status == 200
+        stopping = asyncio.ensure_future(running.stop())
+        while not stopping.done():
+            if not writer.transport.is_closing():
+                writer.write(b"x")
+            await asyncio.sleep(0.02)
+        await stopping
+
+
+async def test_an_early_answer_over_tls_is_seen_by_a_caller_who_sends_everything_first(tmp_path: Path) -> None:
+    server, client = certificate(tmp_path, "gw.example")
+    async with listener(PATIENT, tls=server) as listening:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", listening.port, ssl=client, server_hostname="gw.example"
+        )
+        writer.write(post(b"/early", length(10**9)))
+        for _ in range(80):
+            writer.write(bytes(65_536))
+            await writer.drain()
+        assert b"connection: close" in await asyncio.wait_for(reader.readuntil(b"early"), 5)
+        writer.close()
+
+
+# Targets
+
+
+async def answers_413(connection: Connection) -> None:
+    await connection.head()
+    connection.writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nmuch")
+    await connection.writer.drain()
+    connection.writer.write_eof()
+    with contextlib.suppress(ConnectionError):
+        while await connection.reader.read(65_536):
+            pass
+
+
+async def answers_413_and_resets(connection: Connection) -> None:
+    """What a server does that just closes: its system resets a connection that is closed over unread bytes."""
+    await connection.head()
+    connection.writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nmuch")
+    await connection.writer.drain()
+    connection.writer.close()
+
+
+@pytest.mark.parametrize("behaviour", [answers_413, answers_413_and_resets])
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+async def test_the_target_s_answer_before_the_body_reaches_a_caller_who_sends_all_first(
+    behaviour: object, is_chunked: object
+) -> None:
+    size = 20 * MIB
+    assert callable(behaviour)
+    async with target(behaviour) as there, called(there.at(), PATIENT) as running:
+        if is_chunked:
+            head = post(b"/call/relay", b"Transfer-Encoding: chunked") + b"%x\r\n" % (2 * size)
+        else:
+            head = post(b"/call/relay", length(size))
+        answer = first_answer(await asyncio.to_thread(upload, running.asgi.port, head, size))
+        assert len(running.calls.begun) == 1
+        if isinstance(asyncio.get_running_loop(), uvloop.Loop) or behaviour is answers_413:
+            assert (answer.status, answer.headers[b"connection"], answer.body) == (413, b"close", b"much")
+            assert running.calls.answered == [413]
+        else:  # asyncio's own transport throws away what it has not read yet once a write fails
+            assert answer.status in {413, 502}
