@@ -274,7 +274,6 @@ async def awaits_of(uploads: Uploads, method: str) -> int:
 
 
 @pytest.mark.timeout(600)  # ten starts of the program, on a machine that may have other work
-@pytest.mark.timeout(300)
 async def test_uploads_killed_at_some_bytes_and_awaits_leave_whole_files_alone(
     seller: Seller, tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-import random
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.core.reencodings import reencode
+from tests.gateway.chain_watcher import layouts_of, newest_settlement
 from tests.gateway.hostile_hub import HostileHub, lose_answer
 from tests.gateway.market import Market
 from tests.gateway.test_unknown_outcomes import Apart, apart
-from tollkeeper.core.wire import decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 __all__ = ["apart"]  # a fixture
-LAYOUTS = 50
 
 
-def layouts(payment: str) -> list[str]:
-    """The payment as a watcher of the chain could rebuild it, the identical bytes among them."""
-    decoded = decode_payment_header(payment.encode())
-    dice = random.Random(7)
-    compact = base64.b64encode(json.dumps(json.loads(base64.b64decode(payment)), separators=(",", ":")).encode())
-    return [payment, compact.decode(), *(reencode(decoded, dice).decode() for _ in range(LAYOUTS - 2))]
+async def rebuilt(rpc_url: str, transaction: str, payment: str) -> list[str]:
+    """The payment as a watcher of the chain rebuilds it in at least 50 layouts, the buyer's own bytes among them."""
+    layouts = await layouts_of(rpc_url, transaction)
+    assert len(set(layouts)) == len(layouts) >= 50
+    assert payment in layouts
+    return layouts
+
+
+async def layouts(market: Market, payment: str, bought: Answer) -> list[str]:
+    """The same of a payment that the sandbox's hub settled."""
+    receipt = bought.receipt
+    assert receipt is not None
+    return await rebuilt(market.stack.rpc_url, receipt["transaction"], payment)
 
 
 async def bearer(market: Market, person: Buyer | None = None) -> dict[str, str]:
@@ -49,13 +51,15 @@ def refused(answer: Answer) -> tuple[int, str | None]:
     return answer.status, answer.error_code
 
 
-async def watch(market: Market, gate: dict[str, Any], payment: str, **headers: str) -> list[tuple[int, str | None]]:
-    """What a watcher is answered to each layout."""
+async def watch(
+    market: Market, gate: dict[str, Any], headers: list[str], **more: str
+) -> dict[str, tuple[int, str | None]]:
+    """What a watcher is answered to each header."""
     before = len(market.target.requests)
-    answers = [await call(market, gate, X_Payment=layout, **headers) for layout in layouts(payment)]
-    served = [answer for answer in answers if answer.status == 200]
+    answers = {header: await call(market, gate, X_Payment=header, **more) for header in headers}
+    served = [answer for answer in answers.values() if answer.status == 200]
     assert len(market.target.requests) - before == len(served)
-    return [(200, None) if answer.status == 200 else refused(answer) for answer in answers]
+    return {header: (200, None) if answer.status == 200 else refused(answer) for header, answer in answers.items()}
 
 
 # payment
@@ -64,11 +68,12 @@ async def watch(market: Market, gate: dict[str, Any], payment: str, **headers: s
 async def test_bound_to_the_payment_only_its_bytes_spend_and_none_after_the_token_was_used(market: Market) -> None:
     gate = await market.gate(credits=5)
     payment, answer = await market.buy(gate)
-    watched = await watch(market, gate, payment)
-    assert watched[0] == (200, None)
-    assert {layout for layout, answer in zip(layouts(payment), watched, strict=True) if answer[0] == 200} == {payment}
+    found = await layouts(market, payment, answer)
+    watched = await watch(market, gate, found)
+    assert watched.pop(payment) == (200, None)
+    assert set(watched.values()) == {(403, "CREDIT_TOKEN_REQUIRED")}
     assert (await call(market, gate, X_Credit_Token=answer.headers["x-credit-token"])).status == 200
-    assert set(await watch(market, gate, payment)) == {(403, "CREDIT_TOKEN_REQUIRED")}
+    assert set((await watch(market, gate, found)).values()) == {(403, "CREDIT_TOKEN_REQUIRED")}
 
 
 # token
@@ -80,7 +85,8 @@ async def test_bound_to_the_token_no_rebuilt_payment_spends(market: Market) -> N
     assert challenge["resource"]["creditBinding"] == "token"
     payment, answer = await market.buy(gate)
     assert answer.status == 200
-    assert set(await watch(market, gate, payment)) == {(403, "CREDIT_TOKEN_REQUIRED")}
+    found = await layouts(market, payment, answer)
+    assert set((await watch(market, gate, found)).values()) == {(403, "CREDIT_TOKEN_REQUIRED")}
     token = answer.headers["x-credit-token"]
     for left in (3, 2, 1, 0):
         paid = await call(market, gate, X_Credit_Token=token)
@@ -94,12 +100,13 @@ async def test_bound_to_the_token_the_payer_may_show_the_payment_and_nobody_else
     market: Market, stranger: Buyer
 ) -> None:
     gate = await market.gate(credits=3, creditBinding="token")
-    payment, _ = await market.buy(gate)
+    payment, bought = await market.buy(gate)
     theirs = await bearer(market, stranger)
-    assert set(await watch(market, gate, payment, **theirs)) == {(403, "CREDIT_TOKEN_REQUIRED")}
+    found = await layouts(market, payment, bought)
+    assert set((await watch(market, gate, found, **theirs)).values()) == {(403, "CREDIT_TOKEN_REQUIRED")}
     mine = await bearer(market)
     assert (await call(market, gate, X_Payment=payment, **mine)).status == 200
-    assert (await call(market, gate, X_Payment=layouts(payment)[5], **mine)).status == 200
+    assert (await call(market, gate, X_Payment=found[50], **mine)).status == 200
     assert refused(await call(market, gate, X_Payment=payment, **mine)) == (402, "CREDITS_EXHAUSTED")
     assert (await call(market, gate, **mine)).status == 402  # a bearer alone is no proof here
     broken = await call(market, gate, X_Payment=payment, Authorization="Bearer none")
@@ -142,7 +149,8 @@ async def test_a_watcher_gets_nothing_between_a_pending_answer_and_the_buyers_re
     pending = await apart.buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": payment, **mine})
     assert refused(pending) == (503, "SETTLEMENT_PENDING")
     apart.hub.settling = HostileHub().settling
-    watching = [apart.buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": one}) for one in layouts(payment)]
+    found = await rebuilt(apart.chain.url, await newest_settlement(apart.chain.url), payment)
+    watching = [apart.buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": one}) for one in found]
     answers = await asyncio.gather(*watching)
     assert {refused(answer) for answer in answers} == {(403, "CREDIT_TOKEN_REQUIRED")}
     assert apart.target.requests == []
@@ -187,15 +195,16 @@ async def test_bound_to_the_wallet_no_rebuilt_payment_and_no_token_spends(market
     assert market.target.requests == []
     answer = await call(market, gate, X_Payment=payment, **mine)
     assert answer.status == 200
-    assert set(await watch(market, gate, payment)) == {(403, "CREDIT_TOKEN_REQUIRED")}
-    assert set(await watch(market, gate, payment, **theirs)) == {(403, "FORBIDDEN")}
+    found = await layouts(market, payment, answer)
+    assert set((await watch(market, gate, found)).values()) == {(403, "CREDIT_TOKEN_REQUIRED")}
+    assert set((await watch(market, gate, found, **theirs)).values()) == {(403, "FORBIDDEN")}
     token = answer.headers["x-credit-token"]
     assert refused(await call(market, gate, X_Credit_Token=token)) == (401, "AUTH_REQUIRED")
     assert (await call(market, gate, X_Credit_Token=token, **theirs)).status == 402
     assert refused(await call(market, gate, X_Credit_Token=token, X_Payment=payment)) == (403, "CREDIT_TOKEN_REQUIRED")
     assert (await call(market, gate, X_Credit_Token=token, **mine)).status == 200
     assert (await call(market, gate, X_Payment=payment, **mine)).status == 200
-    assert (await call(market, gate, X_Payment=layouts(payment)[9], **mine)).status == 200
+    assert (await call(market, gate, X_Payment=found[50], **mine)).status == 200
     assert refused(await call(market, gate, X_Payment=payment, **mine)) == (402, "CREDITS_EXHAUSTED")
 
 
