@@ -140,7 +140,7 @@ def init_command(
 
     Example: tollkeeper init --dir /etc/tollkeeper --rpc-url https://node.example.org
     """
-    from tollkeeper.core.networks import Family
+    from tollkeeper.core.families import FAMILIES
     from tollkeeper.serving.initialise import InitError, initialise, parse_choices
 
     try:
@@ -151,11 +151,9 @@ def init_command(
         made = initialise(directory, choices)
     except InitError as error:
         refuse(str(error), code=EXIT_FAILED)
-    if choices.network.family is Family.SOLANA:
-        payers, money, cost = " and ".join(made.fee_payers), "a little SOL", "they pay the fees of settlements"
-    else:
-        payers, money, cost = made.relayer, "a little ether", "it pays the gas of settlements"
-    steps = [f"fund {payers} with {money} on {choices.network.name}: {cost}"]
+    family = FAMILIES[choices.network.family]
+    payers = " and ".join(made.payers)
+    steps = [f"fund {payers} with {family.fee_money} on {choices.network.name}: {family.fee_use}"]
     if rpc_url is None:
         steps.append(f"write the URL of a {choices.network.name} node into {made.config_path}, at rpc_url")
     steps += [f"tollkeeper config check --config {made.config_path}", f"tollkeeper serve --config {made.config_path}"]

@@ -158,17 +158,30 @@ def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], Wa
 
 async def _sign(session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish) -> str:
     try:
-        if key.family is Family.EVM:
-            nonce = os.urandom(_NONCE_SIZE_BYTES)
-            authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
-            return payment_for(requirements, authorization, key.material)
-        terms = solana_terms(requirements)
-        if wish.rpc_url is None:
-            raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it")
-        blockhash = await latest_blockhash(session, wish.rpc_url)
-        return solana_payment_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
+        return await _SIGNERS[key.family](session, requirements, key, wish)
     except (ApiError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"what the 402 asks cannot be signed: {error}") from error
+
+
+async def _sign_on_evm(
+    _session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, _wish: Wish
+) -> str:
+    nonce = os.urandom(_NONCE_SIZE_BYTES)
+    authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
+    return payment_for(requirements, authorization, key.material)
+
+
+async def _sign_on_solana(
+    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish
+) -> str:
+    terms = solana_terms(requirements)
+    if wish.rpc_url is None:
+        raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it")
+    blockhash = await latest_blockhash(session, wish.rpc_url)
+    return solana_payment_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
+
+
+_SIGNERS: Final = {Family.EVM: _sign_on_evm, Family.SOLANA: _sign_on_solana}
 
 
 async def _call(session: aiohttp.ClientSession, wish: Wish, headers: Mapping[str, str]) -> Called:

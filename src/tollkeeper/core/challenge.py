@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Requirements, requirements_body
@@ -65,15 +64,8 @@ def requirements_of(gate: PayGate, asset: Asset, resource: str) -> Requirements:
         description=gate.description or gate.title,
         mime_type=gate.mime_type,
         max_timeout_seconds=CHALLENGE_TIMEOUT_SECONDS,
-        extra=_extra(asset),
+        extra=asset.extra,
     )
-
-
-def _extra(asset: Asset) -> dict[str, Any]:
-    """What a client needs to sign: the token's domain on EVM, on Solana who pays the fee."""
-    if isinstance(asset, SolanaAsset):
-        return {"feePayer": asset.fee_payer}
-    return {"name": asset.name, "version": asset.version}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +141,7 @@ def transfer_challenge(asset: Asset, pay_to: str, amount_micro: int, resource: s
         description=sold.description,
         mime_type=sold.mime_type,
         max_timeout_seconds=CHALLENGE_TIMEOUT_SECONDS,
-        extra=_extra(asset),
+        extra=asset.extra,
     )
     return challenge_for(requirements, asset, sold, api_version)
 

@@ -8,13 +8,12 @@ blockhash are the facilitator's to judge, which alone risks anything by them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tollkeeper.core import verification
-from tollkeeper.core.networks import Family
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.solana import SolanaAsset, payer_checks, payment_key, read_transfer
-from tollkeeper.core.solana.programs import associated_token_account
-from tollkeeper.core.verification import Check, EvmAsset, Reason, require, signature_check, time_checks
+from tollkeeper.core.verification import Check, EvmAsset, require, signature_check, time_checks
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import EvmPayload, SolanaPayload
 
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import Payment, PaymentKey
 
 Asset: TypeAlias = EvmAsset | SolanaAsset
-
-_SIGN_AGAIN: Final = (
-    ". On Solana two payments of one wallet to the same recipient, of the same amount and within the same moment can "
-    "be one transaction, which is charged once: sign a new payment"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +83,14 @@ def require_valid_now(payment: Payment, now_seconds: int) -> None:
 
 def recipient_check(tender: Tender, asset: Asset, pay_to: str) -> Check:
     """Is it this wallet that is paid?"""
-    if isinstance(asset, SolanaAsset):
-        account = associated_token_account(pay_to, asset.address, asset.token_program)
-        return Check("recipient", tender.recipient == account, Reason.SVM_RECIPIENT, account, tender.recipient)
-    return Check("recipient", tender.recipient == pay_to, Reason.RECIPIENT, pay_to, tender.recipient)
+    return asset.recipient_check(tender.recipient, pay_to)
 
 
 def price_check(tender: Tender, asset: Asset, price_micro: int) -> Check:
     """Is it this price that is paid, on EVM or more?"""
-    is_paid, reason = tender.value >= price_micro, Reason.VALUE
-    if isinstance(asset, SolanaAsset):
-        reason = Reason.SVM_AMOUNT if is_paid else Reason.SVM_AMOUNT_LOW
-        is_paid = tender.value == price_micro
-    return Check("value", is_paid, reason, str(price_micro), str(tender.value))
+    return asset.price_check(tender.value, price_micro)
 
 
 def with_advice(message: str, payer: str) -> str:
-    """A refusal of a payment that was used before. On Solana an honest payer may have made its very bytes twice.
-
-    Clients that add no memo do, and nothing in the payment shows it.
-    """
-    return message + _SIGN_AGAIN if family_of(payer) is Family.SOLANA else message
+    """A refusal of a payment that was used before, with what its family's payers should know."""
+    return message + FAMILIES[family_of(payer)].used_advice

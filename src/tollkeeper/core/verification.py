@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -104,6 +104,9 @@ def code_of_reason(reason: str | None) -> Code:
     return _CODES.get(reason or "", Code.PAYMENT_INVALID)
 
 
+Own = TypeVar("Own")
+
+
 @dataclass(frozen=True, slots=True)
 class EvmAsset:
     """An allowed token on an enabled network, with the EIP-712 domain that the token itself signs under."""
@@ -112,6 +115,48 @@ class EvmAsset:
     address: str
     name: str
     version: str
+
+    has_accounts: ClassVar[bool] = False  # a wallet holds the token itself
+    fee_payers: ClassVar[frozenset[str]] = frozenset()  # a buyer names nobody for it
+
+    @classmethod
+    def of_kind(cls, network: Network, shown: Mapping[str, Any], extra: Mapping[str, Any]) -> EvmAsset | None:
+        """What a facilitator's kind says that it settles; None where that cannot be read."""
+        usdc = network.usdc
+        address, name = shown.get("address", usdc.address), extra.get("name", usdc.eip712_name)
+        version = extra.get("version", "2")
+        if isinstance(address, str) and isinstance(name, str) and isinstance(version, str):
+            return cls(network, address.lower(), name, version)
+        return None
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """What a client needs to sign: the token's domain."""
+        return {"name": self.name, "version": self.version}
+
+    def known_as(self, own: Own) -> Own:
+        """The same token by what a node of ours says of it: the names that it signs with."""
+        return own
+
+    def charged_to(self, fee_payer: str) -> EvmAsset:  # noqa: ARG002 - there is none to name
+        """The same token for a payment whose fee this account pays."""
+        return self
+
+    def account_of(self, wallet: str) -> str:
+        """What a transfer to the wallet names."""
+        return wallet
+
+    def recipient_check(self, account: str, pay_to: str) -> Check:
+        """Is it this wallet that is paid?"""
+        return Check("recipient", account == pay_to, Reason.RECIPIENT, pay_to, account)
+
+    def price_check(self, value: int, price: int) -> Check:
+        """Is at least this price paid?"""
+        return Check("value", value >= price, Reason.VALUE, str(price), str(value))
+
+    def stated_check(self, value: int, stated: int) -> Check:
+        """Is it what was said beside the signed payment?"""
+        return Check("amount", value == stated, Reason.PAYLOAD, str(value), str(stated))
 
     @property
     def separator(self) -> bytes:
@@ -193,7 +238,7 @@ def form_checks(payment: Payment, assets: Mapping[str, OfNetwork]) -> Iterator[C
     yield Check("network", name in assets, Reason.NETWORK, sorted(assets), payment.network)
     asset = assets.get(name)
     wanted = _SHAPES[Family.EVM if asset is None else asset.network.family]
-    shape = "authorization" if isinstance(payment.payload, EvmPayload) else "transaction"
+    shape = _SHAPES[payment.payload.family]
     yield Check("payload", shape == wanted, Reason.PAYLOAD, wanted, shape)
 
 

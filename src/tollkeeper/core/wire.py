@@ -11,11 +11,12 @@ import binascii
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.evm import Authorization, checksum_address
 from tollkeeper.core.limits import PAYMENT_HEADER_SIZE_BYTES
+from tollkeeper.core.networks import Family
 from tollkeeper.core.strict_json import parse_json
 
 X402_VERSION: Final = 1
@@ -51,15 +52,38 @@ class PaymentKey:
 class EvmPayload:
     """`payload` of an EVM payment."""
 
+    family: ClassVar[Family] = Family.EVM
+
     authorization: Authorization
     signature: bytes
+
+    def body(self) -> dict[str, Any]:
+        """As JSON, spelled as every facilitator takes it."""
+        authorization = self.authorization
+        return {
+            "signature": "0x" + self.signature.hex(),
+            "authorization": {
+                "from": checksum_address(authorization.payer),  # facilitators built on web3.py take no other spelling
+                "to": checksum_address(authorization.pay_to),
+                "value": str(authorization.value),
+                "validAfter": str(authorization.valid_after),
+                "validBefore": str(authorization.valid_before),
+                "nonce": authorization.nonce,
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class SolanaPayload:
     """`payload` of a Solana payment: the base64 transaction as it was sent."""
 
+    family: ClassVar[Family] = Family.SOLANA
+
     transaction: str
+
+    def body(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"transaction": self.transaction}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,26 +244,11 @@ def _unreadable(message: str) -> ApiError:
 
 def payment_body(payment: Payment) -> dict[str, Any]:
     """The canonical JSON object of a payment: what the gateway sends to a facilitator, and what is stored."""
-    if isinstance(payment.payload, SolanaPayload):
-        payload: dict[str, Any] = {"transaction": payment.payload.transaction}
-    else:
-        authorization = payment.payload.authorization
-        payload = {
-            "signature": "0x" + payment.payload.signature.hex(),
-            "authorization": {
-                "from": checksum_address(authorization.payer),  # facilitators built on web3.py take no other spelling
-                "to": checksum_address(authorization.pay_to),
-                "value": str(authorization.value),
-                "validAfter": str(authorization.valid_after),
-                "validBefore": str(authorization.valid_before),
-                "nonce": authorization.nonce,
-            },
-        }
     return {
         "x402Version": payment.x402_version,
         "scheme": payment.scheme,
         "network": payment.network,
-        "payload": payload,
+        "payload": payment.payload.body(),
     }
 
 

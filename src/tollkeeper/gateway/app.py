@@ -17,7 +17,6 @@ from litestar import Litestar, Request, Response, asgi
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
-from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.configuration import AnonymousPaygates
@@ -43,7 +42,7 @@ from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
 from tollkeeper.gateway.stats import Reports, stats_routes
-from tollkeeper.gateway.token_accounts import TokenAccounts
+from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
 from tollkeeper.gateway.transfer_fee import TransferFees
@@ -58,9 +57,9 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
-    from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.tenders import Asset
     from tollkeeper.edge.pool import TargetPool
+    from tollkeeper.gateway.families import AnyChain
     from tollkeeper.gateway.gates import Announce
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore
@@ -127,7 +126,7 @@ class Gateway:
         *,
         store: FileStore,
         random_bytes: Callable[[int], bytes],
-        chains: Mapping[str, EvmChain | SolanaChain] | None = None,
+        chains: Mapping[str, AnyChain] | None = None,
         worker: Worker | None = None,
     ) -> None:
         """`store` keeps files.
@@ -142,7 +141,9 @@ class Gateway:
         self._hub = hub
         chains = chains or {}
         self.proofs_on_chain = ChainProofs(chains if config.proves_payments else {}, clock_ms)
-        self.token_accounts = TokenAccounts({name: one for name, one in chains.items() if isinstance(one, SolanaChain)})
+        self.token_accounts = TokenAccounts(
+            {name: one for name, one in chains.items() if isinstance(one, AccountChain)}
+        )
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
         self._database = database
         self.paygates = PayGates(database, config.sealing, random_bytes)

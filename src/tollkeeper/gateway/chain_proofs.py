@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.evm import EvmChain
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.verification import Reason
-from tollkeeper.gateway.evm_findings import EvmFindings
+from tollkeeper.gateway.families import findings_of
 from tollkeeper.gateway.findings import NOTHING, Seen, answer_of
 from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
-from tollkeeper.gateway.solana_findings import SolanaFindings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.tenders import Asset
+    from tollkeeper.gateway.families import AnyChain
     from tollkeeper.gateway.findings import Finding, Owed
     from tollkeeper.gateway.hub_client import Senders, Supported
 
@@ -57,12 +54,9 @@ class ChainProofs:
     `asked`: every node was asked once who it is.
     """
 
-    def __init__(self, chains: Mapping[str, EvmChain | SolanaChain], clock_ms: Callable[[], int]) -> None:
+    def __init__(self, chains: Mapping[str, AnyChain], clock_ms: Callable[[], int]) -> None:
         self._chains = chains
-        self._findings = {
-            name: EvmFindings(chain) if isinstance(chain, EvmChain) else SolanaFindings(chain, clock_ms)
-            for name, chain in chains.items()
-        }
+        self._findings = {name: findings_of(chain, clock_ms) for name, chain in chains.items()}
         self.asked = asyncio.Event()
 
     def covers(self, network: str) -> bool:
@@ -84,11 +78,9 @@ class ChainProofs:
         return supported if assets == supported.assets else replace(supported, assets=assets)
 
     def _adopted(self, network: str, asset: Asset) -> Asset:
-        """On Solana a token has no name to sign with, and who pays the fee only the facilitator knows."""
         chain = self._chains.get(network)
         own = chain.asset if chain is not None else None
-        is_same = own is not None and own.address == asset.address
-        return own if own is not None and is_same and not isinstance(own, SolanaAsset) else asset
+        return asset if own is None or own.address != asset.address else asset.known_as(own)
 
     async def _open(self) -> None:
         for name, chain in self._chains.items():

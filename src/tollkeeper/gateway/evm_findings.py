@@ -14,6 +14,8 @@ from tollkeeper.core.verification import Reason
 from tollkeeper.gateway.findings import NOTHING, Finding, Seen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.gateway.findings import Owed
     from tollkeeper.gateway.hub_client import Senders
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 class EvmFindings:
     """Of one network."""
 
-    def __init__(self, chain: EvmChain) -> None:
+    def __init__(self, chain: EvmChain, clock_ms: Callable[[], int]) -> None:  # noqa: ARG002 - the chain has its own
         self._chain = chain
 
     async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:

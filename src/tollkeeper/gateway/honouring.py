@@ -7,35 +7,30 @@ by then, so what is granted is spent by its credit token, which the operator han
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains import payments
-from tollkeeper.chains.solana import SolanaChain
-from tollkeeper.chains.solana import payments as solana_payments
-from tollkeeper.core.base58 import decode
-from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.purchases import Claim, Terms, credit_token
-from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
+from tollkeeper.gateway.families import payments_of
 from tollkeeper.storage.purchases import Paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.core.networks import Family
     from tollkeeper.core.paygate_fields import Recipient
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.reconciliation import ChainPayment
+    from tollkeeper.gateway.families import AnyChain
     from tollkeeper.storage.paygates import PayGates
     from tollkeeper.storage.purchases import Purchases
 
-_WORD: Final = re.compile("0x[0-9a-f]{64}")
-_HASH: Final = re.compile("[0-9a-f]{64}")
+_NAMES: Final = "it is 0x and 64 hex digits, or on Solana a signature in base58"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +39,7 @@ class Honouring:
 
     paygates: PayGates
     purchases: Purchases
-    chain_of: Callable[[str], EvmChain | SolanaChain | None]
+    chain_of: Callable[[str], AnyChain | None]
     token_keys: Sequence[bytes]
     clock_ms: Callable[[], int]
     new_id: Callable[[], str]
@@ -68,7 +63,7 @@ class Honouring:
             raise ApiError(Code.INVALID_NETWORK, f"no node of {recipient.network} is configured: set its rpc_url")
         try:
             await chain.open()
-            found = await _payments(chain, transaction_hash)
+            found = await payments_of(chain, transaction_hash)
         finally:
             await chain.close()
         fitting = [one for one in found if nonce in {None, one.key.nonce} and await self._fits(one, gate, recipient)]
@@ -128,30 +123,17 @@ class Honouring:
 
 def _read(transaction: str, nonce: str | None) -> tuple[Family, str, str | None]:
     """The family that a transaction's name is of, and both as they are kept. Raises: INVALID_PARAMETER."""
-    hashed, told = transaction.lower(), None if nonce is None else nonce.lower()
-    try:
-        decode(transaction, size_bytes=SIGNATURE_SIZE_BYTES)
-    except ValueError:
-        family, wanted = Family.EVM, _WORD
-    else:
-        family, wanted, hashed = Family.SOLANA, _HASH, transaction
-    for text, form in ((hashed, _WORD if family is Family.EVM else None), (told, wanted)):
-        if text is not None and form is not None and form.fullmatch(text) is None:
-            prefix = "0x and " if form is _WORD else ""
-            raise ApiError(Code.INVALID_PARAMETER, f"{text[:80]!a} is not {prefix}64 hex digits")
-    return family, hashed, told
-
-
-async def _payments(chain: EvmChain | SolanaChain, transaction: str) -> list[ChainPayment]:
-    """What one transaction carried out. Raises: RpcUnavailable."""
-    if isinstance(chain, SolanaChain):
-        return await solana_payments.payments_of(chain, transaction)
-    return await payments.payments_of(chain, transaction)
+    named = [(family, row.transaction_name(transaction)) for family, row in FAMILIES.items()]
+    family, name = next(((family, name) for family, name in named if name is not None), (None, ""))
+    if family is None:
+        raise ApiError(Code.INVALID_PARAMETER, f"{transaction[:80]!a} names no transaction: {_NAMES}")
+    row, told = FAMILIES[family], None if nonce is None else nonce.lower()
+    if told is not None and row.nonce_form.fullmatch(told) is None:
+        raise ApiError(Code.INVALID_PARAMETER, f"{told[:80]!a} is not {row.nonce_words}")
+    return family, name, told
 
 
 def _reaches(payment: ChainPayment, wallet: str | None) -> bool:
-    """Was this wallet paid? On Solana its token account was."""
-    if wallet is None or NETWORKS[payment.key.network].family is Family.EVM:
-        return payment.pay_to == wallet
-    programs = (TOKEN_PROGRAM, TOKEN_2022_PROGRAM)
-    return payment.pay_to in {associated_token_account(wallet, payment.key.asset, program) for program in programs}
+    """Was this wallet paid, or an account of its own?"""
+    family = NETWORKS[payment.key.network].family
+    return wallet is not None and payment.pay_to in FAMILIES[family].accounts_of(wallet, payment.key.asset)

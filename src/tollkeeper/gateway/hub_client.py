@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from tollkeeper.core.base58 import parse_key
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.networks import ALIASES, NETWORKS, Family
-from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.networks import ALIASES, NETWORKS
 from tollkeeper.core.strict_json import parse_json
-from tollkeeper.core.verification import EvmAsset
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import (
     SCHEME,
@@ -34,7 +31,6 @@ from tollkeeper.core.wire import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tollkeeper.core.networks import Network
     from tollkeeper.core.tenders import Asset
 
     # (method, path, headers, body) -> the headers that sign the request, good for SETTLE_REQUEST_LIFETIME_SECONDS
@@ -94,7 +90,7 @@ class Supported:
         family = NETWORKS[network].family
         listed = frozenset(one for one in self.signers if family_of(one) is family)
         asset = self.assets.get(network)
-        told = frozenset({asset.fee_payer}) if isinstance(asset, SolanaAsset) else frozenset()
+        told = frozenset() if asset is None else asset.fee_payers
         return Senders(listed | told, are_all=bool(listed))
 
 
@@ -324,23 +320,7 @@ def _asset_of(kind: object) -> Asset | None:
     extra = extra if isinstance(extra, dict) else {}
     assets = kind.get("assets")
     first = assets[0] if isinstance(assets, list) and assets and isinstance(assets[0], dict) else {}
-    address = first.get("address", network.usdc.address)
-    if network.family is Family.SOLANA:
-        return _solana_asset(network, address, extra.get("feePayer"), first.get("tokenProgram", TOKEN_PROGRAM))
-    eip712_name, version = extra.get("name", network.usdc.eip712_name), extra.get("version", "2")
-    if not all(isinstance(text, str) for text in (address, eip712_name, version)):
-        return None
-    return EvmAsset(network, address.lower(), eip712_name, version)
-
-
-def _solana_asset(network: Network, mint: object, fee_payer: object, program: object) -> SolanaAsset | None:
-    """Nobody can pay without knowing who pays the fee."""
-    if program not in {TOKEN_PROGRAM, TOKEN_2022_PROGRAM}:
-        return None
-    try:
-        return SolanaAsset(network, parse_key(mint), parse_key(program), parse_key(fee_payer))
-    except ApiError:
-        return None
+    return FAMILIES[network.family].asset.of_kind(network, first, extra)
 
 
 def _signers(signers: object) -> frozenset[str]:

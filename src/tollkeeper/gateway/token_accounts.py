@@ -1,4 +1,6 @@
-"""What a gateway asks a Solana node: has a wallet a token account, and whose is one (contract 3.1, 8; spec 2.3).
+"""What a gateway asks a node: has a wallet a token account, and whose is one (contract 3.1, 8; spec 2.3).
+
+So it is asked on networks where what a wallet holds lies in accounts of their own: Solana's.
 
 A payment goes to the wallet's associated token account, which must be there before. The owner of a gate is told when it
 is not, where a node is set that answers in time and has the facilitator's mint. A save never fails by it: the account
@@ -9,18 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.core.solana.programs import associated_token_account
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.paygate_fields import Recipient
     from tollkeeper.core.tenders import Asset
 
@@ -28,11 +27,29 @@ WAIT_SECONDS: Final = 2.0
 _LOG = structlog.get_logger("tollkeeper.gateway.token_accounts")
 
 
+@runtime_checkable
+class AccountChain(Protocol):
+    """A network's nodes that know whose an account is."""
+
+    @property
+    def asset(self) -> Asset | None:
+        """The token, once a node has said who it is."""
+
+    async def open(self) -> None:
+        """Asks the nodes who they are. Raises: RpcUnavailable."""
+
+    async def owner_of(self, account: str) -> str | None:
+        """The wallet; None where there is no such account of the token. Raises: RpcUnavailable."""
+
+    async def close(self) -> None:
+        """Ends the connections."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenAccounts:
-    """The nodes of Solana networks that this gateway may ask, by network."""
+    """The nodes that this gateway may ask, by network."""
 
-    chains: Mapping[str, SolanaChain]
+    chains: Mapping[str, AccountChain]
 
     async def warnings(self, recipients: Sequence[Recipient], assets: Mapping[str, Asset]) -> list[dict[str, Any]]:
         """What a gate's owner should know of its recipients, the gate's own network first."""
@@ -55,11 +72,10 @@ class TokenAccounts:
         ]
 
     async def _is_missing(self, recipient: Recipient, asset: Asset | None) -> bool:
-        if recipient.network not in self.chains or not isinstance(asset, SolanaAsset):
+        if asset is None or not asset.has_accounts or recipient.network not in self.chains:
             return False
-        account = associated_token_account(recipient.payment_address, asset.address, asset.token_program)
         try:
-            return await self._owner(account, asset) is None
+            return await self._owner(asset.account_of(recipient.payment_address), asset) is None
         except RpcUnavailable as error:
             _LOG.info("token_account_not_seen", network=recipient.network, reason=str(error))
             return False

@@ -11,7 +11,7 @@ fee the 402 asks for that in place of it, `X-Payment` pays the fee (`transfer_fe
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response
@@ -20,9 +20,9 @@ from tollkeeper.api import clock_ms, iso, json_body, new_request_id, ok, string_
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.challenge import Profile, profile_of, transfer_challenge
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
-from tollkeeper.core.networks import Family, normalise
-from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.core.tenders import price_check, recipient_check, tender_of
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.tenders import recipient_check, tender_of
 from tollkeeper.core.verification import Check, Reason, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import family_of, parse_address_of, shown_address
 from tollkeeper.core.wire import (
@@ -91,14 +91,16 @@ class DirectTransfers:
         confirm = body.get("confirm", True)
         if not isinstance(confirm, bool):
             raise invalid("confirm", "confirm must be true or false")
-        is_evm = asset.network.family is Family.EVM
-        for name in ("signature", "authorization") if is_evm else ("transaction",):
-            if body.get(name) is None and body.get("transaction" if is_evm else "authorization") is None:
-                raise missing(name)
+        family = FAMILIES[asset.network.family]
+        others = [row.payload_members[-1] for row in FAMILIES.values() if row is not family]
+        if all(body.get(name) is None for name in others):  # else the payload is of another family, and told to be
+            for name in family.payload_members:
+                if body.get(name) is None:
+                    raise missing(name)
         payment = Payment(X402_VERSION, SCHEME, network, parse_payload(body, ""))
         tender = self._tender(payment)
         if tender.value == 0:
-            named = "authorization.value" if is_evm else "transaction"
+            named = family.value_member
             raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
         return Wish(asset, tender, await self._recipient(tender, asset, body), confirm, payment)
 
@@ -122,21 +124,15 @@ class DirectTransfers:
         return tender_of(payment, assets[normalise(payment.network).name])
 
     async def _recipient(self, tender: Tender, asset: Asset, body: Mapping[str, Any]) -> str:
-        """The wallet that is paid. On Solana the body names it, or a node whose the account is.
+        """The wallet that is paid: the body names it, or a node says whose the account is that is.
 
         What the body says beside what was signed must be the same, as at the hub.
         """
         named, amount = body.get("recipient"), body.get("amount")
-        if asset.network.family is Family.EVM:
-            if amount is not None:
-                asked = parse_uint256(amount, "amount")
-                signed = str(tender.value)
-                require([Check("amount", asked == tender.value, Reason.PAYLOAD, signed, str(asked))])
-            if named is not None:
-                require([recipient_check(tender, asset, parse_address_of(Family.EVM, named, field="recipient"))])
-            return tender.recipient
         if named is not None:
-            recipient = parse_address_of(Family.SOLANA, named, field="recipient")
+            recipient = parse_address_of(asset.network.family, named, field="recipient")
+        elif not asset.has_accounts:
+            recipient = tender.recipient
         else:
             try:
                 owner = await self.token_accounts.owner(tender.recipient, asset)
@@ -147,7 +143,7 @@ class DirectTransfers:
             recipient = str(owner)
         require([recipient_check(tender, asset, recipient)])
         if amount is not None:
-            require([price_check(tender, asset, parse_uint256(amount, "amount"))])
+            require([asset.stated_check(tender.value, parse_uint256(amount, "amount"))])
         return recipient
 
     def challenge(self, wish: Wish) -> Challenge:
@@ -166,7 +162,7 @@ class DirectTransfers:
 
     def own_terms(self, wish: Wish, tender: Tender) -> Requirements:
         """What this payment of the body's transfer answers, with the fee payer that it names."""
-        asset = replace(wish.asset, fee_payer=tender.fee_payer) if isinstance(wish.asset, SolanaAsset) else wish.asset
+        asset = wish.asset.charged_to(tender.fee_payer)
         resource = self.public_url + operations.TRANSFER.path
         return transfer_challenge(asset, wish.pay_to, tender.value, resource, API_VERSION).requirements
 

@@ -13,12 +13,11 @@ from urllib.parse import parse_qs
 
 from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.families import row_of
 from tollkeeper.core.networks import ALIASES, NETWORKS
-from tollkeeper.core.solana import payer_of
 from tollkeeper.core.transactions import Kind
 from tollkeeper.core.verification import Check, Reason, form_checks
-from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment
+from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment
 from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachable
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, Outcome, requirements_hash
@@ -73,7 +72,7 @@ class Facilitator:
             return
         checks = await self._checks(asked, explain=explain)
         failed = next((check for check in checks if not check.ok), None)
-        verdict = _verdict(failed, _payer(asked.payment), checks if explain else None)
+        verdict = _verdict(failed, row_of(asked.payment).payer_of(asked.payment), checks if explain else None)
         if failed is not None and failed.reason is Reason.NONCE_USED:
             verdict["transaction"] = await self._account(asked.payment).used_by(asked.payment)
         await send_answer(send, 200, envelope(verdict))
@@ -200,11 +199,6 @@ def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]
     return parse_asked(body)
 
 
-def _payer(payment: Payment) -> str | None:
-    payload = payment.payload
-    return checksum_address(payload.authorization.payer) if isinstance(payload, EvmPayload) else payer_of(payload)
-
-
 def _verdict(failed: Check | None, payer: str | None, explained: list[Check] | None) -> dict[str, Any]:
     body: dict[str, Any] = {
         "isValid": failed is None,
@@ -224,8 +218,8 @@ def _verdict(failed: Check | None, payer: str | None, explained: list[Check] | N
 
 def settled_body(payment: Payment, amount: int, outcome: Outcome, *, use_db_id: bool) -> dict[str, Any]:
     """The answer to a settlement whose outcome is known. `amount` is what was asked, where the payload shows none."""
-    payload = payment.payload
-    value = payload.authorization.value if isinstance(payload, EvmPayload) else amount
+    signed = row_of(payment).signed_value(payment)
+    value = amount if signed is None else signed
     transaction = outcome.settlement_id or "" if use_db_id else outcome.transaction
     return {
         "success": outcome.success,
@@ -233,7 +227,7 @@ def settled_body(payment: Payment, amount: int, outcome: Outcome, *, use_db_id: 
         "transaction": transaction,
         "network": payment.network,
         "amount": str(value),
-        "payer": _payer(payment),
+        "payer": row_of(payment).payer_of(payment),
         "errorReason": outcome.reason,
     }
 

@@ -12,7 +12,6 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.solana import (
     FEE_PAYER_WITHOUT_MONEY,
     SolanaTransfer,
-    amount_check,
     chain_checks,
     payer_of,
     payment_key,
@@ -116,7 +115,7 @@ class SolanaAccount:
         transfer = read_transfer(payload)
         if transfer.value == 0:
             raise nothing_moved("amount")
-        yield amount_check(transfer, asked.amount or 0)
+        yield asset.price_check(transfer.value, asked.amount or 0)
         yield from recipient_checks(transfer, asked.recipient or "", asset)
 
     def own_requirements(self, asked: TransferAsked) -> Requirements:

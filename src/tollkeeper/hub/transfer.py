@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
-from tollkeeper.core.networks import NETWORKS, Family, normalise
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.networks import NETWORKS, normalise
 from tollkeeper.core.transactions import Kind
 from tollkeeper.core.verification import Reason, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
@@ -77,7 +78,7 @@ def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> 
         details = {"field": "network", "supported": sorted(enabled)}
         raise ApiError(Code.INVALID_NETWORK, "this hub settles nothing on that network", details=details)
     family = NETWORKS[name].family
-    for required in ("amount", "recipient") if family is Family.SOLANA else ():
+    for required in FAMILIES[family].transfer_members:
         if body.get(required) is None:
             raise missing(required)
     payload = body.get("payload")

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tollkeeper.core.base58 import encode
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket
-from tollkeeper.core.ed25519 import public_key
-from tollkeeper.core.evm import address_of_key, checksum_address
-from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import Family
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
@@ -107,7 +105,6 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
 
 
 def _of_hub(settings: Settings) -> list[tuple[str, str]]:
-    signers = [checksum_address(address_of_key(key.reveal())) for key in settings.signer_keys]
     return [
         ("confirm_depth", str(settings.depths.blocks)),
         ("confirm_depth_steps", _steps(settings.depths) or "none"),
@@ -118,7 +115,7 @@ def _of_hub(settings: Settings) -> list[tuple[str, str]]:
         ("deploy_gas_limit", str(settings.gas.deploy_gas_limit)),
         ("batch_queue_depth", str(settings.batching.queue_depth)),
         ("batch_items_max", str(settings.batching.items_max)),
-        ("signer_key", ", ".join(signers) or _NOT_SET),
+        ("signer_key", _fee_accounts(settings, Family.EVM)),
         ("share_database", str(settings.is_database_shared).lower()),
         *_on_solana(settings),
     ]
@@ -146,8 +143,12 @@ def _on_solana(settings: Settings) -> list[tuple[str, str]]:
     ]
     if not networks_of(settings, Family.SOLANA):
         return values
-    seeds = [seed for key in settings.signer_keys for seed in fee_payer_seeds(key.reveal())]
-    return [*values, ("solana fee payers", ", ".join(encode(public_key(seed)) for seed in seeds) or _NOT_SET)]
+    return [*values, ("solana fee payers", _fee_accounts(settings, Family.SOLANA))]
+
+
+def _fee_accounts(settings: Settings, family: Family) -> str:
+    row = FAMILIES[family]
+    return ", ".join(one for key in settings.signer_keys for one in row.fee_accounts(key.reveal())) or _NOT_SET
 
 
 def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tollkeeper.chains import payments
 from tollkeeper.chains.evm import EvmChain
-from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.chains.solana import payments as solana_payments
-from tollkeeper.core.networks import Family
-from tollkeeper.serving.nodes import evm_nodes, networks_of, solana_config
+from tollkeeper.serving.nodes import chain_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tollkeeper.chains.receipts import Expected, Sighting
+    from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.reconciliation import ChainPayment
     from tollkeeper.settings import Settings
 
@@ -100,7 +99,5 @@ class _Solana:
 
 def compared_chains(settings: Settings) -> list[ComparedChain]:
     """Every network of these settings that has a node."""
-    chains: list[ComparedChain] = [_Evm(EvmChain(config)) for config in evm_nodes(settings).values()]
-    on_solana = [one for one in networks_of(settings, Family.SOLANA) if one.rpc_urls]
-    chains += [_Solana(SolanaChain(solana_config(one, settings))) for one in on_solana]
-    return chains
+    chains = [chain_of(network, settings) for network in settings.networks.values() if network.rpc_urls]
+    return [_Evm(chain) if isinstance(chain, EvmChain) else _Solana(chain) for chain in chains]

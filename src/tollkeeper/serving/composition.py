@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
-from tollkeeper.chains.evm import EvmChain
-from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
@@ -39,7 +37,7 @@ from tollkeeper.serving.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.live_keys import LiveKeys
 from tollkeeper.serving.measuring import Measured
-from tollkeeper.serving.nodes import evm_config, evm_nodes, networks_of, solana_config
+from tollkeeper.serving.nodes import chain_of, evm_config, networks_of, solana_config
 from tollkeeper.serving.orders import orders_of
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
@@ -298,11 +296,12 @@ async def _open_gateway(
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
-    apart = evm_nodes(settings) if settings.role is Role.GATEWAY else {}
-    on_solana = {one.network.name: one for one in networks_of(settings, Family.SOLANA) if one.rpc_urls}
-    chains: dict[str, EvmChain | SolanaChain] = {
-        **{name: EvmChain(config) for name, config in apart.items()},
-        **{name: SolanaChain(solana_config(one, settings)) for name, one in on_solana.items()},
+    asked = [Family.EVM, Family.SOLANA] if settings.role is Role.GATEWAY else [Family.SOLANA]
+    chains = {
+        one.network.name: chain_of(one, settings)
+        for family in asked
+        for one in networks_of(settings, family)
+        if one.rpc_urls
     }
     gateway = Gateway(
         config,

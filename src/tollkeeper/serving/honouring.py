@@ -6,16 +6,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tollkeeper.api import clock_ms, new_request_id
-from tollkeeper.chains.evm import EvmChain
-from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.networks import Family
 from tollkeeper.gateway.honouring import Honouring
-from tollkeeper.serving.nodes import evm_config, solana_config
+from tollkeeper.serving.nodes import chain_of
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases
 
 if TYPE_CHECKING:
+    from tollkeeper.gateway.families import AnyChain
     from tollkeeper.serving.control import Carry
     from tollkeeper.serving.live_keys import LiveKeys
     from tollkeeper.settings import Settings
@@ -25,18 +23,14 @@ if TYPE_CHECKING:
 def honouring_of(settings: Settings, database: Database, keys: LiveKeys) -> Carry:
     """What carries out the order to honour a payment, on this database."""
 
-    def chain_of(network: str) -> EvmChain | SolanaChain | None:
+    def chain_on(network: str) -> AnyChain | None:
         found = settings.networks.get(network)
-        if found is None or not found.rpc_urls:
-            return None
-        if found.network.family is Family.SOLANA:
-            return SolanaChain(solana_config(found, settings))
-        return EvmChain(evm_config(found, settings))
+        return chain_of(found, settings) if found is not None and found.rpc_urls else None
 
     honouring = Honouring(
         PayGates(database, keys.sealing, os.urandom),
         Purchases(database, keys.sealing),
-        chain_of,
+        chain_on,
         keys.tokens,
         clock_ms,
         lambda: "pur_" + new_request_id(),

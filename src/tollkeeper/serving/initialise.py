@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.core import configuration as text_of
-from tollkeeper.core.base58 import encode_key
-from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.evm import address_of_key, checksum_address
-from tollkeeper.core.keyring import fee_payer_seeds, key_line
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.keyring import key_line
 from tollkeeper.core.wallets import parse_address_of, shown_address
 from tollkeeper.settings import FILE_NAME
 
@@ -168,11 +166,10 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Initialised:
-    """What was made, and who is to be funded: `relayer` (EIP-55) pays gas, `fee_payers` pay fees on Solana."""
+    """What was made, and who is to be funded: the accounts on the chosen network that pay for settlements."""
 
     config_path: Path
-    relayer: str
-    fee_payers: tuple[str, ...]
+    payers: tuple[str, ...]
 
 
 def parse_choices(
@@ -229,8 +226,7 @@ def initialise(directory: Path, choices: Choices) -> Initialised:
     except OSError as error:
         msg = f"{error.filename} cannot be written ({error.strerror})"
         raise InitError(msg) from error
-    fee_payers = tuple(encode_key(public_key(seed)) for seed in fee_payer_seeds(signer))
-    return Initialised(config_path, checksum_address(address_of_key(signer)), fee_payers)
+    return Initialised(config_path, FAMILIES[choices.network.family].fee_accounts(signer))
 
 
 def _write_new(path: Path, text: str) -> None:

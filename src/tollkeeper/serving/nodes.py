@@ -1,24 +1,15 @@
-"""How a process reaches each network's nodes, by its settings (contract 1, 5.2, 5.3)."""
+"""How a process reaches each network's nodes, by its settings (contract 1, 5.2, 5.3): the chain of each family."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tollkeeper.chains.evm import EvmConfig
-from tollkeeper.chains.solana import SolanaConfig
+from tollkeeper.chains.evm import EvmChain, EvmConfig
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.networks import Family
 
 if TYPE_CHECKING:
     from tollkeeper.settings import NetworkSettings, Settings
-
-
-def evm_nodes(settings: Settings) -> dict[str, EvmConfig]:
-    """Every EVM network of these settings that has a node, by its name."""
-    return {
-        name: evm_config(network, settings)
-        for name, network in settings.networks.items()
-        if network.rpc_urls and network.network.family is Family.EVM
-    }
 
 
 def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
@@ -54,6 +45,13 @@ def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
         compute_price_max_micro_lamports=settings.fee_payer.compute_price_max_micro_lamports,
         fee_budget_per_hour_lamports=settings.fee_payer.budget_per_hour_lamports,
     )
+
+
+def chain_of(network: NetworkSettings, settings: Settings) -> EvmChain | SolanaChain:
+    """A network's chain, not opened yet."""
+    if network.network.family is Family.EVM:
+        return EvmChain(evm_config(network, settings))
+    return SolanaChain(solana_config(network, settings))
 
 
 def networks_of(settings: Settings, family: Family) -> list[NetworkSettings]:

@@ -38,7 +38,7 @@ from tollkeeper.settings.model import (
 from tollkeeper.settings.sources import Sources, find_config, network_setting, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tollkeeper.core.sealing import KeyRing
 
@@ -298,21 +298,7 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
     for name, network in NETWORKS.items():
         node = network_setting("rpc_url", name)
         urls = sources.several(node, text_of.parse_rpc_url)
-        is_evm = network.family is Family.EVM
-        asset = sources.take(network_setting("asset", name), _address if is_evm else _mint, network.usdc.address)
-        known = network if asset == network.usdc.address else replace(network, usdc=Asset(asset))
-        if not is_evm:
-            token_2022 = sources.take(network_setting("token_2022", name), text_of.parse_boolean, default=False)
-            settings = NetworkSettings(known, urls, is_token_2022=token_2022)
-        else:
-            settings = NetworkSettings(
-                known,
-                urls,
-                sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
-                sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
-                sources.optional(network_setting("batcher", name), _address),
-                wallet_factories=_factories(sources, name, asset),
-            )
+        settings = _OF_FAMILY[network.family](sources, network, urls)
         if urls or name in sources.sections:
             networks[name] = settings
         if not urls and name in sources.sections and role is not Role.GATEWAY:
@@ -322,6 +308,33 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
             Finding("networks", "no network is enabled", "set rpc_url in a section such as [networks.base-sepolia]")
         )
     return networks
+
+
+def _evm_network(sources: Sources, network: Network, urls: tuple[str, ...]) -> NetworkSettings:
+    name = network.name
+    known = _with_asset(sources, network, _address)
+    return NetworkSettings(
+        known,
+        urls,
+        sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
+        sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
+        sources.optional(network_setting("batcher", name), _address),
+        wallet_factories=_factories(sources, name, known.usdc.address),
+    )
+
+
+def _solana_network(sources: Sources, network: Network, urls: tuple[str, ...]) -> NetworkSettings:
+    known = _with_asset(sources, network, _mint)
+    token_2022 = sources.take(network_setting("token_2022", network.name), text_of.parse_boolean, default=False)
+    return NetworkSettings(known, urls, is_token_2022=token_2022)
+
+
+_OF_FAMILY: Final = {Family.EVM: _evm_network, Family.SOLANA: _solana_network}
+
+
+def _with_asset(sources: Sources, network: Network, parse: Callable[[str], str]) -> Network:
+    asset = sources.take(network_setting("asset", network.name), parse, network.usdc.address)
+    return network if asset == network.usdc.address else replace(network, usdc=Asset(asset))
 
 
 def _factories(sources: Sources, network: str, asset: str) -> tuple[str, ...]:

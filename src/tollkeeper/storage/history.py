@@ -6,9 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.base58 import encode
-from tollkeeper.core.networks import Family
-from tollkeeper.core.solana.message import decode_transaction
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.transactions import HistoryRow
 from tollkeeper.core.wallets import family_of, shown_address
 from tollkeeper.storage.queries import load_queries
@@ -45,11 +43,7 @@ def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow
     """What the history item of a row is made of (contract 7). `iso` writes times."""
     payment = json.loads(settlement.payment)
     requirements = json.loads(settlement.requirements)
-    own = (
-        _authorization_terms(payment, settlement)
-        if family_of(settlement.key.payer) is Family.EVM
-        else _transaction_terms(payment, settlement)
-    )
+    own = FAMILIES[family_of(settlement.key.payer)].history_terms(payment["payload"], settlement.key.nonce)
     return HistoryRow(
         id=settlement.id,
         created=iso(settlement.created_ms),
@@ -76,20 +70,6 @@ def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow
         },
         purchase_data=None if settlement.purchase_data is None else json.loads(settlement.purchase_data),
     )
-
-
-def _authorization_terms(payment: dict[str, Any], settlement: Settlement) -> dict[str, Any]:
-    authorization = payment["payload"]["authorization"]
-    return {
-        "validAfter": authorization["validAfter"],
-        "validBefore": authorization["validBefore"],
-        "nonce": settlement.key.nonce,
-    }
-
-
-def _transaction_terms(payment: dict[str, Any], settlement: Settlement) -> dict[str, Any]:
-    transaction = decode_transaction(payment["payload"]["transaction"])
-    return {"messageHash": settlement.key.nonce, "payerSignature": encode(transaction.signatures[1])}
 
 
 def _history(query: HistoryQuery) -> dict[str, Any]:

@@ -8,14 +8,15 @@ that were read there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
 from tollkeeper.core import ed25519
-from tollkeeper.core.base58 import decode_key, encode_key
+from tollkeeper.core.base58 import decode_key, encode_key, parse_key
+from tollkeeper.core.errors import ApiError
 from tollkeeper.core.solana.message import (
     NO_SIGNATURE,
     Instruction,
@@ -41,7 +42,7 @@ from tollkeeper.core.verification import Check, Reason
 from tollkeeper.core.wire import PaymentKey
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from tollkeeper.core.networks import Network
     from tollkeeper.core.wire import Requirements, SolanaPayload
@@ -67,6 +68,59 @@ class SolanaAsset:
     address: str
     token_program: str = TOKEN_PROGRAM
     fee_payer: str = ""  # whom a facilitator says that its buyers must name; empty at the facilitator itself
+
+    has_accounts: ClassVar[bool] = True  # what a wallet holds lies in a token account
+
+    @classmethod
+    def of_kind(cls, network: Network, shown: Mapping[str, Any], extra: Mapping[str, Any]) -> SolanaAsset | None:
+        """What a facilitator's kind says that it settles; None where that cannot be read.
+
+        Nobody can pay without knowing who pays the fee.
+        """
+        program = shown.get("tokenProgram", TOKEN_PROGRAM)
+        if program not in {TOKEN_PROGRAM, TOKEN_2022_PROGRAM}:
+            return None
+        mint, fee_payer = shown.get("address", network.usdc.address), extra.get("feePayer")
+        try:
+            return cls(network, parse_key(mint), parse_key(program), parse_key(fee_payer))
+        except ApiError:
+            return None
+
+    @property
+    def fee_payers(self) -> frozenset[str]:
+        """Whom a buyer may name."""
+        return frozenset({self.fee_payer})
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """What a client needs to sign: who pays the fee."""
+        return {"feePayer": self.fee_payer}
+
+    def known_as(self, own: object) -> SolanaAsset:  # noqa: ARG002 - a mint has no name to sign with
+        """The same mint by what a node of ours says of it: who pays the fee only the facilitator knows."""
+        return self
+
+    def charged_to(self, fee_payer: str) -> SolanaAsset:
+        """The same mint for a payment whose fee this account pays."""
+        return replace(self, fee_payer=fee_payer)
+
+    def account_of(self, wallet: str) -> str:
+        """What a transfer to the wallet names: its associated token account."""
+        return associated_token_account(wallet, self.address, self.token_program)
+
+    def recipient_check(self, account: str, pay_to: str) -> Check:
+        """Is it this wallet's token account that is paid?"""
+        wanted = self.account_of(pay_to)
+        return Check("recipient", account == wanted, Reason.SVM_RECIPIENT, wanted, account)
+
+    def price_check(self, value: int, price: int) -> Check:
+        """Is exactly this price paid? Neither more nor less is taken on Solana."""
+        reason = Reason.SVM_AMOUNT_LOW if value < price else Reason.SVM_AMOUNT
+        return Check("value", value == price, reason, str(price), str(value))
+
+    def stated_check(self, value: int, stated: int) -> Check:
+        """Is it what was said beside the signed payment?"""
+        return self.price_check(value, stated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +318,7 @@ def requirement_checks(
     is_named = named == transfer.fee_payer or named in fee_payers
     yield Check("requirements.feePayer", is_named, Reason.SVM_FEE_PAYER_MISMATCH, transfer.fee_payer, named)
     yield from recipient_checks(transfer, requirements.pay_to, asset)
-    yield amount_check(transfer, requirements.amount)
+    yield asset.price_check(transfer.value, requirements.amount)
     memo = requirements.extra.get("memo")
     if memo:
         yield from _memo_checks(transfer.transaction.message, memo)
@@ -273,18 +327,9 @@ def requirement_checks(
 def recipient_checks(transfer: SolanaTransfer, pay_to: str, asset: SolanaAsset) -> Iterator[Check]:
     """Is the transfer's destination the recipient's associated token account?"""
     try:
-        account = associated_token_account(pay_to, asset.address, asset.token_program)
+        yield asset.recipient_check(transfer.destination, pay_to)
     except ValueError:
         yield Check("recipient", ok=False, reason=Reason.REQUIREMENTS, expected="a Solana address", actual=pay_to)
-        return
-    is_paid = transfer.destination == account
-    yield Check("recipient", is_paid, Reason.SVM_RECIPIENT, account, transfer.destination)
-
-
-def amount_check(transfer: SolanaTransfer, amount: int) -> Check:
-    """Is exactly this amount transferred? Neither more nor less is taken on Solana."""
-    reason = Reason.SVM_AMOUNT_LOW if transfer.value < amount else Reason.SVM_AMOUNT
-    return Check("value", transfer.value == amount, reason, str(amount), str(transfer.value))
 
 
 def _memo_checks(message: Message, memo: str) -> Iterator[Check]:

@@ -1,0 +1,149 @@
+"""What the families of networks differ in beside their rules, one row each (specification 2.3, 2.5, 4.1, 4.4).
+
+Who needs to know asks `FAMILIES` by a network's or a payload's family, so that nobody else decides by a family's name.
+What a token differs in is said by `EvmAsset` and `SolanaAsset`, which have the same members; the rules of a payment are
+in `verification` and `solana`.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from tollkeeper.core import solana
+from tollkeeper.core.base58 import decode, encode, encode_key
+from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES, public_key
+from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.networks import Family
+from tollkeeper.core.solana.message import decode_transaction
+from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
+from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.wire import EvmPayload, SolanaPayload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tollkeeper.core.wire import Payment
+
+
+class FamilyRow(Protocol):
+    """One family.
+
+    `payload_members` make a payload, the last of them says which family it is of; `value_member` names what says the
+    amount. `transfer_members` are asked beside the payload by the hub's transfer. `fee_money` and `fee_use` are words
+    for who funds a hub. `nonce_form` is how a payment's nonce is kept, `nonce_words` says so. `used_advice` is said to
+    whoever presents a payment that was used before.
+    """
+
+    asset: ClassVar[type[EvmAsset | solana.SolanaAsset]]
+    payload_members: ClassVar[tuple[str, ...]]
+    value_member: ClassVar[str]
+    transfer_members: ClassVar[tuple[str, ...]]
+    fee_money: ClassVar[str]
+    fee_use: ClassVar[str]
+    nonce_form: ClassVar[re.Pattern[str]]
+    nonce_words: ClassVar[str]
+    used_advice: ClassVar[str] = ""
+
+    def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
+        """Whose money a hub with this signing key spends, as people see the addresses."""
+
+    def accounts_of(self, wallet: str, token: str) -> frozenset[str]:
+        """What a transfer to the wallet may name, whatever program the token belongs to."""
+
+    def transaction_name(self, text: str) -> str | None:
+        """A transaction's name as it is kept; None for what is none here."""
+
+    def payer_of(self, payment: Payment) -> str | None:
+        """Who pays, as people see the address; None where that cannot be read."""
+
+    def signed_value(self, payment: Payment) -> int | None:
+        """How much the payload says in plain words; None where it says it to the chain alone."""
+
+    def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+        """What a history item's `x402Data` shows of a stored payload that another family's has not."""
+
+
+class _Evm(FamilyRow):
+    asset = EvmAsset
+    payload_members = ("signature", "authorization")
+    value_member = "authorization.value"
+    transfer_members = ()
+    fee_money = "a little ether"
+    fee_use = "it pays the gas of settlements"
+    nonce_form = re.compile("0x[0-9a-f]{64}")
+    nonce_words = "0x and 64 hex digits"
+
+    def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
+        return (checksum_address(address_of_key(signer_key)),)
+
+    def accounts_of(self, wallet: str, token: str) -> frozenset[str]:  # noqa: ARG002 - a wallet holds every token itself
+        return frozenset({wallet})
+
+    def transaction_name(self, text: str) -> str | None:
+        name = text.lower()
+        return name if self.nonce_form.fullmatch(name) else None
+
+    def payer_of(self, payment: Payment) -> str | None:
+        assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - of this family
+        return checksum_address(payment.payload.authorization.payer)
+
+    def signed_value(self, payment: Payment) -> int | None:
+        assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - of this family
+        return payment.payload.authorization.value
+
+    def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+        authorization = payload["authorization"]
+        times = {name: authorization[name] for name in ("validAfter", "validBefore")}
+        return {**times, "nonce": nonce}
+
+
+class _Solana(FamilyRow):
+    asset = solana.SolanaAsset
+    payload_members = ("transaction",)
+    value_member = "transaction"
+    transfer_members = ("amount", "recipient")
+    fee_money = "a little SOL"
+    fee_use = "they pay the fees of settlements"
+    nonce_form = re.compile("[0-9a-f]{64}")
+    nonce_words = "64 hex digits"
+    # Clients that add no memo make the very bytes twice, and nothing in the payment shows it.
+    used_advice = (
+        ". On Solana two payments of one wallet to the same recipient, of the same amount and within the same moment "
+        "can be one transaction, which is charged once: sign a new payment"
+    )
+
+    def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
+        return tuple(encode_key(public_key(seed)) for seed in fee_payer_seeds(signer_key))
+
+    def accounts_of(self, wallet: str, token: str) -> frozenset[str]:
+        programs = (TOKEN_PROGRAM, TOKEN_2022_PROGRAM)
+        return frozenset(associated_token_account(wallet, token, program) for program in programs)
+
+    def transaction_name(self, text: str) -> str | None:
+        try:
+            decode(text, size_bytes=SIGNATURE_SIZE_BYTES)
+        except ValueError:
+            return None
+        return text
+
+    def payer_of(self, payment: Payment) -> str | None:
+        assert isinstance(payment.payload, SolanaPayload)  # noqa: S101 - of this family
+        return solana.payer_of(payment.payload)
+
+    def signed_value(self, payment: Payment) -> int | None:  # noqa: ARG002 - the transaction's bytes say it
+        return None
+
+    def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+        signature = decode_transaction(payload["transaction"]).signatures[1]
+        return {"messageHash": nonce, "payerSignature": encode(signature)}
+
+
+FAMILIES: Final[Mapping[Family, FamilyRow]] = MappingProxyType({Family.EVM: _Evm(), Family.SOLANA: _Solana()})
+
+
+def row_of(payment: Payment) -> FamilyRow:
+    """The row of the family that a payment's payload is of."""
+    return FAMILIES[payment.payload.family]
