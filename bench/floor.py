@@ -1,19 +1,22 @@
 """`floor`: what a gateway on this event loop could reach at most, beside nginx in the same run.
 
-Three servers that do nothing but what no gateway can leave out (`servers.bare`): answer without reading; pass bytes on;
-pass them on behind a durable commit of one row for all that came at once. Their rates per second of processor time,
-divided by nginx's (a static file, `proxy_pass`), bound `challenge` and `held-credits` from above on this machine: no
-head is read, no payment matched, no credit looked at, no call recorded, no receipt written.
+Servers that do nothing but what no gateway can leave out (`servers.bare`): answer without reading; pass bytes on; pass
+them on behind a durable commit of one row for all that came at once; behind one of all that a paid call must leave in
+the books, by bare statements; through the program's ledger; and through it to a target behind TLS. Their rates per
+second of processor time, divided by nginx's (a static file, `proxy_pass`), bound `challenge`, `held-credits` and
+`tls-target` from above on this machine: no head is read, no payment matched, nobody's rate limited, no receipt written,
+nothing counted. The program itself stands beside them.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from bench.gateway import family_cpu_seconds
 from bench.measuring import Result, cores, say
 from bench.processes import serving
-from bench.scene import ROUND_SECONDS, ROUNDS, scene
+from bench.scene import PURCHASES, ROUND_SECONDS, ROUNDS, scene
 from bench.wrk import calls, request
 
 if TYPE_CHECKING:
@@ -29,35 +32,50 @@ def _calls(directory: Path, url: str, path: str, *, refused_share: float = 0) ->
     return calls(directory, url, [request(url + path, X_Payment=PAYMENT)], refused_share=refused_share)
 
 
+def _sides(stack: ExitStack) -> dict[str, tuple[Calls, int]]:
+    """What is called, and the process that answers."""
+    server_core = cores()[0]
+    running = stack.enter_context(scene())
+    url, nginx_pid = stack.enter_context(running.reference(BODY_BYTES))
+    gate = running.gateway.gate(running.target + "/small")
+    payments = running.gateway.buy(gate, PURCHASES)
+    directory, pid, port = running.directory, running.gateway.pid, str(running.target_port)
+    answering = stack.enter_context(serving("bare", server_core, "answer", str(BODY_BYTES)))
+    sides = {
+        "static": (_calls(directory, url, "/challenge"), nginx_pid),
+        "answer": (_calls(directory, answering.url, "/", refused_share=1), answering.pid),
+        "challenge": (calls(directory, gate, [request(gate)], refused_share=1), pid),
+        "proxy": (_calls(directory, url, "/small"), nginx_pid),
+    }
+    for kind in ("relay", "commit", "statements", "ledger"):
+        bare = stack.enter_context(serving("bare", server_core, kind, port, str(directory / f"{kind}.db")))
+        sides[kind] = _calls(directory, bare.url, "/small"), bare.pid
+    certificate = str(directory / "certificate.pem")
+    sides["secure_proxy"] = _calls(directory, url, "/secure/small"), nginx_pid
+    secure = ("secure", str(running.tls_port), str(directory / "secure.db"), certificate)
+    bare = stack.enter_context(serving("bare", server_core, *secure))
+    sides["secure_ledger"] = _calls(directory, bare.url, "/small"), bare.pid
+    sides["held_credits"] = calls(directory, gate, [request(gate, X_Payment=one) for one in payments]), pid
+    return sides
+
+
 def measure() -> Result:
-    """`ours`: calls behind a commit. Ratios of processor time in the further fields, of the others too."""
-    server_core, load_core = cores()
-    with scene() as running, running.reference(BODY_BYTES) as (url, nginx_pid):
-        port, file = str(running.target_port), str(running.directory / "floor.db")
-        with (
-            serving("bare", server_core, "answer", str(BODY_BYTES)) as answering,
-            serving("bare", server_core, "relay", port) as relaying,
-            serving("bare", server_core, "commit", port, file) as committing,
-        ):
-            sides = {
-                "static": (_calls(running.directory, url, "/challenge"), nginx_pid),
-                "answer": (_calls(running.directory, answering.url, "/", refused_share=1), answering.pid),
-                "proxy": (_calls(running.directory, url, "/small"), nginx_pid),
-                "relay": (_calls(running.directory, relaying.url, "/small"), relaying.pid),
-                "commit": (_calls(running.directory, committing.url, "/small"), committing.pid),
-            }
-            spent = {name: [0, 0.0] for name in sides}
-            for number in range(ROUNDS + 1):
-                for name, (one, pid) in sides.items():
-                    before = family_cpu_seconds(pid)
-                    run = one.run(ROUND_SECONDS, load_core)
-                    if number:  # the first round warms up
-                        spent[name][0] += run.answers
-                        spent[name][1] += family_cpu_seconds(pid) - before
-                say(f"floor {number}/{ROUNDS}")
+    """`ours`: calls behind a commit. Processor time of a call at each side, and ratios, in the further fields."""
+    with ExitStack() as stack:
+        sides, load_core = _sides(stack), cores()[1]
+        spent = {name: [0, 0.0] for name in sides}
+        for number in range(ROUNDS + 1):
+            for name, (one, pid) in sides.items():
+                before = family_cpu_seconds(pid)
+                run = one.run(ROUND_SECONDS, load_core)
+                if number:  # the first round warms up
+                    spent[name][0] += run.answers
+                    spent[name][1] += family_cpu_seconds(pid) - before
+            say(f"floor {number}/{ROUNDS}")
     rate = {name: answers / seconds for name, (answers, seconds) in spent.items()}
     also: dict[str, float | str] = {f"{name}_us": 1e6 / one for name, one in rate.items()}
-    also["answer_ratio"] = rate["answer"] / rate["static"]
-    also["relay_ratio"] = rate["relay"] / rate["proxy"]
+    also |= {f"{name}_ratio": rate[name] / rate["static"] for name in ("answer", "challenge")}
+    also |= {f"{name}_ratio": rate[name] / rate["proxy"] for name in ("relay", "statements", "ledger", "held_credits")}
+    also["secure_ledger_ratio"] = rate["secure_ledger"] / rate["secure_proxy"]
     unit = "calls per second of processor time"
     return Result("floor", rate["commit"], rate["proxy"], rate["commit"] / rate["proxy"], unit, ROUNDS, also)

@@ -9,7 +9,6 @@ that is synced as ours is. `ratio` is processor time of the reference over ours.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import sqlite3
 import subprocess
@@ -22,68 +21,34 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
+from bench.held import HEADER, PURCHASES, filled, key_of
 from bench.measuring import Result, alternate, cpu_seconds
 from tollkeeper.api import clock_ms, new_request_id
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.paygates import CreateDefaults, parse_create
-from tollkeeper.core.purchases import Claim, Spend, Terms, header_hash
-from tollkeeper.core.sealing import KeyRing
-from tollkeeper.core.wire import PaymentKey
+from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.opening import open_database
-from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
-from tollkeeper.storage.purchases import Paid, Purchases
 from tollkeeper.storage.remote import RemoteDatabase
-from tollkeeper.storage.sealing import Sealing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tollkeeper.core.paygates import PayGate
+    from bench.held import Shelf
     from tollkeeper.storage.database import Database
 
-PURCHASES: Final = 256
 AT_ONCE: Final = 32
 TURNS: Final = 500
 ROUNDS: Final = 7
-CREDITS: Final = 100_000_000
-_PAYEE: Final = "0x" + "ab" * 20
-_HEADER: Final = header_hash(b"header")
-_RING: Final = KeyRing("a", {"a": bytes(32)})
+COUNTED_FROM: Final = 100_000_000  # by the reference
 
 
 class _Spender:
     """Spends of purchases that hold credits, in turns."""
 
-    def __init__(self, database: Database) -> None:
-        sealing = Sealing(_RING, os.urandom)
-        self._gates = PayGates(database, sealing, os.urandom)
-        self._purchases = Purchases(database, sealing)
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
         self._random = random.Random(1)  # noqa: S311 - which purchases
-        self._gate: PayGate
         self._ended: list[str] = []
-
-    @staticmethod
-    def _key(number: int) -> PaymentKey:
-        return PaymentKey("base-sepolia", "0x" + "11" * 20, f"0x{number:040x}", f"0x{number:064x}")
-
-    async def buy(self) -> None:
-        body = {"price": "0.01", "targetUrl": "http://target/", "credits": CREDITS}
-        new = parse_create(body, CreateDefaults("base-sepolia", _PAYEE))
-        self._gate = gate = await self._gates.create(new, None, None, clock_ms())
-        for number in range(PURCHASES):
-            claim = await self._purchases.claim(
-                self._key(number),
-                Terms(gate.id, gate.version, gate.price_micro, gate.credits, gate.payment_address, gate.network, None),
-                purchase_id=f"pur_{number:022}",
-                paid=Paid(gate.price_micro, 2**40, _HEADER),
-                trust=None,
-                request_of=lambda _id, _attempt, _is_trusted: b"x" * 900,
-                now_ms=clock_ms(),
-            )
-            assert claim.outcome is Claim.WON
-            assert claim.purchase is not None
-            await self._purchases.grant(claim.purchase, "0x" + "1" * 64, confirmed=True, wish=None, now_ms=clock_ms())
 
     async def turn(self) -> None:
         """So many spends at once, and the ends of those before."""
@@ -98,13 +63,14 @@ class _Spender:
             if not left:
                 done.set_result(None)
 
+        gate, purchases = self._shelf.gate, self._shelf.purchases
         for call_id in self._ended:
-            self._purchases.ledger.end(call_id, 200)
+            purchases.ledger.end(call_id, 200)
         for _ in range(AT_ONCE):
             call_id = new_request_id()
             begun.append(call_id)
-            wish = SpendRequest(self._gate.id, self._gate.version, _HEADER, call_id)
-            self._purchases.spend_soon(self._key(self._random.randrange(PURCHASES)), wish, clock_ms(), spent)
+            wish = SpendRequest(gate.id, gate.version, HEADER, call_id)
+            purchases.spend_soon(key_of(self._random.randrange(PURCHASES)), wish, clock_ms(), spent)
         self._ended = begun
         await done
 
@@ -142,9 +108,7 @@ async def _measure(directory: Path) -> Result:
     path = directory / "served.db"
     with _ledger_process(path) as process, closing(_bare(directory / "bare.db")) as bare:
         async with _owning(directory / "own.db") as own, _served(path, process) as served:
-            mine, remote = _Spender(own), _Spender(served)
-            await mine.buy()
-            await remote.buy()
+            mine, remote = _Spender(await filled(own)), _Spender(await filled(served))
             best: dict[str, float] = {}
 
             async def ours() -> float:
@@ -193,7 +157,8 @@ def _bare(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("CREATE TABLE counters (id INTEGER PRIMARY KEY, remaining BIGINT NOT NULL)")
-    connection.executemany("INSERT INTO counters VALUES (?, ?)", [(number, CREDITS) for number in range(PURCHASES)])
+    counters = [(number, COUNTED_FROM) for number in range(PURCHASES)]
+    connection.executemany("INSERT INTO counters VALUES (?, ?)", counters)
     return connection
 
 

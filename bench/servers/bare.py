@@ -3,6 +3,10 @@
     bare answer BYTES     every request is answered with an answer of so many bytes
     bare relay PORT       every request goes to 127.0.0.1:PORT as it is, on a kept connection, the answer back as it is
     bare commit PORT FILE as `relay`, behind a durable commit for all that came in one turn of the loop: one changed row
+    bare statements PORT FILE  the same, but what a call must leave in the books is in that commit: a counter of one of
+                               256 purchases, the call, how it ended; by the program's statements and by nothing else
+    bare ledger PORT FILE      the same through the program's ledger
+    bare secure PORT FILE CERTIFICATE  as `ledger`, to a target behind TLS that shows this certificate
 
 One read is taken for one message, which is true of small messages and of nothing else.
 """
@@ -12,13 +16,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import ssl
 import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from bench.held import filled
+from bench.servers.bookkeeping import Statements, behind_ledger
 from tollkeeper.serving.http_server import run, until_signalled
+from tollkeeper.storage.opening import open_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from bench.servers.bookkeeping import Books
 
 _HEAD: Final = b"HTTP/1.1 402 Payment Required\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 
@@ -71,32 +81,49 @@ class Target(asyncio.Protocol):
             self._kept.remove(self)
 
 
+class OneRow:
+    """Books of one counter."""
+
+    def __init__(self, path: str) -> None:
+        self._database = database = sqlite3.connect(path, isolation_level=None)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("CREATE TABLE credits (number INTEGER PRIMARY KEY, remaining INTEGER NOT NULL)")
+        database.execute("INSERT INTO credits VALUES (1, 1000000000)")
+
+    def commit(self, count: int) -> None:
+        """See `Books`."""
+        self._database.execute("UPDATE credits SET remaining = remaining - ? WHERE number = 1", (count,))
+
+
 class Relay:
     """Passes on what comes, at once or behind one commit for each turn of the loop."""
 
-    def __init__(self, port: int, database: sqlite3.Connection | None) -> None:
+    def __init__(self, port: int, books: Books | None = None, certificate: str | None = None) -> None:
         self._port = port
-        self._database = database
+        self._tls = None if certificate is None else ssl.create_default_context(cafile=certificate)
+        self._books = books
         self._kept: list[Target] = []
         self._waiting: list[tuple[Caller, bytes]] = []
         self._opening: set[asyncio.Task[None]] = set()
 
     def take(self, caller: Caller, data: bytes) -> None:
         """One request."""
-        if self._database is None:
-            self._send(caller, data)
+        if self._books is None:
+            self.send(caller, data)
             return
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._commit, self._database)
+            asyncio.get_running_loop().call_soon(self._commit, self._books)
         self._waiting.append((caller, data))
 
-    def _commit(self, database: sqlite3.Connection) -> None:
+    def _commit(self, books: Books) -> None:
         waiting, self._waiting = self._waiting, []
-        database.execute("UPDATE credits SET remaining = remaining - ? WHERE number = 1", (len(waiting),))
+        books.commit(len(waiting))
         for caller, data in waiting:
-            self._send(caller, data)
+            self.send(caller, data)
 
-    def _send(self, caller: Caller, data: bytes) -> None:
+    def send(self, caller: Caller, data: bytes) -> None:
+        """To the target, at once."""
         if self._kept:
             self._kept.pop().ask(caller, data)
         else:
@@ -106,28 +133,28 @@ class Relay:
 
     async def _open(self, caller: Caller, data: bytes) -> None:
         loop = asyncio.get_running_loop()
-        _, target = await loop.create_connection(lambda: Target(self._kept), "127.0.0.1", self._port)
+        _, target = await loop.create_connection(lambda: Target(self._kept), "localhost", self._port, ssl=self._tls)
         target.ask(caller, data)
 
 
-def _taker(arguments: list[str]) -> Callable[[Caller, bytes], None]:
+async def _taker(arguments: list[str]) -> Callable[[Caller, bytes], None]:
     kind, number = arguments[0], int(arguments[1])
     if kind == "answer":
         answer = _HEAD % (number, b"x" * number)
         return lambda caller, _: caller.transport.write(answer)
-    database: sqlite3.Connection | None = None
+    if kind == "relay":
+        return Relay(number).take
     if kind == "commit":
-        database = sqlite3.connect(arguments[2], isolation_level=None)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute("CREATE TABLE credits (number INTEGER PRIMARY KEY, remaining INTEGER NOT NULL)")
-        database.execute("INSERT INTO credits VALUES (1, 1000000000)")
-    return Relay(number, database).take
+        return Relay(number, OneRow(arguments[2])).take
+    shelf = await filled(open_database(arguments[2]))
+    if kind == "statements":
+        return Relay(number, Statements(arguments[2], shelf)).take
+    return await behind_ledger(Relay(number, certificate=arguments[3] if kind == "secure" else None), shelf)
 
 
 async def serve(stop: asyncio.Event) -> None:
     """The server, until `stop` is set."""
-    take = _taker(sys.argv[1:])
+    take = await _taker(sys.argv[1:])
     server = await asyncio.get_running_loop().create_server(lambda: Caller(take), "127.0.0.1", 0)
     said: dict[str, Any] = {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
     print(json.dumps(said), flush=True)

@@ -1,0 +1,97 @@
+"""What a paid call must leave in the books, behind a relay that reads nothing of what it passes on (`bare`)."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from bench.held import HEADER, PURCHASES, key_of
+from tollkeeper.api import clock_ms, new_request_id
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.purchases import Spend
+from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from bench.held import Shelf
+
+_BATCH: Final = load_queries("spending_sqlite.sql")
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+
+class Books(Protocol):
+    """Where a turn's calls are written down."""
+
+    def commit(self, count: int) -> None:
+        """So many calls, durable when it returns."""
+
+
+class Sends(Protocol):
+    """A `bare.Relay`."""
+
+    def send(self, caller: Any, data: bytes) -> None:  # noqa: ANN401 - whatever it calls so
+        """To the target, at once."""
+
+
+class Statements:
+    """The program's statements alone: counters, calls, and how those of the turn before ended."""
+
+    def __init__(self, path: str, shelf: Shelf) -> None:
+        self._database = sqlite3.connect(path, isolation_level=None, cached_statements=512)
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.execute("PRAGMA temp_store = MEMORY")
+        self._purchases = self._database.execute("SELECT number, id FROM purchases").fetchall()
+        self._gate = _ENCODE([shelf.gate.id]).decode()
+        self._random = random.Random(1)  # noqa: S311 - which purchases
+        self._ended: list[str] = []
+
+    def commit(self, count: int) -> None:
+        """See `Books`."""
+        now_ms = clock_ms()
+        chosen = self._random.choices(self._purchases, k=count)
+        calls = {new_request_id(): purchase_id for _, purchase_id in chosen}
+        spent = Counter(number for number, _ in chosen)
+        self._database.execute("BEGIN IMMEDIATE")
+        for statement in (
+            _BATCH.end_calls(ended=_ENCODE(self._ended).decode(), status=200, now_ms=now_ms),
+            _BATCH.standing_of_gates(wanted=self._gate),
+            _BATCH.spend_known_credits(spent=_ENCODE(spent).decode(), now_ms=now_ms),
+            _BATCH.insert_calls(calls=_ENCODE(calls).decode(), now_ms=now_ms),
+        ):
+            self._database.execute(statement.sql, statement.params).fetchall()
+        self._database.execute("COMMIT")
+        self._ended = list(calls)
+
+
+async def behind_ledger(relay: Sends, shelf: Shelf) -> Callable[[asyncio.Protocol, bytes], None]:
+    """What takes a request: it goes to the target when the ledger has taken a credit for it."""
+    bought = [await _spent_once(shelf, number) for number in range(PURCHASES)]
+    ledger, version, chosen = shelf.purchases.ledger, shelf.gate.version, random.Random(1)  # noqa: S311 - as above
+
+    def take(caller: asyncio.Protocol, data: bytes) -> None:
+        call_id = new_request_id()
+
+        def spent(result: SpendResult | ApiError) -> None:
+            assert isinstance(result, SpendResult), result
+            assert result.outcome is Spend.SPENT
+            ledger.end(call_id, 200)
+            relay.send(caller, data)
+
+        ledger.spend_held(chosen.choice(bought), version, call_id, clock_ms(), spent)
+
+    return take
+
+
+async def _spent_once(shelf: Shelf, number: int) -> Purchase:
+    """The purchase, as whoever spent a credit of it knows it."""
+    wish = SpendRequest(shelf.gate.id, shelf.gate.version, HEADER, new_request_id())
+    result = await shelf.purchases.spend(key_of(number), wish, clock_ms())
+    assert result.purchase is not None
+    return result.purchase
