@@ -11,6 +11,9 @@ from typing import Final
 from tollkeeper.core.errors import ApiError, Code
 
 _ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
+_PAIRS_OF_PART: Final = 5
+_PART: Final = len(_PAIRS) ** _PAIRS_OF_PART  # fits into 60 bits
 _VALUES: Final = {digit: value for value, digit in enumerate(_ALPHABET)}
 KEY_SIZE_BYTES: Final = 32
 _KEY_LENGTH_MAX: Final = 44
@@ -19,12 +22,14 @@ _KEY_LENGTH_MAX: Final = 44
 def encode(data: bytes) -> str:
     """The base58 text of `data`."""
     number = int.from_bytes(data, "big")
-    digits = []
+    pairs = []
     while number:
-        number, value = divmod(number, 58)
-        digits.append(_ALPHABET[value])
+        number, part = divmod(number, _PART)  # long numbers are divided as seldom as can be
+        for _ in range(_PAIRS_OF_PART):
+            part, pair = divmod(part, len(_PAIRS))
+            pairs.append(_PAIRS[pair])
     zeros = len(data) - len(data.lstrip(b"\x00"))
-    return "1" * zeros + "".join(reversed(digits))
+    return "1" * zeros + "".join(reversed(pairs)).lstrip("1")
 
 
 def decode(text: str, *, size_bytes: int) -> bytes:

@@ -1,0 +1,50 @@
+"""Families of networks are told apart in their own files and in a few tables, and nowhere else (specification 2.4)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import tollkeeper
+
+SOURCES: Final = Path(tollkeeper.__file__).parent
+# Every module outside the core that names a family, or asks what of a family something is, and why it may.
+NAMES_A_FAMILY: Final = {
+    "chains/evm.py": "EVM's own",
+    "hub/accounts.py": "EVM's own account",
+    "hub/second_try.py": "EVM's own: authorizations that are tried again",
+    "hub/solana_account.py": "Solana's own account",
+    "gateway/families.py": "the gateway's table",
+    "hub/app.py": "the hub's table",
+    "client/buying.py": "the table of what a buyer signs",
+    "settings/loading.py": "the table of a network's settings, and how many EVM nodes confirm",
+    "serving/nodes.py": "which chain a network's nodes are",
+    "serving/compared_chains.py": "which of its two classes compares the books with a chain",
+    "serving/composition.py": "puts the hub together of both, and asks Solana's nodes in a gateway beside its hub",
+    "serving/checking.py": "shows the settings and the payers of both",
+    "serving/deploying.py": "our batcher is a contract",
+    "sandbox/wallets.py": "a test wallet of each",
+}
+
+
+def names_a_family(tree: ast.Module) -> bool:
+    """Is there `Family.EVM`, or a question whether something is an Evm... or a Solana...?"""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="Family"), attr="EVM" | "SOLANA"):
+                return True
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+                asked = [one.id for one in ast.walk(kinds) if isinstance(one, ast.Name)]
+                if any(name.startswith(("Evm", "Solana")) for name in asked):
+                    return True
+    return False
+
+
+def test_nobody_decides_by_a_family_but_its_own_files_and_the_tables() -> None:
+    found = {
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if names_a_family(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert sorted(name for name in found if not name.startswith("core/")) == sorted(NAMES_A_FAMILY)
