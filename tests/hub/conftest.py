@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest_asyncio
@@ -57,4 +58,20 @@ async def deep_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncItera
 async def hub_with_low_cap(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
     """Pays at most one wei per gas."""
     async with run_hub(tmp_path, embedded_chain, config={"max_fee_per_gas_wei": 1}) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def nodes(embedded_chain: ChainUnderTest) -> AsyncIterator[list[ChaosNode]]:
+    """Three ways to the same chain."""
+    async with AsyncExitStack() as running:
+        yield [await running.enter_async_context(run_chaos(embedded_chain.url)) for _ in range(3)]
+
+
+@pytest_asyncio.fixture
+async def hub_of_three(
+    tmp_path: Path, embedded_chain: ChainUnderTest, nodes: list[ChaosNode]
+) -> AsyncIterator[HubUnderTest]:
+    urls = tuple(node.url for node in nodes)
+    async with run_hub(tmp_path, embedded_chain, config={"rpc_urls": urls, "timeout_seconds": 1.0}) as running:
         yield running

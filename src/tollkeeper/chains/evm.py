@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -18,7 +18,7 @@ from tollkeeper.chains.authorizations import AuthorizationReader
 from tollkeeper.chains.blocks import Block, data_of, read_block, word_of
 from tollkeeper.chains.receipts import Expected, ReceiptReader, ReceiptWatcher, Sighting, hash_of_block, quantity
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
-from tollkeeper.chains.vouching import VouchedReader
+from tollkeeper.chains.vouching import View, VouchedReader, Witnesses
 from tollkeeper.core import evm
 from tollkeeper.core.counterfactual import (
     acceptance_answer,
@@ -32,11 +32,13 @@ from tollkeeper.core.settling import Depths
 from tollkeeper.core.verification import ChainFacts, EvmAsset
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
     from tollkeeper.core.wire import EvmPayload
+
+T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.chains.evm")
 _FEES_LIFETIME_SECONDS: Final = 2.0
@@ -53,8 +55,8 @@ class EvmConfig:
 
     Empty `asset`, `token_name` and `token_version` mean the network's USDC and what the token says of itself; an empty
     `batcher` means its usual place. With a `batch_queue_depth` of 0 every settlement goes alone. `wallet_factories` may
-    deploy payers' wallets, for `deploy_gas_limit` on top of a settlement's gas. What becomes of a transaction is known
-    once `confirm_nodes` nodes show it.
+    deploy payers' wallets, for `deploy_gas_limit` on top of a settlement's gas. What became of a payment is known once
+    `confirm_nodes` nodes show it; 0 means two, where another one can be reached.
     """
 
     network: Network
@@ -73,7 +75,7 @@ class EvmConfig:
     wallet_factories: tuple[str, ...] = ()
     deploy_gas_limit: int = 500_000
     timeout_seconds: float = 10.0
-    confirm_nodes: int = 1
+    confirm_nodes: int = 0
 
     @property
     def settlement_fee_cap_wei(self) -> int:
@@ -123,18 +125,21 @@ class EvmChain:
         self.problem = "the node was not asked yet"
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
-        needed = config.confirm_nodes
-        self._reader = VouchedReader(self.rpc, needed) if needed > 1 else ReceiptReader(self.rpc.ask)
-        self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self._reader)
         self._address = config.asset.lower() or config.network.usdc.address
         self.authorizations = AuthorizationReader(self.rpc.ask, self._address)
+        self._view = View(self.authorizations, ReceiptReader(self.rpc.ask))
+        is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
+        self._witnesses = None if is_one_enough else Witnesses(self.rpc, self._address, config.confirm_nodes)
+        self._reader = self._view.receipts if self._witnesses is None else VouchedReader(self._witnesses)
+        self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self._reader)
         self._market: _Market | None = None
 
     @property
     def missing_nodes(self) -> int:
-        """So many nodes fewer answer than outcomes need."""
+        """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
+        wanted = 1 if self._witnesses is None else self._witnesses.needed
         answering = [node for node in self.rpc.nodes.all if not node.barred and not node.failures]
-        return max(0, self.config.confirm_nodes - len(answering))
+        return max(0, wanted - len(answering))
 
     async def open(self) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
@@ -410,6 +415,15 @@ class EvmChain:
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
         """What the chain shows now of many transactions. Raises: RpcUnavailable."""
         return await self._reader.look(wanted)
+
+    async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
+        """What nodes' views come to, where enough of them come to the same; None where they do not (`Witnesses`).
+
+        Raises: RpcUnavailable.
+        """
+        if self._witnesses is None:
+            return await judge(self._view)
+        return await self._witnesses.agreed(judge, is_open)
 
     async def close(self) -> None:
         """Ends the watcher and the connections."""

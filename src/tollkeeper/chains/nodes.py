@@ -6,6 +6,7 @@ are not; one of another chain or token is never asked. What is sent to a node, a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -18,12 +19,17 @@ _LOG = structlog.get_logger("tollkeeper.chains.rpc")
 _REST_FIRST_SECONDS: Final = 2.0
 _REST_MAX_SECONDS: Final = 60.0
 LAG_BLOCKS_MAX: Final = 5
+# Without an answer for so long, a node is out of reach; until then it may have been one broken connection.
+OUT_OF_REACH_SECONDS: Final = 10.0
 BATCH_SIZE_MAX: Final = 100
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node. `barred` says why it must not be asked; `height` is the latest block that it was seen to have."""
+    """One node. `barred` says why it must not be asked; `height` is the latest block that it was seen to have.
+
+    `silent_since`: when the first of its failures in a row was; one that has never answered was always silent.
+    """
 
     position: int  # in the configuration, from 1: its URL may hold a key and is never shown
     url: str = field(repr=False)
@@ -32,13 +38,14 @@ class Node:
     height: int | None = None
     failures: int = 0
     rests_until: float = 0.0
+    silent_since: float | None = -math.inf
     is_behind: bool = False
 
     def answered(self) -> None:
         """It gave an answer that could be read."""
         if self.failures:
             _LOG.info("node_answers_again", node=self.position)
-        self.failures, self.rests_until = 0, 0.0
+        self.failures, self.rests_until, self.silent_since = 0, 0.0, None
 
     def failed(self, now: float, reason: str) -> None:
         """It gave none. `now`: event loop time."""
@@ -46,6 +53,8 @@ class Node:
             _LOG.warning("node_failed", node=self.position, reason=reason)
         self.rests_until = now + min(_REST_FIRST_SECONDS * 2**self.failures, _REST_MAX_SECONDS)
         self.failures = min(self.failures + 1, 16)
+        if self.silent_since is None:
+            self.silent_since = now
 
 
 class Nodes:
@@ -53,6 +62,11 @@ class Nodes:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self.all = tuple(Node(position, url) for position, url in enumerate(urls, start=1))
+        self.out_of_reach_seconds = OUT_OF_REACH_SECONDS
+
+    def is_out_of_reach(self, node: Node, now: float) -> bool:
+        """Does it not answer, and for so long that nothing is to be expected of it?"""
+        return node.silent_since is not None and now - node.silent_since >= self.out_of_reach_seconds
 
     def in_order(self, now: float) -> list[Node]:
         """Those that may be asked, the best first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.receipts import Expected, Verdict, quantity
+from tollkeeper.chains.receipts import Expected, Verdict, quantity, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
@@ -41,6 +41,7 @@ async def payments_of(chain: EvmChain, transaction_hash: str) -> list[ChainPayme
             for one in found
         ]
     )
+    require_agreement(sightings)
     return [
         one
         for one, sighting in zip(found, sightings, strict=True)

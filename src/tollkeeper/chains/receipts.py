@@ -38,6 +38,7 @@ class Verdict(Enum):
     REVERTED = auto()  # status 0
     MISMATCH = auto()  # status 1 without those events
     ABSENT = auto()  # no canonical receipt: nothing is known
+    DOUBTED = auto()  # a node shows something, and too few others do: no more is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,16 @@ class Sighting:
 
 
 NOTHING_SEEN: Final = Sighting(Verdict.ABSENT)
+DOUBTED: Final = Sighting(Verdict.DOUBTED)
 # A verdict and the block that it was seen in, by number and hash: not yet known to be canonical.
 _Shown: TypeAlias = "tuple[Verdict, int, str]"
+
+
+def require_agreement(sightings: Sequence[Sighting]) -> None:
+    """Raises: RpcUnavailable where nodes do not show the same, so that nothing can be said of the chain."""
+    if any(sighting.verdict is Verdict.DOUBTED for sighting in sightings):
+        msg = "the nodes do not show the same"
+        raise RpcUnavailable(msg)
 
 
 def quantity(value: object) -> int:
@@ -111,31 +120,19 @@ class ReceiptReader:
         if not shown:
             return [NOTHING_SEEN] * len(wanted)
         numbers = sorted({number for _, number, _ in shown.values()})
-        *blocks, head = await self._ask(
-            [("eth_getBlockByNumber", [hex(number), False]) for number in numbers] + [("eth_blockNumber", [])]
-        )
-        if isinstance(head, RpcError):
-            msg = "the node does not name its latest block"
-            raise RpcUnavailable(msg)
-        latest = quantity(head)
-        canonical = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
-        sightings = [NOTHING_SEEN] * len(wanted)
-        for index, (verdict, number, block_hash) in shown.items():
-            if canonical[number] == block_hash:
-                is_deep = latest - number + 1 >= wanted[index].depth_blocks
-                sightings[index] = Sighting(verdict, is_deep, number, block_hash)
-        return sightings
+        return _sightings(wanted, shown, numbers, await self._ask(_places(numbers)))
+
+    async def look_there(self, wanted: Sequence[Expected], numbers: Sequence[int]) -> list[Sighting]:
+        """The same in one round trip, of blocks that are known beforehand; elsewhere nothing is seen. As `look`."""
+        if len(wanted) > _FEW:
+            return await self.look(wanted)
+        answers = await self._ask([*_receipts(wanted), *_places(numbers)])
+        shown = _judged(wanted, answers[: len(wanted)])
+        return _sightings(wanted, shown, numbers, answers[len(wanted) :])
 
     async def _shown_by_receipts(self, wanted: Sequence[Expected]) -> dict[int, _Shown]:
         """By the index in `wanted`. Raises: RpcUnavailable."""
-        receipts = await self._ask([("eth_getTransactionReceipt", [one.transaction_hash]) for one in wanted])
-        shown: dict[int, _Shown] = {}
-        for index, (one, receipt) in enumerate(zip(wanted, receipts, strict=True)):
-            if isinstance(receipt, dict):
-                # One unreadable receipt tells nothing about the others.
-                with suppress(RpcUnavailable):
-                    shown[index] = judge_receipt(one, receipt), *_block_of(receipt)
-        return shown
+        return _judged(wanted, await self._ask(_receipts(wanted)))
 
     async def _shown_by_blocks(self, wanted: Sequence[Expected]) -> dict[int, _Shown]:
         """The receipts of a few name blocks; the logs of those blocks show the others. Raises: RpcUnavailable."""
@@ -170,6 +167,44 @@ class ReceiptReader:
             else:
                 rest.append(index)
         return rest
+
+
+def _receipts(wanted: Sequence[Expected]) -> list[Call]:
+    return [("eth_getTransactionReceipt", [one.transaction_hash]) for one in wanted]
+
+
+def _judged(wanted: Sequence[Expected], receipts: Sequence[Answer]) -> dict[int, _Shown]:
+    """What these receipts show, by the index in `wanted`."""
+    shown: dict[int, _Shown] = {}
+    for index, (one, receipt) in enumerate(zip(wanted, receipts, strict=True)):
+        if isinstance(receipt, dict):
+            # One unreadable receipt tells nothing about the others.
+            with suppress(RpcUnavailable):
+                shown[index] = judge_receipt(one, receipt), *_block_of(receipt)
+    return shown
+
+
+def _places(numbers: Sequence[int]) -> list[Call]:
+    """The canonical blocks of these numbers, and how high the chain is."""
+    return [*(("eth_getBlockByNumber", [hex(number), False]) for number in numbers), ("eth_blockNumber", [])]
+
+
+def _sightings(
+    wanted: Sequence[Expected], shown: dict[int, _Shown], numbers: Sequence[int], places: Sequence[Answer]
+) -> list[Sighting]:
+    """Of what was shown, what is canonical, and how deep. Raises: RpcUnavailable."""
+    *blocks, head = places
+    if isinstance(head, RpcError):
+        msg = "the node does not name its latest block"
+        raise RpcUnavailable(msg)
+    latest = quantity(head)
+    canonical = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
+    sightings = [NOTHING_SEEN] * len(wanted)
+    for index, (verdict, number, block_hash) in shown.items():
+        if canonical.get(number) == block_hash:
+            is_deep = latest - number + 1 >= wanted[index].depth_blocks
+            sightings[index] = Sighting(verdict, is_deep, number, block_hash)
+    return sightings
 
 
 def _transfer(expected: Expected) -> Transfer:

@@ -34,6 +34,7 @@ _LIMIT_CODES: Final = frozenset({-32005, -32029, -32090, -32097, 429})
 _LIMIT_WORDS: Final = re.compile(
     r"rate.?limit|too many requests|limit exceeded|quota|request rate|compute units|capacity exceeded", re.IGNORECASE
 )
+_LIMITED: Final = "it limits how often we may ask"
 _REPLY_SIZE_BYTES: Final = 16 * 1024 * 1024
 
 Call: TypeAlias = "tuple[str, Sequence[Any]]"
@@ -230,13 +231,17 @@ class Rpc:
 
     async def ask_of(self, node: Node, calls: Sequence[Call]) -> list[Answer]:
         """The answers of this node and of no other. Raises: RpcUnavailable."""
+        now = asyncio.get_running_loop().time
         try:
             answers = await self._exchange(
                 node, self._impatience, [_request(method, params) for method, params in calls]
             )
         except RpcUnavailable as error:
-            node.failed(asyncio.get_running_loop().time(), str(error))
+            node.failed(now(), str(error))
             raise
+        if any(map(is_limit, answers)):
+            node.failed(now(), _LIMITED)
+            raise RpcUnavailable(_LIMITED)
         node.answered()
         return answers
 
@@ -311,6 +316,11 @@ class Rpc:
                 group.done.set_exception(RpcUnavailable(reason))
 
     @property
+    def budget_seconds(self) -> float:
+        """How long one question may take over all nodes."""
+        return _BUDGET_TIMEOUTS * self._timeout_seconds
+
+    @property
     def _impatience(self) -> float:
         return min(self._timeout_seconds, _IMPATIENT_SECONDS)
 
@@ -319,7 +329,7 @@ class Rpc:
         loop = asyncio.get_running_loop()
         last = RpcUnavailable("no node may be asked")
         candidates = self.nodes.in_order(loop.time())
-        deadline = loop.time() + _BUDGET_TIMEOUTS * self._timeout_seconds
+        deadline = loop.time() + self.budget_seconds
         limited: list[Answer] | None = None
         for node in candidates:
             seconds = self._timeout_seconds if node is candidates[-1] else self._impatience
@@ -335,7 +345,7 @@ class Rpc:
             if not any(map(is_limit, answers)):
                 node.answered()
                 return answers
-            node.failed(loop.time(), "it limits how often we may ask")
+            node.failed(loop.time(), _LIMITED)
             limited = limited or answers
         if limited is not None:  # what it did answer is as good as ever
             return limited

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.chains.vouching import View
     from tollkeeper.gateway.findings import Owed
     from tollkeeper.gateway.hub_client import Senders
 
@@ -32,23 +33,32 @@ class EvmFindings:
         chain = self._chain
         if chain.asset is None or chain.asset.address != owed.key.asset:
             raise RpcUnavailable(chain.problem or "the node's asset is not the facilitator's")
-        standing = await chain.authorizations.standing(owed.key.payer, owed.key.nonce, (), depth_blocks=1)
-        end = owed.valid_before
-        is_over = end is not None and standing.block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS
-        if not standing.is_used:
-            return Finding(Seen.FAILED, reason=Reason.VALID_BEFORE) if is_over else NOTHING
-        use = await chain.authorizations.find_use(owed.key.payer, owed.key.nonce)
-        if use is None:  # used, and where is not to be seen: perhaps too long ago
-            return Finding(Seen.FOREIGN) if is_over else NOTHING
-        transaction = use.transaction_hash
-        expected = Expected(transaction, owed.key.asset, owed.key.payer, owed.pay_to, owed.value, owed.key.nonce)
-        (sighting,) = await chain.look([expected])
-        if not sighting.deep:
-            return NOTHING
-        if use.is_cancellation:
-            return Finding(Seen.FAILED, transaction, Reason.NONCE_USED)
-        if sighting.verdict is not Verdict.TRANSFERRED:
-            return Finding(Seen.FOREIGN, transaction)
-        sender = await chain.authorizations.sender_of(transaction)
-        is_theirs = senders.sent(sender, is_vouched=bool(named))
-        return Finding(Seen.PAID if is_theirs else Seen.FOREIGN, transaction)
+        found = await chain.agreed(
+            lambda view: _find(view, owed, senders, is_vouched=bool(named)),
+            lambda finding: finding.seen is Seen.NOTHING,
+        )
+        return found or NOTHING
+
+
+async def _find(view: View, owed: Owed, senders: Senders, *, is_vouched: bool) -> Finding:
+    """What these nodes show of the payment. Raises: RpcUnavailable."""
+    standing = await view.authorizations.standing(owed.key.payer, owed.key.nonce, (), depth_blocks=1)
+    end = owed.valid_before
+    is_over = end is not None and standing.block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS
+    if not standing.is_used:
+        return Finding(Seen.FAILED, reason=Reason.VALID_BEFORE) if is_over else NOTHING
+    use = await view.authorizations.find_use(owed.key.payer, owed.key.nonce)
+    if use is None:  # used, and where is not to be seen: perhaps too long ago
+        return Finding(Seen.FOREIGN) if is_over else NOTHING
+    transaction = use.transaction_hash
+    expected = Expected(transaction, owed.key.asset, owed.key.payer, owed.pay_to, owed.value, owed.key.nonce)
+    (sighting,) = await view.receipts.look([expected])
+    if not sighting.deep:
+        return NOTHING
+    if use.is_cancellation:
+        return Finding(Seen.FAILED, transaction, Reason.NONCE_USED)
+    if sighting.verdict is not Verdict.TRANSFERRED:
+        return Finding(Seen.FOREIGN, transaction)
+    sender = await view.authorizations.sender_of(transaction)
+    is_theirs = senders.sent(sender, is_vouched=is_vouched)
+    return Finding(Seen.PAID if is_theirs else Seen.FOREIGN, transaction)

@@ -161,8 +161,10 @@ class Account:
         if self.chain.asset is None:
             return []
         missing, needed = self.chain.missing_nodes, self.chain.config.confirm_nodes
-        few = [f"settlements are told once {needed} nodes show them, and {missing} of them too few answer"]
-        return [*(few if missing else ()), *self.company.obstacles]
+        few = "one node's word is taken for settlements, because none of the others answers"
+        if needed:
+            few = f"settlements are told once {needed} nodes show them, and {missing} of them too few answer"
+        return [*([few] if missing else ()), *self.company.obstacles]
 
     async def ready(self, payload: EvmPayload) -> EvmPayload:
         """What is to be carried out, as it is to be carried out now. Raises: RpcUnavailable."""

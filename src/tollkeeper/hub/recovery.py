@@ -8,7 +8,8 @@ is the caller's. A row that contradicts the chain raises: it is set aside, with 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.authorizations import Standing, Use
     from tollkeeper.chains.blocks import Block
+    from tollkeeper.chains.vouching import View
     from tollkeeper.core.settling import Depths
     from tollkeeper.core.signed_transactions import SignedTransaction
     from tollkeeper.hub.accounts import Account
@@ -50,6 +52,17 @@ class Finding:
 
     settlement: Settlement
     move: Move | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A conclusion, by which transaction of whom, and what else it was drawn from, which is each node's own."""
+
+    conclusion: Conclusion
+    used_by: str
+    use: Use | None = field(compare=False)
+    signed: SignedTransaction | None = field(compare=False)
+    block: Block = field(compare=False)
 
 
 def expected_transfer(row: Settlement, depths: Depths, transaction_hash: str = "") -> Expected:
@@ -93,38 +106,26 @@ class Recovery:
         for raw, sighting in zip(raws, sightings, strict=True):
             if sighting.verdict is Verdict.TRANSFERRED:
                 return await self._found(row, raw.hash, sighting)
-        key, depth = row.key, depths.of(row.value)
-        signers = sorted({raw.signer for raw in raws})
-        standing = await chain.authorizations.standing(key.payer, key.nonce, signers, depth)
-        use = await chain.authorizations.find_use(key.payer, key.nonce) if standing.is_used else None
-        if use is not None and use.depth_blocks < depth:
-            use = None
-        signed = None if use is None else await chain.authorizations.signed(use.transaction_hash)
-        is_ours = None if use is None else signed is not None and account.signers.holds(signed.sender)
-        conclusion = conclude(
-            Evidence(
-                is_used=standing.is_used,
-                user_is_ours=is_ours,
-                nonces_consumed=_all_consumed(raws, standing),
-                block_seconds=standing.block.timestamp_seconds,
-                valid_before_seconds=valid_before(row),
-            )
-        )
-        if conclusion is Conclusion.WAIT:
+        if any(sighting.verdict is Verdict.DOUBTED for sighting in sightings):
             return Finding(row)
-        if conclusion is Conclusion.REVERTED:
+        judged = await chain.agreed(partial(_judge, account, row, raws), _needs_no_second_word)
+        if judged is None:
+            _LOG.warning("failure_doubted", settlement=row.id)
+        if judged is None or judged.conclusion is Conclusion.WAIT:
+            return Finding(row)
+        if judged.conclusion is Conclusion.REVERTED:
             again = await self._second_try.alone(account, row, raws)
             if again is not None:
                 return Finding(again)
-        if conclusion is Conclusion.OURS and use is not None and signed is not None:
-            return await self._adopt(account, row, signed)
-        return Finding(row, self._failure(conclusion, sightings, use, standing.block))
+        if judged.conclusion is Conclusion.OURS and judged.signed is not None:
+            return await self._adopt(account, row, judged.signed)
+        return Finding(row, self._failure(judged.conclusion, sightings, judged.use, judged.block))
 
     async def _adopt(self, account: Account, row: Settlement, signed: SignedTransaction) -> Finding:
         """The authorization was used by one of our signers: the row names that transaction, if it made the transfer."""
         depths = account.chain.config.depths
         (sighting,) = await account.chain.look([expected_transfer(row, depths, signed.hash)])
-        if sighting.verdict is Verdict.ABSENT:
+        if sighting.verdict in {Verdict.ABSENT, Verdict.DOUBTED}:
             return Finding(row)
         if sighting.verdict is not Verdict.TRANSFERRED:
             raise Contradiction(signed.hash)
@@ -168,6 +169,33 @@ class Recovery:
             foreign_hash=use.transaction_hash if use is not None else None,
             detail=f"{conclusion.name}: {reason.value}",
         )
+
+
+async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], view: View) -> _Judged:
+    """What follows from what these nodes show of the authorization. Raises: RpcUnavailable."""
+    key, depth = row.key, account.chain.config.depths.of(row.value)
+    signers = sorted({raw.signer for raw in raws})
+    standing = await view.authorizations.standing(key.payer, key.nonce, signers, depth)
+    use = await view.authorizations.find_use(key.payer, key.nonce) if standing.is_used else None
+    if use is not None and use.depth_blocks < depth:
+        use = None
+    signed = None if use is None else await view.authorizations.signed(use.transaction_hash)
+    is_ours = None if use is None else signed is not None and account.signers.holds(signed.sender)
+    conclusion = conclude(
+        Evidence(
+            is_used=standing.is_used,
+            user_is_ours=is_ours,
+            nonces_consumed=_all_consumed(raws, standing),
+            block_seconds=standing.block.timestamp_seconds,
+            valid_before_seconds=valid_before(row),
+        )
+    )
+    return _Judged(conclusion, "" if use is None else use.transaction_hash, use, signed, standing.block)
+
+
+def _needs_no_second_word(judged: _Judged) -> bool:
+    """Nothing is concluded; or what is shows one of our own signatures, and its transfer is looked for by itself."""
+    return judged.conclusion in {Conclusion.WAIT, Conclusion.OURS}
 
 
 def _name(

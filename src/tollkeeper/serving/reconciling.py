@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from prometheus_client import Counter
 
-from tollkeeper.chains.receipts import Expected, Verdict
+from tollkeeper.chains.receipts import Expected, Verdict, require_agreement
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.differences import Difference
 from tollkeeper.core.errors import ApiError
@@ -81,6 +81,7 @@ async def _compare_sales(chain: ComparedChain, books: Books, settings: Settings,
     for first in range(0, len(paid), _LOOKED_AT_ONCE):
         some = paid[first : first + _LOOKED_AT_ONCE]
         sightings = await chain.look([_expected(entry) for entry in some])
+        require_agreement(sightings)
         missing += [
             Difference("paid_but_not_on_the_chain", entry.id, entry.transaction_hash)
             for entry, sighting in zip(some, sightings, strict=True)

@@ -188,8 +188,8 @@ def _workers(sources: Sources) -> int:
 
 
 def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) -> int:
-    """Of every EVM network that has nodes."""
-    needed = sources.take("confirm_nodes", text_of.whole_number(1, 10), 1)
+    """Of every EVM network that has nodes; 0: two where another one can be reached."""
+    needed = sources.take("confirm_nodes", text_of.whole_number(0, 10), 0)
     for name, settings in networks.items():
         is_asked = settings.network.family is Family.EVM and settings.rpc_urls
         if is_asked and len(settings.rpc_urls) < needed:

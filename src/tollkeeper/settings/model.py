@@ -144,7 +144,7 @@ class Settings:
     log_format: LogFormat
     shutdown_timeout_seconds: int
     workers: int = 1
-    confirm_nodes: int = 1  # how many of a network's nodes must show an outcome
+    confirm_nodes: int = 0  # how many of a network's nodes must show an outcome; 0: two where others can be reached
     is_database_shared: bool = False  # by hubs that are started separately
     transfer_fee_micro: int | None = None
     exports_spans: bool = False  # OpenTelemetry's environment names a collector

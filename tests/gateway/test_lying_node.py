@@ -1,0 +1,140 @@
+"""At a facilitator that cannot confirm, a lie of one of the gateway's nodes neither pays nor voids (security A-15)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed, settings_for
+from tests.gateway.foreign_facilitator import run_foreign, says_success_and_sends_nothing
+from tests.gateway.recording_target import RecordingTarget
+from tests.gateway.test_foreign_facilitator import Abroad
+from tests.hub.chaos import ChaosNode, run_chaos
+from tollkeeper.core.evm import (
+    AUTHORIZATION_USED_TOPIC,
+    SELECTOR_AUTHORIZATION_STATE,
+    TRANSFER_TOPIC,
+    Authorization,
+)
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
+
+Shown = Callable[[str, list[Any], Any], Any]
+LOOKED_AT_SECONDS = 4  # long enough for many looks at the chain
+MADE_UP = "0x" + "ab" * 32
+
+
+@asynccontextmanager
+async def gateway_of_two_nodes(
+    directory: Path, chain: ChainUnderTest, target: RecordingTarget, needed: int
+) -> AsyncIterator[tuple[Abroad, ChaosNode]]:
+    """The first of the nodes lies on command."""
+    database = directory / "gateway.db"
+    known = settings_for(chain.url, database).networks
+    async with run_foreign(chain) as foreign, run_chaos(chain.url) as node, Buyer(derive_wallets().buyer) as buyer:
+        networks = {name: replace(one, rpc_urls=(node.url, chain.url)) for name, one in known.items()}
+        changes: dict[str, Any] = {"hub_url": foreign.url, "networks": networks, "confirm_nodes": needed}
+        async with composed(chain.url, database, role=Role.GATEWAY, **changes) as url:
+            yield Abroad(url, database, foreign, chain, target, buyer), node
+
+
+def answering(shown: Shown) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+    """A falsifier out of what is shown of method, parameters and true result."""
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"result": shown(call["method"], call["params"], answer.get("result"))}
+
+    return falsify
+
+
+def is_state(method: str, params: list[Any]) -> bool:
+    """Is the authorization's state asked for?"""
+    return method == "eth_call" and params[0]["data"].startswith("0x" + SELECTOR_AUTHORIZATION_STATE.hex())
+
+
+def paying(chain: ChainUnderTest, authorization: Authorization) -> Shown:
+    """Shows a transfer of the facilitator's that nobody made, in a block that is really there."""
+
+    def topic(address: str) -> str:
+        return "0x" + address[2:].rjust(64, "0")
+
+    used = [AUTHORIZATION_USED_TOPIC, topic(authorization.payer), authorization.nonce]
+    moved = [TRANSFER_TOPIC, topic(authorization.payer), topic(authorization.pay_to)]
+    logs = [
+        {"address": USDC_ADDRESS, "topics": used, "data": "0x"},
+        {"address": USDC_ADDRESS, "topics": moved, "data": f"0x{authorization.value:064x}"},
+    ]
+
+    def shown(method: str, params: list[Any], result: Any) -> Any:
+        block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
+        place = {"transactionHash": MADE_UP, "blockHash": block["hash"], "blockNumber": block["number"]}
+        match method:
+            case "eth_getLogs":
+                result = [logs[0] | place]
+            case "eth_getTransactionReceipt":
+                result = place | {"status": "0x1", "logs": logs}
+            case "eth_getTransactionByHash":
+                result = {"hash": MADE_UP, "from": chain.wallets.relayer.address}
+            case _ if is_state(method, params):
+                result = f"0x{1:064x}"
+        return result
+
+    return shown
+
+
+def denying(authorization: Authorization) -> Shown:
+    """Shows an authorization that nobody used, and whose time is over."""
+
+    def shown(method: str, params: list[Any], result: Any) -> Any:
+        if is_state(method, params):
+            return f"0x{0:064x}"
+        later = {"timestamp": hex(authorization.valid_before + 100)}
+        return result | later if method == "eth_getBlockByNumber" else result
+
+    return shown
+
+
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_a_transfer_that_one_node_made_up_serves_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, needed: int
+) -> None:
+    async with gateway_of_two_nodes(tmp_path, embedded_chain, target, needed) as (abroad, node):
+        gate = await abroad.gate()
+        payment, authorization = await abroad.payment(gate)
+        abroad.foreign.settling = says_success_and_sends_nothing
+        node.falsify = answering(paying(embedded_chain, authorization))
+        if needed == 1:  # the lie is a good one
+            assert (await abroad.present(gate, payment)).status == 200
+            return
+        calling = asyncio.create_task(abroad.buyer.call(gate["accessUrl"], payment))
+        assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
+        assert (abroad.received_micro(), target.requests) == (0, [])
+        calling.cancel()
+
+
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_a_transfer_that_one_node_denies_is_not_lost(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, needed: int
+) -> None:
+    async with gateway_of_two_nodes(tmp_path, embedded_chain, target, needed) as (abroad, node):
+        gate = await abroad.gate()
+        payment, authorization = await abroad.payment(gate)
+        node.falsify = answering(denying(authorization))
+        if needed == 1:
+            assert (await abroad.present(gate, payment)).status == 402
+            assert (await abroad.until("FAILED"))[0] == "FAILED"
+            return
+        calling = asyncio.create_task(abroad.present(gate, payment))
+        assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
+        node.calm()
+        assert (await calling).status == 200
+        assert abroad.received_micro() == 10_000

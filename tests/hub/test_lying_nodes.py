@@ -1,0 +1,202 @@
+"""Nodes that lie about a payment's outcome: it is told as two nodes show it, or not at all (contract 5; A-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import Act, ChaosNode
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
+from tests.hub.test_completer import change
+from tests.hub.test_several_nodes import always, chain_of
+from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, SELECTOR_AUTHORIZATION_STATE, TRANSFER_TOPIC
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.storage.database import Statement
+
+FORGED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "another hash": lambda receipt: receipt | {"transactionHash": "0x" + "11" * 32},
+    "another block": lambda receipt: receipt | {"blockHash": "0x" + "11" * 32},
+    "a block that is not there yet": lambda receipt: receipt | {"blockNumber": "0xffffff"},
+    "no block": lambda receipt: receipt | {"blockHash": None, "blockNumber": None},
+    "no logs": lambda receipt: receipt | {"logs": []},
+    "half the logs": lambda receipt: receipt | {"logs": receipt["logs"][:1]},
+    "another token": lambda receipt: (
+        receipt | {"logs": [log | {"address": "0x" + "11" * 20} for log in receipt["logs"]]}
+    ),
+    "a status of text": lambda receipt: receipt | {"status": "success"},
+    "no status": lambda receipt: {name: value for name, value in receipt.items() if name != "status"},
+    "a list": lambda receipt: [receipt],
+    "true": lambda _receipt: True,
+}
+
+
+@pytest.mark.parametrize("lie", FORGED)
+async def test_a_node_that_lies_about_a_receipt_makes_neither_success_nor_failure(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, lie: str
+) -> None:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_getTransactionReceipt" and answer.get("result"):
+            return answer | {"result": FORGED[lie](answer["result"])}
+        return answer
+
+    for node in nodes:
+        node.falsify = falsify
+    payment = new_payment(embedded_chain)
+    assert (await hub_of_three.settle(payment, prefer="wait=1")).code == "SETTLEMENT_PENDING"
+    for _ in range(2):
+        await hub_of_three.complete()
+    assert await hub_of_three.status(payment) == "pending"
+    for node in nodes:
+        node.calm()
+    await hub_of_three.database.run(change("UPDATE settlements SET retry_ms = 0"))
+    await hub_of_three.complete()
+    assert await hub_of_three.status(payment) == "success"
+
+
+def liar(chain: ChainUnderTest, payment: TestPayment) -> Any:
+    """Shows what would have come of any transaction of ours: this transfer, in a block that is really there."""
+    authorization = payment.authorization
+
+    def topic(address: str) -> str:
+        return "0x" + address[2:].rjust(64, "0")
+
+    events = [
+        ([AUTHORIZATION_USED_TOPIC, topic(authorization.payer), authorization.nonce], "0x"),
+        ([TRANSFER_TOPIC, topic(authorization.payer), topic(authorization.pay_to)], f"0x{authorization.value:064x}"),
+    ]
+    logs = [{"address": USDC_ADDRESS, "topics": topics, "data": data} for topics, data in events]
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "eth_getTransactionReceipt":
+            return answer
+        block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
+        named = {"transactionHash": call["params"][0], "blockHash": block["hash"], "blockNumber": block["number"]}
+        return answer | {"result": named | {"status": "0x1", "logs": logs}}
+
+    return falsify
+
+
+@pytest.mark.parametrize("needed", [0, 1, 2, 3])
+async def test_where_several_nodes_must_show_a_payment_one_that_lies_makes_no_success(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, needed: int
+) -> None:
+    chain, payment = embedded_chain, new_payment(embedded_chain)
+    urls = tuple(node.url for node in nodes)
+    config = {"rpc_urls": urls, "timeout_seconds": 1.0, "confirm_nodes": needed}
+    before = chain.balance(chain.wallets.owner.address)
+    chain.rpc.call("evm_setAutomine", False)
+    nodes[0].falsify = liar(chain, payment)
+    async with run_hub(tmp_path, chain, config=config) as hub:
+        answer = await hub.settle(payment, prefer="wait=1")
+        assert chain.balance(chain.wallets.owner.address) == before
+        if needed == 1:
+            assert answer.body["success"] is True  # the one node that is asked is believed
+            return
+        assert answer.code == "SETTLEMENT_PENDING"
+        for _ in range(2):
+            await hub.complete()
+        assert await hub.status(payment) == "pending"
+        chain.rpc.call("evm_mine")
+        nodes[0].calm()
+        await hub.complete()
+        assert await hub.status(payment) == "success"
+        assert (await hub.settle(payment)).body["success"] is True
+        assert (await hub.settle(new_payment(chain), prefer="wait=0")).status == 503
+        chain.rpc.call("evm_setAutomine", True)
+        assert (await hub.settle(new_payment(chain))).body["success"] is True
+
+
+async def test_a_lie_is_believed_only_where_no_other_node_can_be_reached_for_a_while(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    hub, chain, payment = hub_of_three, embedded_chain, new_payment(embedded_chain)
+    chain.rpc.call("evm_setAutomine", False)
+    nodes[0].falsify = liar(chain, payment)
+    nodes[1].act = nodes[2].act = always(Act.CUT)
+    answer = await hub.settle(payment, prefer="wait=1")  # a moment's silence of the others is not enough
+    assert (answer.status, answer.code, answer.headers["Retry-After"]) == (503, "SETTLEMENT_PENDING", "2")
+    nodes[2].calm()
+    await chain_of(hub).open()
+    chain_of(hub).rpc.nodes.out_of_reach_seconds = 0
+    await hub.complete()
+    assert await hub.status(payment) == "pending"
+    told = f"{NETWORK}: one node's word is taken for settlements, because none of the others answers"
+    assert told not in (await hub.get("/readyz")).body["problems"]
+    nodes[2].act = always(Act.CUT)
+    await hub.complete()
+    assert await hub.status(payment) == "success"  # what is given up for payments to go on
+    assert told in (await hub.get("/readyz")).body["problems"]
+
+
+def denying(payment: TestPayment, proof: str) -> Any:
+    """Shows, of a transfer that was made, that it never can be."""
+    elsewhere, is_foreign, is_expired = "0x" + "ab" * 32, proof == "foreign", proof == "expired"
+
+    def shown(method: str, params: list[Any], result: Any) -> Any:
+        match method:
+            case "eth_getTransactionReceipt":
+                result = None
+            case "eth_call" if params[0]["data"].startswith("0x" + SELECTOR_AUTHORIZATION_STATE.hex()):
+                result = f"0x{int(is_foreign):064x}"
+            case "eth_getTransactionCount" if is_expired:
+                result = "0x0"
+            case "eth_getBlockByNumber" if is_expired:
+                result = result | {"timestamp": hex(payment.authorization.valid_before + 100)}
+            case "eth_getLogs" if is_foreign:
+                result = [log | {"transactionHash": elsewhere} for log in result]
+            case "eth_getTransactionByHash" if params == [elsewhere]:
+                result = {"hash": elsewhere, "type": "0x0", "from": "0x" + "12" * 20}
+        return result
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"result": shown(call["method"], call["params"], answer["result"])}
+
+    return falsify
+
+
+@pytest.mark.parametrize("proof", ["foreign", "reverted", "expired"])
+@pytest.mark.parametrize("needed", [0, 1, 2])
+async def test_one_node_that_denies_a_payment_makes_it_no_failure(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, needed: int, proof: str
+) -> None:
+    chain, payment = embedded_chain, new_payment(embedded_chain)
+    urls = tuple(node.url for node in nodes)
+    config = {"rpc_urls": urls, "timeout_seconds": 1.0, "confirm_nodes": needed}
+    chain.rpc.call("evm_setAutomine", False)
+    async with run_hub(tmp_path, chain, config=config) as hub:
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+        nodes[0].falsify = denying(payment, proof)
+        chain.rpc.call("evm_mine")
+        for _ in range(2):
+            await hub.complete()
+        if needed == 1:
+            assert await hub.status(payment) == "failed"  # the one node that is asked is believed
+        else:
+            assert await hub.status(payment) == "pending"
+        nodes[0].calm()
+        for _ in range(2):
+            await hub.complete()
+        assert await hub.status(payment) == ("failed" if needed == 1 else "success")
+
+
+@pytest.mark.parametrize("needed", [0, 2])
+async def test_a_failure_that_two_nodes_show_is_one(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, needed: int
+) -> None:
+    chain, payment = embedded_chain, new_payment(embedded_chain)
+    urls = tuple(node.url for node in nodes)
+    config = {"rpc_urls": urls, "timeout_seconds": 1.0, "confirm_nodes": needed}
+    chain.rpc.call("evm_setAutomine", False)
+    async with run_hub(tmp_path, chain, config=config) as hub:
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+        (row,) = await hub.database.read(Statement("SELECT transaction_hash FROM settlements"))
+        chain.rpc.call("anvil_dropTransaction", row["transaction_hash"])
+        nodes[2].falsify = denying(payment, "foreign")  # who is not needed is not asked
+        chain.rpc.call("evm_setNextBlockTimestamp", payment.authorization.valid_before + 61)
+        chain.rpc.call("evm_mine")
+        await hub.complete()
+        assert await hub.status(payment) == "failed"
