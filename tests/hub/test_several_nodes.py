@@ -293,7 +293,8 @@ async def test_a_node_that_itself_says_that_it_stands_still_has_no_say(
     def stuck(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
         if call["method"] == "eth_getBlockByNumber":
             return answer | {"result": answer["result"] | {"timestamp": hex(int(time.time()) - 700)}}
-        return at_height(0)(call, answer)
+        behind: dict[str, Any] = at_height(0)(call, answer)
+        return behind
 
     for node in nodes[1:]:
         node.falsify = stuck
