@@ -39,7 +39,7 @@ test: setup
 	$(if $(PYTEST),,@$(core_coverage))
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
 
-# The long forms of what kills, cuts, forks and fills, and how many faults came: half an hour on two cores. The short
+# The long forms of what kills, cuts, forks and fills, and how many faults came: three quarters of an hour on two cores. The short
 # ones are in `make test`.
 faults: setup
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile -m long --durations=20 $(PYTEST) tests/faults \

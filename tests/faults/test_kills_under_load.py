@@ -19,7 +19,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import Site as Configured
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
-from tests.faults.counts import came, rounds
+from tests.faults.counts import came
 from tests.faults.load import (
     BOUGHT_CREDITS,
     HELD_CREDITS,
@@ -70,7 +70,8 @@ def _wait_for_ends(program: Program, everybody: list[int]) -> None:
         time.sleep(0.02)
 
 
-async def kill_many(directory: Path, chain: ChainUnderTest, kills: int, seed: int) -> None:
+async def kill_many(directory: Path, chain: ChainUnderTest, kills: int, seed: int) -> int:
+    """Returns how many there were, at least `kills`."""
     random_ = random.Random(seed)
     since_block = block_number(chain) + 1
     site = await asyncio.to_thread(Site, directory / "home", chain)
@@ -104,6 +105,7 @@ async def kill_many(directory: Path, chain: ChainUnderTest, kills: int, seed: in
         paid = [authorization_in(payment) for payment in (*payments, *load.told.bought)]
         configured = Configured(site.config, site.environ)
         await assert_nothing_lost(directory, chain, paid=paid, sites=[configured], since_block=since_block)
+    return done
 
 
 @pytest.mark.timeout(600)
@@ -114,9 +116,12 @@ async def test_kills_lose_no_answered_spend_and_grant_none_twice(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
-async def test_many_kills_lose_no_answered_spend_and_grant_none_twice(
+@pytest.mark.timeout(3600)
+async def test_100_kills_lose_no_answered_spend_and_grant_none_twice(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
-    for seed in rounds(8, seconds=150):
-        await kill_many(tmp_path / str(seed), embedded_chain, 32, seed)
+    """The other 900 of a thousand are those of a ledger with its workers, `tests/storage/test_ledger_process.py`."""
+    done = 0
+    for seed in range(4):
+        done += await kill_many(tmp_path / str(seed), embedded_chain, 25, seed)
+    assert done >= 100

@@ -7,12 +7,14 @@ import os
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.faults.counts import PROPERTY, rounds
+from tests.faults.counts import PROPERTY
 from tests.storage.test_ledger_kills import CALLERS, check
 from tests.storage.test_purchases import Shop
 from tollkeeper.serving.ledger_keeper import LedgerKeeper
@@ -107,7 +109,22 @@ async def started_anew(keeper: LedgerKeeper, killed: int) -> None:
     pytest.fail("the ledger process was not started anew")
 
 
-async def kill_many(directory: Path, kills: int, seed: int) -> None:
+def ledgers() -> list[int]:
+    """The ledger processes of this one, also one that is just starting."""
+    own = os.getpid()
+    children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+    return [int(pid) for pid in children if b"ledger_process" in command_of(pid)]
+
+
+def command_of(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+async def kill_many(directory: Path, kills: int, seed: int) -> Counter[str]:
+    """At least so many processes killed, amid spends and purchases or as they start; how many of which."""
     path, socket_path = directory / "db", directory / "ledger.sock"
     database = open_database(str(path))
     shop = Shop(database)
@@ -117,23 +134,40 @@ async def kill_many(directory: Path, kills: int, seed: int) -> None:
     await database.close()
     chance = random.Random(seed)
     told: list[str] = []
+    came: Counter[str] = Counter()
+    runs = 2
+
+    def kill_ledger(kind: str) -> None:
+        for pid in ledgers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                came[kind] += 1
+
     async with LedgerKeeper(str(path), socket_path) as keeper:
-        workers = [await Worker.start(socket_path, run) for run in (0, 1)]
+        workers = [await Worker.start(socket_path, run) for run in range(runs)]
         await asyncio.sleep(1)
-        for run in range(kills):
+        while came.total() < kills:
             await asyncio.sleep(chance.uniform(0.01, 0.2))
             victim = chance.choice(("ledger", "worker", "both"))
+            killed = keeper.process_id
             if victim != "worker":
-                os.kill(keeper.process_id, signal.SIGKILL)
+                kill_ledger("kill of a ledger amid spends and purchases")
             if victim != "ledger":
                 told += await workers.pop(0).kill()
-                workers.append(await Worker.start(socket_path, run + 2))
+                came["kill of its worker"] += 1
+                workers.append(await Worker.start(socket_path, runs))
+                runs += 1
             if victim != "worker":
-                await started_anew(keeper, keeper.process_id)
+                if chance.random() < 0.2:
+                    await asyncio.sleep(chance.uniform(0, 0.5))
+                    kill_ledger("kill of a ledger about its start")
+                    killed = keeper.process_id if keeper.process_id not in ledgers() else 0
+                await started_anew(keeper, killed)
         await asyncio.sleep(0.5)
         for worker in workers:
             told += await worker.kill()
-    check(path, told, 2 * kills + 2)
+    check(path, told, came.total() + 2)
+    return came
 
 
 async def test_kills_of_ledger_and_workers_lose_no_answered_spend_and_double_none(tmp_path: Path) -> None:
@@ -141,15 +175,18 @@ async def test_kills_of_ledger_and_workers_lose_no_answered_spend_and_double_non
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
-async def test_many_kills_of_ledger_and_workers_lose_no_answered_spend_and_double_none(
+@pytest.mark.timeout(3600)
+async def test_900_kills_of_ledger_and_workers_lose_no_answered_spend_and_double_none(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    for part in rounds(50, seconds=60):
+    """With the 100 kills of whole programs (`tests/faults/test_kills_under_load.py`) a thousand."""
+    came: Counter[str] = Counter()
+    for part in range(30):  # of a fresh database each, so that the credits last
         directory = tmp_path / str(part)
         directory.mkdir()
-        await kill_many(directory, 20, part)
-        record_property(PROPERTY, {"kill of a ledger or its workers": 20})
+        came += await kill_many(directory, 30, part)
+    record_property(PROPERTY, dict(came))
+    assert came.total() >= 900
 
 
 async def test_a_dead_ledger_process_is_unavailable_until_it_is_started_anew(tmp_path: Path) -> None:
