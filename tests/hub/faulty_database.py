@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from pathlib import Path
 from types import GeneratorType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tollkeeper.storage import Database, StorageError
 from tollkeeper.storage.database import Job, Outcome, Row, Statement, Unit
@@ -89,6 +89,10 @@ class FaultyDatabase:
         result = await real(unit)
         await self._befall(name, Moment.AFTER)
         return result
+
+    async def run_job(self, job: Job) -> Any:
+        """As the real one, but for the fault."""
+        return await self._run(job.unit(), self.real.run_short)
 
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
         """As the real one."""

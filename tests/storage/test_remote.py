@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import pytest
 
 from tests.storage.test_ledger import by_header, outcomes, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop, key
-from tollkeeper.core.purchases import Spend
+from tollkeeper.core.purchases import Claim, Spend
 from tollkeeper.storage import (
     ConstraintError,
     Statement,
@@ -28,10 +28,25 @@ from tollkeeper.storage.database import LostError, Row
 from tollkeeper.storage.ledger import Ledger
 from tollkeeper.storage.ledger_process import listen, serve_ledger
 from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.remote import RemoteDatabase
-from tollkeeper.storage.remote_messages import GREETING, Begin, Done, End, Failed, Rows, Sql, Step, frame
+from tollkeeper.storage.remote import RemoteDatabase, _Line
+from tollkeeper.storage.remote_messages import (
+    GREETING,
+    Answer,
+    Begin,
+    Done,
+    End,
+    Failed,
+    Request,
+    Rows,
+    Run,
+    Sql,
+    Step,
+    frame,
+)
 from tollkeeper.storage.sequences import next_id
 from tollkeeper.storage.sqlite import SqliteDatabase
+
+T = TypeVar("T")
 
 
 class RefusedByRuleError(Exception):
@@ -68,6 +83,7 @@ class LossyLine:
         self._commits: int | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.broken = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self._listen()
@@ -79,6 +95,7 @@ class LossyLine:
 
     def lose(self) -> None:
         self._commits = self._owned.commits
+        self.broken.clear()
 
     async def mend(self, database: RemoteDatabase) -> None:
         self._commits = None
@@ -110,6 +127,7 @@ class LossyLine:
         while data := await from_ledger.read(65_536):
             if self._commits is not None and self._owned.commits > self._commits:
                 self._close()
+                self.broken.set()
                 break
             writer.write(data)
         writer.close()
@@ -310,3 +328,70 @@ async def test_a_closed_remote_database_refuses(owned: SqliteDatabase, tmp_path:
     with pytest.raises(StorageError, match="closed"):
         await remote.read(count("late"))
     assert owned.units == 0
+
+
+async def test_a_first_purchase_crosses_the_socket_once_for_its_claim_and_once_for_its_grant_and_spend(
+    owned: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = await Shop(owned).gate(10)
+    asked: list[object] = []
+
+    def ask(line: _Line, request: Request, answer: Callable[[Answer], None]) -> None:
+        asked.append(request)
+        really(line, request, answer)
+
+    really = _Line.ask
+    monkeypatch.setattr(_Line, "ask", ask)
+    async with worker(tmp_path) as database:
+        shop = Shop(database)
+        claim = await shop.claim(gate)
+        assert claim.outcome is Claim.WON
+        assert claim.purchase is not None
+        wish = shop.wish(gate)
+        result = await shop.purchases.grant(claim.purchase, "0x", confirmed=True, wish=wish, now_ms=NOW_MS)
+        assert result.outcome is Spend.SPENT
+        assert [type(request) for request in asked] == [Run, Run]
+        assert await shop.purchases.by_id(claim.purchase.id) == result.purchase
+        await shop.ledger_agrees()
+
+
+async def test_a_first_purchase_whose_answers_are_lost_is_found_when_it_is_asked_for_again(
+    owned: SqliteDatabase, tmp_path: Path
+) -> None:
+    gate = await Shop(owned).gate(10)
+    async with LossyLine(tmp_path, owned) as line, worker(tmp_path, "lossy.sock") as database:
+        shop = Shop(database)
+
+        async def lost(asking: Coroutine[Any, Any, T]) -> T:
+            line.lose()
+            task = asyncio.create_task(asking)
+            await line.broken.wait()
+            await line.mend(database)
+            return await task
+
+        claim = await lost(shop.claim(gate))
+        assert claim.outcome is Claim.WON
+        assert claim.purchase is not None
+        wish = shop.wish(gate)
+        granting = shop.purchases.grant(claim.purchase, "0x", confirmed=True, wish=wish, now_ms=NOW_MS)
+        assert (await lost(granting)).outcome is Spend.SPENT
+        assert (await shop.claim(gate)).outcome is Claim.TAKEN
+    rows = await owned.read(Statement("SELECT attempt, remaining FROM holdings"))
+    assert rows == [{"attempt": 1, "remaining": 9}]
+
+
+async def test_what_a_unit_that_comes_whole_raises_is_told(owned: SqliteDatabase, tmp_path: Path) -> None:
+    shop = Shop(owned)
+    gate = await shop.gate(10)
+    await shop.bought(gate)
+    async with worker(tmp_path) as database:
+        used = shop.wish(gate)
+        await Shop(database).purchases.spend(key(1), used, NOW_MS)
+        claim = await Shop(database).claim(gate, 2)
+        assert claim.purchase is not None
+        with pytest.raises(ConstraintError):
+            await Shop(database).purchases.grant(claim.purchase, "0x", confirmed=True, wish=used, now_ms=NOW_MS)
+    assert await owned.read(Statement("SELECT state FROM purchases ORDER BY number")) == [
+        {"state": "LIVE"},
+        {"state": "CLAIMED"},
+    ]

@@ -206,16 +206,16 @@ class Buying:
         if not opened.gate.assume_valid:
             self._require_proof(network)
 
-        made: dict[int, SettleRequest] = {}
+        made: dict[tuple[int, bool], SettleRequest] = {}
 
         def request_of(purchase_id: str, attempt: int, assume_valid: bool) -> bytes:  # noqa: FBT001 - as `claim` says
-            made[attempt] = self._hub.settle_request(
+            request = made[attempt, assume_valid] = self._hub.settle_request(
                 asked,
                 key=f"{purchase_id}.{attempt}",
                 confirm=not assume_valid,
                 purchase_data=self._purchase_data(opened.gate, terms, purchase_id),
             )
-            return made[attempt].to_bytes()
+            return request.to_bytes()
 
         claim = await self._purchases.claim(
             presented.key,
@@ -232,7 +232,8 @@ class Buying:
             return _ASK_AGAIN
         self._attempts[slot].purchase = claim.purchase
         buyer.claimed = claim.purchase.id
-        return await self._settle(claim.purchase, made[claim.purchase.attempt], presented, buyer)
+        request = made[claim.purchase.attempt, claim.purchase.assume_valid]
+        return await self._settle(claim.purchase, request, presented, buyer)
 
     def _purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
         """What the hub's history says of the purchase."""

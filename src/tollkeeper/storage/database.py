@@ -99,6 +99,12 @@ class Database(Protocol):
         Those of one turn of the event loop may be one commit, and the loop may be blocked for it, as by `post`.
         """
 
+    async def run_job(self, job: Job) -> Any:  # noqa: ANN401 - as its unit returns
+        """As `run_short`, of a unit that is not begun yet: to a process that writes for others it goes as one message.
+
+        Where it went away the outcome is unknown (LostError); a job that finds what it did may be run again.
+        """
+
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
         """Run the job's unit as `run` does, without a task: `answer` is called in this event loop with its outcome.
 

@@ -1,9 +1,10 @@
 """The process that owns the database file where several workers serve (performance 7): one writer, one log, one truth.
 
-Workers reach it over a Unix socket in the database's directory. A worker's unit holds the writer from its first
-statement to its end, round trips included; spends come as one message per batch, and the batches of all workers that
-wait together are one transaction. A worker that is gone, or silent in the middle of a unit, has its unit undone. That
-this process does not hang it shows its parent (`ledger_pulse`), and the workers by greeting them.
+Workers reach it over a Unix socket in the database's directory. Spends come as one message per batch, and the batches
+of all workers that wait together are one transaction; the units of a purchase come as one message each. Any other
+unit of a worker holds the writer from its first statement to its end, round trips included. A worker that is gone, or
+silent in the middle of a unit, has its unit undone. That this process does not hang it shows its parent
+(`ledger_pulse`), and the workers by greeting them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 import uvloop
 
 from tollkeeper.storage.database import Outcome, Row, Statement, StorageError, Unit
+from tollkeeper.storage.first_purchase import ClaimPurchase
 from tollkeeper.storage.joined_spends import JoinedSpends
 from tollkeeper.storage.ledger_pulse import LedgerPulse
 from tollkeeper.storage.opening import open_database
@@ -29,13 +31,16 @@ from tollkeeper.storage.remote_messages import (
     GREETING,
     Abort,
     Begin,
+    ClaimRan,
     Done,
     End,
     Failed,
     Frames,
+    GrantRan,
     Read,
     Request,
     Rows,
+    Run,
     Spends,
     Spent,
     Step,
@@ -107,6 +112,8 @@ class _Worker(asyncio.Protocol):
             self._spend(request)
         elif isinstance(request, Read):
             self._start(self._read(request))
+        elif isinstance(request, Run):
+            self._start(self._run_whole(request))
         elif isinstance(request, Begin):
             steps: SimpleQueue[Statement | End | Abort] = SimpleQueue()
             steps.put(request.sql.statement())
@@ -149,6 +156,15 @@ class _Worker(asyncio.Protocol):
             self._send(failed(request.number, error))
         else:
             self._send(Rows(request.number, [dict(row) for row in rows]))
+
+    async def _run_whole(self, request: Run) -> None:
+        try:
+            result = await self._database.run_job(request.job)
+        except Exception as error:  # noqa: BLE001 - the worker's own
+            self._send(failed(request.number, error))
+        else:
+            ran = ClaimRan if isinstance(request.job, ClaimPurchase) else GrantRan
+            self._send(ran(request.number, result))
 
     async def _run(self, number: int, steps: SimpleQueue[Statement | End | Abort]) -> None:
         loop = asyncio.get_running_loop()

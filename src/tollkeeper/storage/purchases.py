@@ -2,34 +2,57 @@
 
 Each race is decided by one conditional statement. A credit is spent in one place, `spending`, whatever bought it; the
 spend, its ledger entry and its call row are one commit, before the first byte goes to the target. Calls of the data
-plane spend through `ledger`, in batches (`spend_soon`); the other verbs are for one spend at a time.
+plane spend through `ledger`, in batches (`spend_soon`); the other verbs are for one spend at a time. The units of a
+claim and of a grant are in `first_purchase`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
-from tollkeeper.core.purchases import CallState, Claim, PurchaseState, Spend, Terms
+import msgspec
+
+from tollkeeper.core.purchases import CallState, Claim, PurchaseState, Terms
 from tollkeeper.core.sealing import SealError, place
 from tollkeeper.storage.database import LostError, StorageError
+from tollkeeper.storage.first_purchase import (
+    GATE_EXPOSURE_FACTOR,
+    WITHOUT_LIMIT,
+    Claimed,
+    ClaimPurchase,
+    ClaimRow,
+    Exposure,
+    GrantPurchase,
+    book_grant,
+)
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import restore_call, spend_all, spend_first, spend_of_payer, void
+from tollkeeper.storage.spending import restore_call, spend_all, spend_of_payer, void
 from tollkeeper.storage.spending_again import spend_again, spend_of_payer_again
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from tollkeeper.core.errors import ApiError
     from tollkeeper.core.wire import PaymentKey
-    from tollkeeper.storage.database import Database, Row, Unit
+    from tollkeeper.storage.database import Database, Job, Row, Unit
     from tollkeeper.storage.sealing import Sealing
 
-__all__ = ["ClaimResult", "Exposure", "Paid", "Purchase", "Purchases", "SpendRequest", "SpendResult"]
+__all__ = [
+    "GATE_EXPOSURE_FACTOR",
+    "WITHOUT_LIMIT",
+    "ClaimResult",
+    "Exposure",
+    "Paid",
+    "Purchase",
+    "Purchases",
+    "SpendRequest",
+    "SpendResult",
+]
 
 T = TypeVar("T")
 
@@ -56,25 +79,9 @@ class Paid:
     header: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Exposure:
-    """Trusted but unconfirmed purchases: how many, and what they paid."""
-
-    purchases: int
-    value_micro: int
-
-    def allows(self, value_micro: int, cap: Exposure, factor: int = 1) -> bool:
-        """May one more purchase of this value be trusted under `factor` times `cap`?"""
-        return self.purchases < cap.purchases * factor and self.value_micro + value_micro <= cap.value_micro * factor
-
-
-WITHOUT_LIMIT: Final = Exposure(purchases=2**62, value_micro=2**62)
-# A gate has many payers: all of them together may owe it this many times what one payer may.
-GATE_EXPOSURE_FACTOR: Final = 10
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
 _AGAIN_SECONDS: Final = 10.0  # how long what may have been done waits for a database that went away
 _AGAIN_PAUSE_SECONDS: Final = 0.1
-_NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
 
 
 class Purchases:
@@ -132,15 +139,11 @@ class Purchases:
 
     async def _run(self, unit: Unit[T], again: Callable[[], Unit[T]]) -> T:
         """Runs `unit`; where the database went away, `again` once it is back: it finds what `unit` may have done."""
-        give_up = asyncio.get_running_loop().time() + _AGAIN_SECONDS
-        while True:
-            try:
-                return await self._database.run_short(unit)
-            except LostError:
-                if asyncio.get_running_loop().time() > give_up:
-                    raise
-            await asyncio.sleep(_AGAIN_PAUSE_SECONDS)
-            unit = again()
+        return await _until_back(partial(self._database.run_short, unit), lambda: self._database.run_short(again()))
+
+    async def _do(self, job: Job, again: Job) -> Any:  # noqa: ANN401 - as its unit returns
+        """As `_run`, of units that are sent whole."""
+        return await _until_back(partial(self._database.run_job, job), partial(self._database.run_job, again))
 
     async def claim(
         self,
@@ -159,19 +162,37 @@ class Purchases:
         None where it may not. `request_of` gives the exact settle request of (purchase id, attempt, trusted), which is
         kept sealed with the claim, so that the same bytes can be sent again after a crash.
         """
-        columns: dict[str, Any] = {
-            "gate_version": terms.gate_version,
-            "price_micro": terms.price_micro,
-            "credits": terms.credits,
-            "header_hash": paid.header,
-            "credits_expire_after_seconds": terms.credits_expire_after_seconds,
-            "now_ms": now_ms,
-        }
-        columns["value_micro"] = str(paid.value_micro)
         end = paid.valid_before
-        columns["valid_before_seconds"] = None if end is None else min(end, _FAR_OFF_SECONDS)
-        unit = self._claim(key, terms, purchase_id, trust, request_of, columns)
-        return await self._database.run_short(unit)
+        row = ClaimRow(
+            gate_version=terms.gate_version,
+            price_micro=terms.price_micro,
+            credits=terms.credits,
+            credits_expire_after_seconds=terms.credits_expire_after_seconds,
+            value_micro=str(paid.value_micro),
+            valid_before_seconds=None if end is None else min(end, _FAR_OFF_SECONDS),
+            header_hash=paid.header,
+            now_ms=now_ms,
+        )
+        attempt = 0
+        while True:
+            request = request_of(purchase_id, attempt + 1, trust is not None)
+            job = ClaimPurchase(
+                key=key,
+                gate_id=terms.gate_id,
+                purchase_id=purchase_id,
+                attempt=attempt,
+                trust=trust,
+                row=row,
+                pay_to=self._seal(purchase_id, "pay_to", terms.pay_to.encode()),
+                request=self._seal(purchase_id, "request", request),
+            )
+            claimed: Claimed = await self._do(job, msgspec.structs.replace(job, is_again=True))
+            if claimed.won is not None:
+                return ClaimResult(claimed.won, claimed.purchase)
+            if claimed.purchase is None:
+                trust = None
+            else:  # it failed before: the next attempt of that purchase
+                purchase_id, attempt = claimed.purchase.id, claimed.purchase.attempt
 
     async def honour(
         self, key: PaymentKey, terms: Terms, *, purchase_id: str, paid: Paid, transaction_hash: str, now_ms: int
@@ -207,7 +228,7 @@ class Purchases:
             granted = yield honours[found.state](
                 id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms
             )
-            yield from _book_grant(found.id, granted[0], now_ms, token_used=True)
+            yield from book_grant(found.id, granted[0], now_ms, token_used=True)
         else:
             standing = yield _Q.gate_standing(gate_id=terms.gate_id)
             if standing[0]["version"] != terms.gate_version or standing[0]["deleted_ms"] is not None:
@@ -226,52 +247,9 @@ class Purchases:
                 id=purchase_id, attempt=1, transaction_hash=transaction_hash, confirmed=1, now_ms=now_ms
             )
             yield _Q.mark_honoured(id=purchase_id, now_ms=now_ms)
-            yield from _book_grant(purchase_id, granted[0], now_ms, token_used=True)
+            yield from book_grant(purchase_id, granted[0], now_ms, token_used=True)
         rows = yield _Q.purchase_by_payment(**identity)
         return ClaimResult(Claim.WON, purchase_from(rows[0]))
-
-    def _claim(
-        self,
-        key: PaymentKey,
-        terms: Terms,
-        purchase_id: str,
-        trust: Exposure | None,
-        request_of: Callable[[str, int, bool], bytes],
-        columns: dict[str, Any],
-    ) -> Unit[ClaimResult]:
-        standing = yield _Q.gate_standing(gate_id=terms.gate_id)
-        gate = standing[0]
-        if gate["version"] != terms.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
-            return ClaimResult(Claim.STALE)
-        identity = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
-        value_micro = int(columns["value_micro"])
-        is_trusted = trust is not None and (yield from _may_trust(key.payer, terms.gate_id, value_micro, trust))
-        columns["assume_valid"] = int(is_trusted)
-        pay_to = terms.pay_to.encode()
-        won = yield _Q.claim_payment(
-            id=purchase_id,
-            **identity,
-            gate_id=terms.gate_id,
-            pay_to=self._seal(purchase_id, "pay_to", pay_to),
-            request=self._seal(purchase_id, "request", request_of(purchase_id, 1, is_trusted)),
-            **columns,
-        )
-        if not won:
-            rows = yield _Q.purchase_by_payment(**identity)
-            found = purchase_from(rows[0])
-            if found.gate_id != terms.gate_id or found.state is not PurchaseState.FAILED:
-                return ClaimResult(Claim.TAKEN, found)
-            won = yield _Q.claim_again(
-                id=found.id,
-                attempt=found.attempt,
-                attempts_max=PAYMENT_ATTEMPTS_MAX,
-                pay_to=self._seal(found.id, "pay_to", pay_to),
-                request=self._seal(found.id, "request", request_of(found.id, found.attempt + 1, is_trusted)),
-                **columns,
-            )
-            if not won:
-                return ClaimResult(Claim.ATTEMPTS_EXHAUSTED, found)
-        return ClaimResult(Claim.WON, purchase_from(won[0], **_NO_CREDITS))
 
     def _seal(self, purchase_id: str, column: str, plaintext: bytes) -> bytes:
         return self._sealing.seal(plaintext, place("purchases", purchase_id, column))
@@ -283,38 +261,15 @@ class Purchases:
 
         A claim that was granted or failed meanwhile is left as it is (the outcome says so).
         """
-
-        def unit() -> Unit[SpendResult]:
-            return self._grant(purchase, transaction_hash, confirmed, wish, now_ms)
-
-        return await self._run(unit(), unit)
-
-    def _grant(
-        self,
-        purchase: Purchase,
-        transaction_hash: str,
-        confirmed: bool,  # noqa: FBT001 - private; its one caller names it
-        wish: SpendRequest | None,
-        now_ms: int,
-    ) -> Unit[SpendResult]:
-        granted = yield _Q.grant_credits(
-            id=purchase.id,
+        job = GrantPurchase(
+            purchase_id=purchase.id,
             attempt=purchase.attempt,
             transaction_hash=transaction_hash,
-            confirmed=int(confirmed),
+            confirmed=confirmed,
+            wish=wish,
             now_ms=now_ms,
         )
-        if not granted:
-            rows = yield _Q.purchase_by_id(id=purchase.id)
-            spent = [] if wish is None else (yield _Q.purchase_of_call(id=wish.call_id))
-            return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
-        row: Row = {**granted[0], **(yield from _book_grant(purchase.id, granted[0], now_ms, token_used=False))}
-        result = SpendResult(Spend.STALE, purchase_from(row))
-        if wish is not None:
-            result = yield from spend_first(row, wish, now_ms)
-        standing = yield _Q.gate_standing(gate_id=row["gate_id"])
-        if standing[0]["deleted_ms"] is not None and wish is not None:
-            yield from void(purchase.id, "gate_deleted", now_ms)
+        result: SpendResult = await self._do(job, job)
         return result
 
     async def fail(self, purchase: Purchase, failure: str, transaction_hash: str | None, now_ms: int) -> bool:
@@ -408,25 +363,18 @@ class Purchases:
         return [purchase_from(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
 
 
-def _book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool) -> Unit[Row]:
-    """The credits of a grant, their entry in the ledger and the gate's counters. Returns them as in `holdings`."""
-    count: int = granted["credits"]
-    lasting_seconds: int | None = granted["credits_expire_after_seconds"]
-    expires_ms = None if lasting_seconds is None else now_ms + lasting_seconds * 1000
-    yield _Q.open_credits(number=granted["number"], granted=count, token_used=int(token_used), expires_ms=expires_ms)
-    yield _Q.give_credits(cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=count, now_ms=now_ms)
-    yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
-    return {"granted": count, "remaining": count, "token_used": token_used, "expires_ms": expires_ms}
-
-
-def _may_trust(payer: str, gate_id: int, value_micro: int, cap: Exposure) -> Unit[bool]:
-    if cap is WITHOUT_LIMIT:
-        return True
-    rows = yield _Q.exposure_of_payer(payer=payer)
-    if not Exposure(**rows[0]).allows(value_micro, cap):
-        return False
-    rows = yield _Q.exposure_of_gate(gate_id=gate_id)
-    return Exposure(**rows[0]).allows(value_micro, cap, GATE_EXPOSURE_FACTOR)
+async def _until_back(first: Callable[[], Awaitable[T]], again: Callable[[], Awaitable[T]]) -> T:
+    """What `first` returns, or `again`, which is called for a while where the database went away."""
+    give_up = asyncio.get_running_loop().time() + _AGAIN_SECONDS
+    ask = first
+    while True:
+        try:
+            return await ask()
+        except LostError:
+            if asyncio.get_running_loop().time() > give_up:
+                raise
+        await asyncio.sleep(_AGAIN_PAUSE_SECONDS)
+        ask = again
 
 
 def _void(purchase_id: str, failure: str, now_ms: int) -> Unit[None]:

@@ -17,18 +17,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tollkeeper.storage.database import LostError, Outcome, Row, Statement, StorageError, Unit
+from tollkeeper.storage.first_purchase import ClaimPurchase, GrantPurchase
 from tollkeeper.storage.remote_messages import (
     GREETING,
     Abort,
     Answer,
     Begin,
+    ClaimRan,
     Done,
     End,
     Failed,
     Frames,
+    GrantRan,
     Read,
     Request,
     Rows,
+    Run,
     Spends,
     Spent,
     Sql,
@@ -178,6 +182,16 @@ class RemoteDatabase:
     async def run_short(self, unit: Unit[T]) -> T:
         """See `Database.run_short`."""
         return await self.run(unit)
+
+    async def run_job(self, job: Job) -> Any:  # noqa: ANN401 - as its unit returns
+        """See `Database.run_job`. Those of a purchase are one message."""
+        if not isinstance(job, ClaimPurchase | GrantPurchase):
+            return await self.run(job.unit())
+        task = self._task(self._answer(self._open_line(), Run(next(self._numbers), job)))
+        answer = await asyncio.shield(task)
+        if isinstance(answer, ClaimRan | GrantRan):
+            return answer.result
+        raise _error_of(answer)
 
     async def _drive(self, line: _Line, unit: Unit[T]) -> T:
         number = next(self._numbers)

@@ -1,10 +1,10 @@
 """What a worker and the ledger process say to each other over their socket: frames of MessagePack.
 
-A frame is its length in four bytes and one message. A worker numbers its requests; answers come in any order. A unit of
-a worker is driven step by step: `Begin` and every `Step` carry one statement and are answered by its `Rows`; `End` or
-`Abort` are answered by `Done` once the transaction is durable, which an aborted one waits for too. Unasked, the ledger
-process greets: on every new connection, so that one which nobody serves is not taken for a process, and from time to
-time, so that a worker need not wait for ever for one that hangs.
+A frame is its length in four bytes and one message. A worker numbers its requests; answers come in any order. `Spends`
+and `Run` are whole units. Any other unit of a worker is driven step by step: `Begin` and every `Step` carry one
+statement and are answered by its `Rows`; `End` or `Abort` are answered by `Done` once the transaction is durable, which
+an aborted one waits for too. Unasked, the ledger process greets: on every new connection, so that one which nobody
+serves is not taken for a process, and from time to time, so that a worker need not wait for ever for one that hangs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import ConstraintError, LostError, Statement, StatementError, StorageError
+from tollkeeper.storage.first_purchase import Claimed, ClaimPurchase, GrantPurchase
 from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 from tollkeeper.storage.spending import HeldSpend
 
@@ -83,6 +84,13 @@ class Spends(msgspec.Struct, tag=6, array_like=True):
     ended: list[tuple[str, int]] = []
 
 
+class Run(msgspec.Struct, tag=7, array_like=True):
+    """A unit that is sent whole."""
+
+    number: int
+    job: ClaimPurchase | GrantPurchase
+
+
 class Rows(msgspec.Struct, tag=11, array_like=True):
     """The rows of a read or of a step."""
 
@@ -118,8 +126,22 @@ class Spent(msgspec.Struct, tag=14, array_like=True):
     results: list[int | Told]
 
 
-Request: TypeAlias = Read | Begin | Step | End | Abort | Spends
-Answer: TypeAlias = Rows | Done | Failed | Spent
+class ClaimRan(msgspec.Struct, tag=15, array_like=True):
+    """The claim's unit is durable; its result."""
+
+    number: int
+    result: Claimed
+
+
+class GrantRan(msgspec.Struct, tag=16, array_like=True):
+    """The grant's unit is durable; its result."""
+
+    number: int
+    result: SpendResult
+
+
+Request: TypeAlias = Read | Begin | Step | End | Abort | Spends | Run
+Answer: TypeAlias = Rows | Done | Failed | Spent | ClaimRan | GrantRan
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode

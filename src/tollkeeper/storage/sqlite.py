@@ -172,6 +172,10 @@ class SqliteDatabase:
         self._short[loop].append((unit, answer_to(future)))
         return await future
 
+    async def run_job(self, job: Job) -> Any:  # noqa: ANN401 - as its unit returns
+        """See `Database.run_job`."""
+        return await self.run_short(job.unit())
+
     def _commit_short(self, loop: asyncio.AbstractEventLoop) -> None:
         gathered = self._short.pop(loop)
         short, later = gathered[:_SHORT_AT_ONCE], gathered[_SHORT_AT_ONCE:]

@@ -1,0 +1,191 @@
+"""The two units of a first purchase, as values that are sent to the process that writes (contract 4.2, 4.3; a `Job`).
+
+A claim is one commit; the grant and the first spend are another. Both hold all that they need: what is sealed was
+sealed before, for a process that writes need not know a key. So both may be carried out by another process in one
+exchange, which keeps its writer for no more than their statements, and both may be asked again where an answer was
+lost: a claim is known by its sealed request, of which there are no two, a spend by its call's id. What this module does
+not do: seal, or decide what is claimed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
+from tollkeeper.core.purchases import Claim, PurchaseState, Spend
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
+from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.spending import spend_first, void
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.database import Row, Statement, Unit
+
+# A gate has many payers: all of them together may owe it this many times what one payer may.
+GATE_EXPOSURE_FACTOR: Final = 10
+_Q: Final = load_queries("gateway.sql")
+_NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
+
+
+class Exposure(msgspec.Struct, frozen=True, array_like=True):
+    """Trusted but unconfirmed purchases: how many, and what they paid."""
+
+    purchases: int
+    value_micro: int
+
+    def allows(self, value_micro: int, cap: Exposure, factor: int = 1) -> bool:
+        """May one more purchase of this value be trusted under `factor` times `cap`?"""
+        return self.purchases < cap.purchases * factor and self.value_micro + value_micro <= cap.value_micro * factor
+
+
+WITHOUT_LIMIT: Final = Exposure(purchases=2**62, value_micro=2**62)
+
+
+class ClaimRow(msgspec.Struct, frozen=True, array_like=True):
+    """The columns of a claim that a payment and its terms decide; `value_micro` as text, for it has no bound."""
+
+    gate_version: int
+    price_micro: int
+    credits: int
+    credits_expire_after_seconds: int | None
+    value_micro: str
+    valid_before_seconds: int | None
+    header_hash: bytes
+    now_ms: int
+
+
+class Unclaimed(Enum):
+    """Why nothing was claimed by a claim that may be asked for in another way."""
+
+    UNTRUSTED = auto()  # the cap on trusted payments is reached
+    FAILED_BEFORE = auto()  # the payment's purchase failed and may be tried again
+
+
+class Claimed(msgspec.Struct, frozen=True, array_like=True):
+    """What came of it. `purchase` is the winner's own, or the one that is there."""
+
+    won: Claim | None
+    lost: Unclaimed | None = None
+    purchase: Purchase | None = None
+
+
+class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_only=True):
+    """A payment to be made ours to settle.
+
+    `trust` is the cap under which its settlement may be trusted, None where it is not to be. `attempt` is how often
+    the purchase `purchase_id` was tried before: none, or as often as a FAILED_BEFORE said. `is_again`: it was sent
+    before, to a process that went away without an answer.
+    """
+
+    key: PaymentKey
+    gate_id: int
+    purchase_id: str
+    attempt: int
+    trust: Exposure | None
+    row: ClaimRow
+    pay_to: bytes
+    request: bytes
+    is_again: bool = False
+
+    def unit(self) -> Unit[Claimed]:
+        """The gate, the cap and the payment's identity are judged in the commit that writes the claim."""
+        if self.is_again:
+            rows = yield self._there()
+            if rows and rows[0]["request"] == self.request and rows[0]["state"] == PurchaseState.CLAIMED:
+                return Claimed(Claim.WON, None, purchase_from(rows[0]))
+        standing = yield _Q.gate_standing(gate_id=self.gate_id)
+        gate = standing[0]
+        if gate["version"] != self.row.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
+            return Claimed(Claim.STALE)
+        if self.trust is not None and not (yield from self._may_trust(self.trust)):
+            return Claimed(None, Unclaimed.UNTRUSTED)
+        won = yield self._written()
+        if won:
+            return Claimed(Claim.WON, None, purchase_from(won[0], **_NO_CREDITS))
+        rows = yield self._there()
+        return self._lost(purchase_from(rows[0]))
+
+    def _identity(self) -> dict[str, str]:
+        key = self.key
+        return {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
+
+    def _there(self) -> Statement:
+        return _Q.purchase_by_payment(**self._identity())
+
+    def _written(self) -> Statement:
+        """The one conditional statement that decides who claims."""
+        columns = {
+            "id": self.purchase_id,
+            "pay_to": self.pay_to,
+            "request": self.request,
+            "assume_valid": int(self.trust is not None),
+            **msgspec.structs.asdict(self.row),
+        }
+        if self.attempt:
+            return _Q.claim_again(attempt=self.attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
+        return _Q.claim_payment(gate_id=self.gate_id, **self._identity(), **columns)
+
+    def _lost(self, found: Purchase) -> Claimed:
+        if found.gate_id != self.gate_id or found.state is not PurchaseState.FAILED:
+            return Claimed(Claim.TAKEN, None, found)
+        if found.attempt >= PAYMENT_ATTEMPTS_MAX:
+            return Claimed(Claim.ATTEMPTS_EXHAUSTED, None, found)
+        return Claimed(None, Unclaimed.FAILED_BEFORE, found)
+
+    def _may_trust(self, cap: Exposure) -> Unit[bool]:
+        if cap == WITHOUT_LIMIT:
+            return True
+        value_micro = int(self.row.value_micro)
+        rows = yield _Q.exposure_of_payer(payer=self.key.payer)
+        if not Exposure(**rows[0]).allows(value_micro, cap):
+            return False
+        rows = yield _Q.exposure_of_gate(gate_id=self.gate_id)
+        return Exposure(**rows[0]).allows(value_micro, cap, GATE_EXPOSURE_FACTOR)
+
+
+class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_only=True):
+    """The credits of a settled claim, granted once, and the first of them spent for `wish`, where there is one."""
+
+    purchase_id: str
+    attempt: int
+    transaction_hash: str
+    confirmed: bool
+    wish: SpendRequest | None
+    now_ms: int
+
+    def unit(self) -> Unit[SpendResult]:
+        """A claim that was granted or failed meanwhile is left as it is; where this did it, its spend is found."""
+        granted = yield _Q.grant_credits(
+            id=self.purchase_id,
+            attempt=self.attempt,
+            transaction_hash=self.transaction_hash,
+            confirmed=int(self.confirmed),
+            now_ms=self.now_ms,
+        )
+        if not granted:
+            rows = yield _Q.purchase_by_id(id=self.purchase_id)
+            spent = [] if self.wish is None else (yield _Q.purchase_of_call(id=self.wish.call_id))
+            return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
+        booked = yield from book_grant(self.purchase_id, granted[0], self.now_ms, token_used=False)
+        row: Row = {**granted[0], **booked}
+        result = SpendResult(Spend.STALE, purchase_from(row))
+        if self.wish is not None:
+            result = yield from spend_first(row, self.wish, self.now_ms)
+        standing = yield _Q.gate_standing(gate_id=row["gate_id"])
+        if standing[0]["deleted_ms"] is not None and self.wish is not None:
+            yield from void(self.purchase_id, "gate_deleted", self.now_ms)
+        return result
+
+
+def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool) -> Unit[Row]:
+    """The credits of a grant, their entry in the ledger and the gate's counters. Returns them as in `holdings`."""
+    count: int = granted["credits"]
+    lasting_seconds: int | None = granted["credits_expire_after_seconds"]
+    expires_ms = None if lasting_seconds is None else now_ms + lasting_seconds * 1000
+    yield _Q.open_credits(number=granted["number"], granted=count, token_used=int(token_used), expires_ms=expires_ms)
+    yield _Q.give_credits(cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=count, now_ms=now_ms)
+    yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
+    return {"granted": count, "remaining": count, "token_used": token_used, "expires_ms": expires_ms}
