@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.chains.rpc_client import RpcClient
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, TestPayment, fresh_nonce, run_hub, settle_body
 from tests.hub.test_store import NEW
-from tollkeeper.chains.rpc import Rpc
+from tollkeeper.chains import rpc as rpc_module
 from tollkeeper.core.evm import Transaction, sign_transaction, transfer_calldata
 from tollkeeper.core.transactions import Kind
 from tollkeeper.core.wire import PaymentKey
@@ -32,6 +32,7 @@ from tollkeeper.storage.database import Unit
 from tollkeeper.storage.transactions import open_lane
 
 _BATCH = 100
+AIM_SECONDS = 5.0
 
 
 def wish_of(chain: ChainUnderTest, payment: TestPayment, number: int) -> Wish:
@@ -190,28 +191,47 @@ async def test_logs_of_a_block_that_is_not_the_canonical_one_prove_nothing(
         assert not {row["state"] for row in rows} & {"MINED", "CONFIRMED", "FAILED"}
 
 
-@pytest.fixture
-def node_seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each exchange with a node took."""
-    taken: list[float] = []
-    exchange = Rpc._exchange  # noqa: SLF001 - measured, not changed
+@dataclass
+class Exchanges:
+    """When each exchange with a node began and ended."""
 
-    async def measured(self: Rpc, *args: Any, **named: Any) -> Any:
+    spans: list[tuple[float, float]] = field(default_factory=list)
+
+    def seconds(self) -> float:
+        """How long at least one of them was under way: those that overlap count once."""
+        total, until = 0.0, 0.0
+        for began, ended in sorted(self.spans):
+            total += max(0.0, ended - max(began, until))
+            until = max(until, ended)
+        return total
+
+
+def test_exchanges_that_overlap_count_once() -> None:
+    assert Exchanges([(5.0, 6.0), (1.0, 3.0), (2.0, 4.0), (1.5, 2.0)]).seconds() == 4
+
+
+@pytest.fixture
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> Exchanges:
+    """Those of the hub under test."""
+    seen = Exchanges()
+    post = rpc_module._Connections.post  # noqa: SLF001 - measured, not changed
+
+    async def measured(self: Any, url: str, body: bytes, seconds: float) -> bytes:
         began = time.monotonic()
         try:
-            return await exchange(self, *args, **named)
+            return await post(self, url, body, seconds)
         finally:
-            taken.append(time.monotonic() - began)
+            seen.spans.append((began, time.monotonic()))
 
-    monkeypatch.setattr(Rpc, "_exchange", measured)
-    return taken
+    monkeypatch.setattr(rpc_module._Connections, "post", measured)  # noqa: SLF001 - as above
+    return seen
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("were_sent", [True, False])
 async def test_ten_thousand_left_settlements_are_finished(
-    tmp_path: Path, anvil_fiat_token: ChainUnderTest, node_seconds: list[float], *, were_sent: bool
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, exchanges: Exchanges, *, were_sent: bool
 ) -> None:
     chain, count = anvil_fiat_token, 10_000
     chain.mint(chain.wallets.buyer.address, count * 10_000)
@@ -227,8 +247,12 @@ async def test_ten_thousand_left_settlements_are_finished(
             await asyncio.sleep(0.1)
     processor_began = time.process_time()
     seconds = await finish(tmp_path, chain, count)
-    processor, node = time.process_time() - processor_began, sum(node_seconds)
+    processor, node = time.process_time() - processor_began, exchanges.seconds()
     sys.stderr.write(
-        f"\n{count} settlements, sent before the start: {were_sent}: finished in {seconds:.1f} s; {node:.1f} s "
-        f"waiting for {len(node_seconds)} answers of the node; {processor:.1f} s of processor time\n"
+        f"\n{count} settlements, sent before the start: {were_sent}: finished in {seconds:.1f} s; in {node:.1f} s of "
+        f"them one of {len(exchanges.spans)} answers of the node was awaited; {processor:.1f} s of processor time\n"
     )
+    # The aim is 5 s plus the chain's latency, on a machine that has nothing else to do. Work that is done while an
+    # answer is awaited hides behind the node; the processor's time has all of it, whatever else the machine does.
+    assert processor <= AIM_SECONDS
+    assert seconds - node <= 3 * AIM_SECONDS
