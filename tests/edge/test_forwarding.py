@@ -525,6 +525,21 @@ async def test_a_tls_target_is_verified_by_its_name(tmp_path: Path) -> None:
         assert b"host: good.example:%d" % there.port in there.heads[0]
 
 
+async def test_a_kept_tls_connection_is_for_the_name_that_it_was_verified_for(tmp_path: Path) -> None:
+    server, client = certificate(tmp_path, "good.example")
+    resolver = Resolver(allow_private=True, lookup=here)
+    async with target(serves(sized(b"x")), tls=server) as there, forwarder(resolver, client) as edge:
+        good, other = (get(TargetUrl("https", name, there.port, "/", "")) for name in ("good.example", "other.example"))
+        assert (await forward(edge, good, b"")).body == b"x"
+        assert edge.pool.idle_count == 1
+        assert (await refusal_of(edge, other)).code is Code.UPSTREAM_UNREACHABLE
+        plain = await refusal_of(edge, get(TargetUrl("http", "good.example", there.port, "/", "")))
+        assert plain.status == 502
+        assert (await forward(edge, good, b"")).body == b"x"
+        assert len(there.heads) == 2
+        assert all(b"host: good.example:%d" % there.port in head for head in there.heads)
+
+
 @pytest.mark.parametrize("case", ["another name", "an unknown issuer", "no TLS"])
 async def test_a_target_that_is_not_who_it_should_be_hears_nothing(case: str, tmp_path: Path) -> None:
     server, client = certificate(tmp_path, "good.example")
