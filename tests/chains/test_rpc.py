@@ -188,6 +188,23 @@ async def test_a_timeout_an_http_error_and_a_dead_node_tell_nothing(node: Script
     await dead.close()
 
 
+async def test_a_question_s_time_passes_also_while_it_waits_for_its_turn(node: ScriptedNode) -> None:
+    node.delay_seconds = 30
+    loop = asyncio.get_running_loop()
+
+    async def seconds(rpc: Rpc, index: int) -> float:
+        began = loop.time()
+        with pytest.raises(RpcUnavailable):
+            await rpc.call("echo", index)
+        return loop.time() - began
+
+    crowded = Rpc([node.url], timeout_seconds=0.7)
+    # Thirty batches, three at a time, each given up after 0.7 s, would keep the last one waiting for 7 s.
+    taken = await asyncio.gather(*(seconds(crowded, index) for index in range(3_000)))
+    await crowded.close()
+    assert max(taken) < 5  # 2.1 s and what a busy machine takes
+
+
 async def test_a_raw_transaction_goes_out_on_its_own(node: ScriptedNode, rpc: Rpc) -> None:
     node.reply = lambda body: echo(body) if isinstance(body, list) else {**echo(body), "result": "0xhash"}
     sent, *reads = await asyncio.gather(rpc.send_raw(b"\x02\x01"), rpc.call("echo", 1), rpc.call("echo", 2))

@@ -51,9 +51,10 @@ async def test_a_payment_that_another_account_carried_out_is_refused_with_that_t
     assert await hub_on_chain.status(payment) == "unknown"
 
 
+@pytest.mark.parametrize("blocks_since", [0, 20_000])  # more than nodes show the logs of at once
 @pytest.mark.parametrize("by_relayer", [True, False])
 async def test_a_row_whose_authorization_was_used_elsewhere_learns_by_whom(
-    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest, *, by_relayer: bool
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest, *, by_relayer: bool, blocks_since: int
 ) -> None:
     """Signed and not sent, as an old backup remembers it; the transfer was made by a transaction that it does not."""
     chain = embedded_chain
@@ -61,6 +62,8 @@ async def test_a_row_whose_authorization_was_used_elsewhere_learns_by_whom(
     payment = new_payment(chain)
     assert (await chaos_hub.settle(payment, prefer="wait=0")).status == 503
     receipt = carry_out(chain, payment, by_relayer=by_relayer)
+    if blocks_since:
+        chain.rpc.call("anvil_mine", hex(blocks_since))
     chaos.calm()
     with capture_logs() as logs:
         for _ in range(3):
@@ -72,6 +75,28 @@ async def test_a_row_whose_authorization_was_used_elsewhere_learns_by_whom(
     answer = await chaos_hub.settle(payment)
     assert answer.body["success"] is by_relayer
     assert (await chaos_hub.settle(new_payment(chain))).body["success"] is True
+
+
+async def test_a_row_whose_use_no_node_shows_is_set_aside_and_told_of(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """As at a node that keeps no old logs."""
+    chain = embedded_chain
+    chaos.on("eth_sendRawTransaction", Act.CUT)
+    payment = new_payment(chain)
+    assert (await chaos_hub.settle(payment, prefer="wait=0")).status == 503
+    carry_out(chain, payment, by_relayer=False)
+    chaos.calm()
+    chaos.falsify = lambda call, answer: answer | {"result": []} if call["method"] == "eth_getLogs" else answer
+    with capture_logs() as logs:
+        for _ in range(3):
+            await chaos_hub.complete()
+    assert [line["event"] for line in logs].count("settlement_set_aside") == 1
+    assert await chaos_hub.status(payment) == "pending"
+    chaos.calm()
+    await chaos_hub.database.run(change("UPDATE settlements SET retry_ms = 0"))
+    await chaos_hub.complete()
+    assert await chaos_hub.status(payment) == "failed"
 
 
 async def test_a_hub_that_forgot_everything_goes_on_at_the_chain_s_nonce_and_adopts_what_is_presented(

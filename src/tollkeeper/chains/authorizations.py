@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.rpc import Answer, Call
 
-# A cancelled or used authorization is looked for in about the last five hours of Base.
+# Nodes show the logs of so many blocks at once: of Base, about five hours.
 _LOG_RANGE_BLOCKS: Final = 9_000
+# And so many ranges are asked for at most, however long ago it may have been: of Base, three months.
+_LOG_RANGES_MAX: Final = 432
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +70,38 @@ class AuthorizationReader:
         mined = dict(zip(signers, map(quantity, counts), strict=True))
         return Standing(word_of(used) != 0, mined, read_block(block))
 
-    async def find_use(self, payer: str, nonce: str) -> Use | None:
-        """Who used or cancelled it; None where that is not found. Raises: RpcUnavailable."""
+    async def find_use(self, payer: str, nonce: str, since_seconds: int | None = None) -> Use | None:
+        """Who used or cancelled it; None where that is not found. Raises: RpcUnavailable.
+
+        Looked for in the newest blocks, and further back to that time (Unix seconds) where one is given.
+        """
         (head,) = await self._ask([("eth_blockNumber", [])])
         latest = quantity(head)
-        wanted = {
-            "address": self._asset,
-            "topics": [
-                [evm.AUTHORIZATION_USED_TOPIC, evm.AUTHORIZATION_CANCELED_TOPIC],
-                "0x" + "0" * 24 + payer[2:],
-                nonce,
-            ],
-            "fromBlock": hex(max(0, latest - _LOG_RANGE_BLOCKS)),
-            "toBlock": "latest",
-        }
-        (logs,) = await self._ask([("eth_getLogs", [wanted])])
-        if not isinstance(logs, list) or not logs or not isinstance(logs[0], dict):
-            return None
-        found, block_hash, topics = (logs[0].get(name) for name in ("transactionHash", "blockHash", "topics"))
+        topics = [
+            [evm.AUTHORIZATION_USED_TOPIC, evm.AUTHORIZATION_CANCELED_TOPIC],
+            "0x" + "0" * 24 + payer[2:],
+            nonce,
+        ]
+        first, last = max(0, latest - _LOG_RANGE_BLOCKS), "latest"
+        for _ in range(_LOG_RANGES_MAX):
+            wanted = {"address": self._asset, "topics": topics, "fromBlock": hex(first), "toBlock": last}
+            asked: list[Call] = [("eth_getLogs", [wanted])]
+            if since_seconds is not None and first > 0:
+                asked.append(("eth_getBlockByNumber", [hex(first), False]))
+            logs, *oldest = await self._ask(asked)
+            if isinstance(logs, list) and logs and isinstance(logs[0], dict):
+                return await self._use(logs[0], latest)
+            if since_seconds is None or not oldest or read_block(oldest[0]).timestamp_seconds <= since_seconds:
+                return None
+            last, first = hex(first - 1), max(0, first - _LOG_RANGE_BLOCKS)
+        return None
+
+    async def _use(self, log: dict[str, Any], latest: int) -> Use | None:
+        """What this log shows; None where its block is not the canonical one. Raises: RpcUnavailable."""
+        found, block_hash, topics = (log.get(name) for name in ("transactionHash", "blockHash", "topics"))
         if not isinstance(found, str) or not isinstance(block_hash, str) or not isinstance(topics, list) or not topics:
             return None
-        number = quantity(logs[0].get("blockNumber"))
+        number = quantity(log.get("blockNumber"))
         (block,) = await self._ask([("eth_getBlockByNumber", [hex(number), False])])
         if hash_of_block(block) != block_hash.lower():
             return None

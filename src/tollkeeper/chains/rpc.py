@@ -4,7 +4,7 @@ No timer joins calls: what was asked while the last batch was in flight leaves a
 never waits for company and a crowd shares round trips. The same read asked twice in one batch is sent once. A raw
 transaction leaves on its own, at once. A node that does not answer, or that has had enough of our calls, is passed over
 for the next one; any other answer, also a refusal, is never asked of another. One question has a budget of time over
-all nodes. What an answer means is not decided here.
+all nodes, its wait for a batch included. What an answer means is not decided here.
 """
 
 from __future__ import annotations
@@ -172,14 +172,21 @@ class Rpc:
         return answer
 
     async def ask(self, calls: Sequence[Call]) -> list[Answer]:
-        """The answers to several reads, sent in one batch; an error of one is its answer. Raises: RpcUnavailable."""
+        """The answers to several reads, sent in one batch; an error of one is its answer.
+
+        Raises: RpcUnavailable, also where the time for one question passed while it waited for its turn.
+        """
         loop = asyncio.get_running_loop()
         group = _Group(calls, loop.create_future())
         self._waiting.append(group)
         if not self._scheduled and len(self._flights) < _FLIGHTS_MAX:
             self._scheduled = True
             loop.call_soon(self._take_off)
-        return await group.done
+        budget = loop.call_later(self.budget_seconds, _give_up, group.done)
+        try:
+            return await group.done
+        finally:
+            budget.cancel()
 
     async def send_raw(self, raw: bytes) -> str:
         """Hands a signed transaction to the node and returns the hash that the node names.
@@ -388,6 +395,11 @@ class Rpc:
         for part in (requests[:half], requests[half:]):
             answers += await self._exchange(node, seconds, part)
         return answers
+
+
+def _give_up(waiting: asyncio.Future[Any]) -> None:
+    if not waiting.done():
+        waiting.set_exception(RpcUnavailable("no node answered in the time that a question has"))
 
 
 def _leave_none_waiting(waiting: Sequence[asyncio.Future[Any]], _ended: asyncio.Task[None]) -> None:

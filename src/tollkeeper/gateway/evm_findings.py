@@ -5,7 +5,7 @@ It has failed only by proof: cancelled by its payer, or unused a minute after it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.receipts import Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tollkeeper.chains.vouching import View
     from tollkeeper.gateway.findings import Owed
     from tollkeeper.gateway.hub_client import Senders
+
+# An authorization is not used long before somebody is asked to carry it out: it was verified first.
+_BEFORE_ASKED_SECONDS: Final = 3_600
 
 
 class EvmFindings:
@@ -47,8 +50,9 @@ async def _find(view: View, owed: Owed, senders: Senders, *, is_vouched: bool) -
     is_over = end is not None and standing.block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS
     if not standing.is_used:
         return Finding(Seen.FAILED, reason=Reason.VALID_BEFORE) if is_over else NOTHING
-    use = await view.authorizations.find_use(owed.key.payer, owed.key.nonce)
-    if use is None:  # used, and where is not to be seen: perhaps too long ago
+    since_seconds = owed.asked_ms // 1000 - _BEFORE_ASKED_SECONDS
+    use = await view.authorizations.find_use(owed.key.payer, owed.key.nonce, since_seconds)
+    if use is None:  # used, and where is not to be seen
         return Finding(Seen.FOREIGN) if is_over else NOTHING
     transaction = use.transaction_hash
     expected = Expected(transaction, owed.key.asset, owed.key.payer, owed.pay_to, owed.value, owed.key.nonce)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database, Unit
 
 _LOG = structlog.get_logger("tollkeeper.hub")
+# An authorization is not used long before its payment is claimed: the claim was simulated first.
+_BEFORE_CLAIM_SECONDS: Final = 3_600
 _FAILURES: dict[Conclusion, tuple[Proof, Reason]] = {
     Conclusion.FOREIGN: (Proof.FOREIGN, Reason.NONCE_USED),
     Conclusion.REVERTED: (Proof.REVERTED, Reason.TRANSACTION_FAILED),
@@ -44,6 +46,10 @@ _FAILURES: dict[Conclusion, tuple[Proof, Reason]] = {
 
 class Contradiction(Exception):  # noqa: N818 - what the chain shows, not a fault of ours
     """Our own transaction used the authorization and moved nothing: a node that lies, or a token that is no USDC."""
+
+
+class Unexplained(Contradiction):
+    """The authorization is used, and no node shows by which transaction: one without old logs, or that lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class _Judged:
 
     conclusion: Conclusion
     used_by: str
+    is_unexplained: bool  # used, and by what is not to be found
     use: Use | None = field(compare=False)
     signed: SignedTransaction | None = field(compare=False)
     block: Block = field(compare=False)
@@ -111,6 +118,8 @@ class Recovery:
         judged = await chain.agreed(partial(_judge, account, row, raws), _needs_no_second_word)
         if judged is None:
             _LOG.warning("failure_doubted", settlement=row.id)
+        if judged is not None and judged.is_unexplained:
+            raise Unexplained(row.id)
         if judged is None or judged.conclusion is Conclusion.WAIT:
             return Finding(row)
         if judged.conclusion is Conclusion.REVERTED:
@@ -176,7 +185,9 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     key, depth = row.key, account.chain.config.depths.of(row.value)
     signers = sorted({raw.signer for raw in raws})
     standing = await view.authorizations.standing(key.payer, key.nonce, signers, depth)
-    use = await view.authorizations.find_use(key.payer, key.nonce) if standing.is_used else None
+    since_seconds = row.created_ms // 1000 - _BEFORE_CLAIM_SECONDS
+    use = await view.authorizations.find_use(key.payer, key.nonce, since_seconds) if standing.is_used else None
+    is_unexplained = standing.is_used and use is None
     if use is not None and use.depth_blocks < depth:
         use = None
     signed = None if use is None else await view.authorizations.signed(use.transaction_hash)
@@ -190,7 +201,8 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
             valid_before_seconds=valid_before(row),
         )
     )
-    return _Judged(conclusion, "" if use is None else use.transaction_hash, use, signed, standing.block)
+    used_by = "" if use is None else use.transaction_hash
+    return _Judged(conclusion, used_by, is_unexplained, use, signed, standing.block)
 
 
 def _needs_no_second_word(judged: _Judged) -> bool:
