@@ -9,6 +9,7 @@ import re
 import subprocess
 import tokenize
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ import tollkeeper
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE_LINES_MAX: Final = 512
 FUNCTION_LINES_MAX: Final = 70
+FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 LOCKS: Final = ("run", "sandbox", "dev", "node", "go")
 
 # Written in pieces, so that this file passes its own tests.
@@ -205,3 +207,29 @@ def test_each_attack_fault_and_invariant_names_tests_that_exist() -> None:
     assert not [name for name, wanted in named.items() if not wanted or wanted - tests]
     everything = [f"A-{n:02}" for n in range(1, 37)] + [f"F{n}" for n in range(1, 25)] + [f"I{n}" for n in range(1, 15)]
     assert set(everything) <= set(named)
+
+
+def test_each_rule_of_the_contract_is_where_the_architecture_says() -> None:
+    section = project_files()["docs/architecture.md"].partition("\n## 5. ")[2].partition("\n## 6. ")[0]
+    rows = re.findall(r"^\| (\d[\d.]*) \|[^|]*\|(.*)\|$", section, re.MULTILINE)
+    sources = python_sources("src")
+    absent: list[str] = []
+    for _, places in rows:
+        for name, symbols in re.findall(r"`([\w/]+\.py)`(?: \(([^)]*)\))?", places):
+            names = set(re.findall(r"`([\w.]+)`", symbols))
+            tree = ast.parse(sources.get(f"src/tollkeeper/{name}", ""))
+            if not tree.body or names - set(defined_in(tree)):
+                absent.append(f"{name} {sorted(names)}")
+    assert absent == []
+    assert {f"4.{part}" for part in range(1, 9)} <= {number for number, _ in rows}
+
+
+def defined_in(tree: ast.Module) -> Iterator[str]:
+    """Classes, functions and constants; methods under their own name and behind their class's."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, FUNCTIONS))
+        if isinstance(node, ast.ClassDef | FUNCTIONS):
+            yield node.name
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
