@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,6 @@ import aiohttp
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.targets import Behaviour, answers, sized, target
 from tests.edge.test_hostile_targets import ANSWERED, REFUSED, floods
-from tests.gateway.test_large_files import resident_mb
 from tests.workers.program import Scene, scene
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 
@@ -51,6 +51,11 @@ AT_THE_LIMIT: dict[str, Behaviour] = {
     "redirects to itself": redirects_to_itself,
 }
 FLOODS = ["sends megabytes for ever", "chunks megabytes for ever"]
+
+
+def resident_mb(pid: int) -> float:
+    """What the process holds in memory, in MB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 @contextlib.asynccontextmanager

@@ -1,5 +1,5 @@
 """The commands: what is typed, what is printed, the exit code."""
 
-from tollkeeper.cli.main import app, main
+from tollkeeper.cli.main import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

@@ -1,387 +1,71 @@
-"""Every command of operators: reads its options, calls what carries it out, prints, turns refusals into exit codes.
+"""The command's entry. Reads the command line of a process that serves by itself, where it is spelled plainly.
 
-Exit codes: 0 done; 1 it failed; 2 the command line was wrong; 3 configuration, keys or database cannot be used.
-What this module does not do: compose or run anything itself (`tollkeeper.serving` and `tollkeeper.sandbox` do).
+The library that reads all others stays in memory, nine megabytes with what it needs, which a process that serves for
+months is better without. Whatever is not plain (another command, `--help`, `--port=8402`, a value that is out of range)
+goes to that library, which alone decides what is refused and how. Both ways end in the same call.
 """
-# ruff: noqa: PLC0415 - a command imports what it runs, so that the others start at once
+# ruff: noqa: PLC0415 - what a process does not need is not imported
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Final
 
-import typer
+from tollkeeper.settings import Role, SettingsError, load_settings
+from tollkeeper.settings.loading import WORKERS_MAX
 
-from tollkeeper import __version__
-from tollkeeper.cli.clients import create_command, pay_command, replace_command
-from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say
-from tollkeeper.settings import FILE_NAME, Role, SettingsError, load_settings
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
-app = typer.Typer(
-    name="tollkeeper",
-    help="A payment-gated API gateway and a payment hub for the x402 protocol.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-database_app = typer.Typer(help="The database.", no_args_is_help=True)
-payments_app = typer.Typer(help="Payments.", no_args_is_help=True)
-config_app = typer.Typer(help="The configuration.", no_args_is_help=True)
-contracts_app = typer.Typer(help="Contracts of ours on a chain.", no_args_is_help=True)
-keys_app = typer.Typer(help="The keys that encrypt what is stored.", no_args_is_help=True)
-paygate_app = typer.Typer(help="PayGates, at a running gateway.", no_args_is_help=True)
-app.add_typer(database_app, name="db")
-app.add_typer(paygate_app, name="paygate")
-app.add_typer(config_app, name="config")
-app.add_typer(keys_app, name="keys")
-app.add_typer(payments_app, name="payments")
-app.add_typer(contracts_app, name="contracts")
-paygate_app.command("create")(create_command)
-paygate_app.command("replace")(replace_command)
-app.command("pay")(pay_command)
-
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help=f"The configuration file; else TOLLKEEPER_CONFIG, else {FILE_NAME} here."),
-]
-Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
-Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
-Workers = Annotated[int | None, typer.Option(help="How many processes serve calls; 1 unless given.", min=1, max=64)]
-Shared = Annotated[
-    bool | None,
-    typer.Option("--share-database", help="Let other hubs with the same settings, on this machine, use the database."),
-]
-ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gateway or of hub.")]
+_ROLES: Final = {"serve": Role.SERVE, "gateway": Role.GATEWAY, "hub": Role.HUB}
+_NUMBERS: Final = {"--port": range(65_536), "--workers": range(1, WORKERS_MAX + 1)}
 
 
 def main() -> None:
-    """The command's entry."""
+    """What `tollkeeper` runs."""
     from tollkeeper.serving import StartError
     from tollkeeper.storage import StorageError
 
     try:
-        app()
+        if (plain := read_plain(sys.argv[1:])) is None:
+            from tollkeeper.cli.commands import app
+
+            app()
+        else:
+            role, options = plain
+            serve(role, options.pop("config", None), options)
     except SettingsError as error:
-        refuse(*(str(finding) for finding in error.findings))
+        _refuse(*(str(finding) for finding in error.findings))
     except StorageError as error:
-        refuse(error.message)
+        _refuse(error.message)
     except StartError as error:
-        refuse(str(error))
+        _refuse(str(error))
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
-    if wanted:
-        typer.echo(f"tollkeeper {__version__}")
-        raise typer.Exit
+def read_plain(words: Sequence[str]) -> tuple[Role, dict[str, str]] | None:
+    """Role and options of `serve`, `gateway` or `hub` with options in two words each, once each; else None."""
+    if not words or words[0] not in _ROLES or len(words) % 2 == 0:
+        return None
+    options: dict[str, str] = {}
+    for name, value in zip(words[1::2], words[2::2], strict=True):
+        is_number = name in _NUMBERS and value.isascii() and value.isdecimal() and int(value) in _NUMBERS[name]
+        is_text = name in {"--config", "--host"} and value != "" and not value.startswith("-")
+        if not (is_number or is_text) or name[2:] in options:
+            return None
+        options[name[2:]] = str(int(value)) if is_number else value
+    return _ROLES[words[0]], options
 
 
-@app.callback()
-def options(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    """A payment-gated API gateway and a payment hub for the x402 protocol."""
-    del version  # its callback has acted
+def serve(role: Role, config: str | None, overrides: Mapping[str, str]) -> None:
+    """Run the parts of a role until a signal. Raises: SettingsError, StartError, StorageError."""
+    settings = load_settings(role, None if config is None else Path(config), overrides=overrides)
+    from tollkeeper.serving.process import serve as serve_settings
 
+    serve_settings(settings)
 
-def _serve(role: Role, config: Path | None, **given: str | int | None) -> None:
-    overrides = {name: str(value) for name, value in given.items() if value is not None}
-    settings = load_settings(role, config, overrides=overrides)
-    from tollkeeper.serving.process import serve
 
-    serve(settings)
+def _refuse(*problems: str) -> None:
+    from tollkeeper.cli.output import refuse
 
-
-@app.command("serve")
-def serve_command(config: Config = None, host: Host = None, port: Port = None, workers: Workers = None) -> None:
-    """Run gateway and hub on one port: the gateway at /, the hub under /hub.
-
-    Example: tollkeeper serve --config /etc/tollkeeper/tollkeeper.toml
-    """
-    _serve(Role.SERVE, config, host=host, port=port, workers=workers)
-
-
-@app.command("gateway")
-def gateway_command(config: Config = None, host: Host = None, port: Port = None, workers: Workers = None) -> None:
-    """Run the gateway alone, with a hub or another x402 facilitator at hub_url.
-
-    Example: TOLLKEEPER_HUB_URL=https://hub.example.org tollkeeper gateway
-    """
-    _serve(Role.GATEWAY, config, host=host, port=port, workers=workers)
-
-
-@app.command("hub")
-def hub_command(
-    *, config: Config = None, host: Host = None, port: Port = None, workers: Workers = None, share: Shared = None
-) -> None:
-    """Run the hub alone: login, history, supported, verify, settle.
-
-    Example: tollkeeper hub --port 8404
-    """
-    _serve(Role.HUB, config, host=host, port=port, workers=workers, share_database=share)
-
-
-@app.command("init")
-def init_command(
-    *,
-    directory: Annotated[Path, typer.Option("--dir", help="Where to write; made where it is not there.")] = Path(),
-    network: Annotated[str, typer.Option(help="base-sepolia, base, solana-devnet or solana-mainnet.")] = "base-sepolia",
-    rpc_url: Annotated[str | None, typer.Option(help="A JSON-RPC node of that network; can be written later.")] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8402,
-    public_url: Annotated[str | None, typer.Option(help="The URL by which the world reaches the gateway.")] = None,
-    payment_address: Annotated[str | None, typer.Option(help="Who is paid where a gate names nobody.")] = None,
-) -> None:
-    """Write a commented configuration and fresh keys that `tollkeeper serve` then starts with.
-
-    Example: tollkeeper init --dir /etc/tollkeeper --rpc-url https://node.example.org
-    """
-    from tollkeeper.core.families import FAMILIES
-    from tollkeeper.serving.initialise import InitError, initialise, parse_choices
-
-    try:
-        choices = parse_choices(network, rpc_url, host, port, public_url, payment_address)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    try:
-        made = initialise(directory, choices)
-    except InitError as error:
-        refuse(str(error), code=EXIT_FAILED)
-    family = FAMILIES[choices.network.family]
-    payers = " and ".join(made.payers)
-    steps = [f"fund {payers} with {family.fee_money} on {choices.network.name}: {family.fee_use}"]
-    if rpc_url is None:
-        steps.append(f"write the URL of a {choices.network.name} node into {made.config_path}, at rpc_url")
-    steps += [f"tollkeeper config check --config {made.config_path}", f"tollkeeper serve --config {made.config_path}"]
-    typer.echo(f"{made.config_path} and its keys are written. Keep a copy of the keys in a safe place.\n\nNext:")
-    for number, step in enumerate(steps, start=1):
-        typer.echo(f"  {number}. {step}")
-
-
-@config_app.command("check")
-def config_check_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
-    """Print the effective configuration without its secrets, and everything that is wrong with it.
-
-    Example: tollkeeper config check --for gateway
-    """
-    from tollkeeper.serving.checking import check_configuration
-
-    report = check_configuration(role, config)
-    width = max(len(name) for name, _ in report.values)
-    for name, value in report.values:
-        typer.echo(f"{name:<{width}}  {value}")
-    typer.echo()
-    for finding in report.warnings:
-        say(f"warning: {finding}", typer.colors.YELLOW, sys.stdout)
-    for finding in report.errors:
-        say(f"error: {finding}", typer.colors.RED, sys.stdout)
-    if report.errors:
-        sys.exit(EXIT_CONFIGURATION)
-    typer.echo(f"`tollkeeper {role.value}` can start with this.")
-
-
-@database_app.command("migrate")
-def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
-    """Bring the database's schema up to date, as a start would.
-
-    Example: tollkeeper db migrate --for hub
-    """
-    import asyncio
-
-    from tollkeeper.serving.composition import open_own_database
-    from tollkeeper.storage import pending
-
-    settings = load_settings(role, config)
-    missing = pending(settings.database_url)
-    asyncio.run(open_own_database(settings).close())
-    for migration in missing:
-        typer.echo(f"applied {migration.version:04}_{migration.name}")
-    typer.echo("the schema is up to date")
-
-
-@database_app.command("check")
-def check_command(
-    *,
-    config: Config = None,
-    role: ForRole = Role.SERVE,
-    chain: Annotated[bool, typer.Option("--chain", help="Compare the books with the chain too.")] = False,
-    since_block: Annotated[
-        int | None, typer.Option(help="The first block to compare; else the first that the books name.", min=0)
-    ] = None,
-) -> None:
-    """Compare the books with themselves and list every difference. Changes nothing; a server may be running.
-
-    Example: tollkeeper db check --chain
-    """
-    import asyncio
-
-    from tollkeeper.chains.rpc import RpcUnavailable
-    from tollkeeper.serving.inspection import inspect_books
-    from tollkeeper.serving.reconciling import compare_with_chain
-
-    settings = load_settings(role, config)
-    differences = inspect_books(settings)
-    if chain:
-        try:
-            differences += asyncio.run(compare_with_chain(settings, since_block))
-        except RpcUnavailable as error:
-            refuse(f"the chain cannot be compared: {error}", code=EXIT_FAILED)
-    for difference in differences:
-        say(str(difference), typer.colors.RED, sys.stdout)
-    if differences:
-        typer.echo(f"{len(differences)} differences")
-        sys.exit(EXIT_FAILED)
-    typer.echo("books and chain agree" if chain else "the books agree")
-
-
-@contracts_app.callback()
-def contracts_options() -> None:
-    """Contracts of ours on a chain."""
-
-
-@contracts_app.command("deploy")
-def deploy_command(
-    *,
-    network: Annotated[str, typer.Option(help="The network, which the configuration must enable.")],
-    key_file: Annotated[
-        Path | None, typer.Option(help="The key that pays, in a file; else the hub's own, while the hub is stopped.")
-    ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Do without the deterministic deployer.")] = False,
-    config: Config = None,
-    role: ForRole = Role.SERVE,
-) -> None:
-    """Put the contract on a chain that lets several settlements share one transaction, and print its address.
-
-    Example: tollkeeper contracts deploy --network base-sepolia
-    """
-    import asyncio
-
-    from tollkeeper.serving.deploying import DeploymentFailed, deploy
-
-    settings = load_settings(role, config)
-    try:
-        lines = asyncio.run(deploy(settings, network, key_file, is_plain=plain))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    except DeploymentFailed as error:
-        refuse(str(error), code=EXIT_FAILED)
-    for line in lines:
-        typer.echo(line)
-
-
-@keys_app.command("list")
-def list_keys_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
-    """Print each encryption key's id, and how many stored values it sealed. A server may be running.
-
-    Example: tollkeeper keys list --for gateway
-    """
-    from tollkeeper.serving.rotating import list_keys
-
-    for line in list_keys(load_settings(role, config)):
-        typer.echo(line)
-
-
-@keys_app.command("rotate")
-def rotate_command(
-    *,
-    config: Config = None,
-    role: ForRole = Role.SERVE,
-    revoke_tokens: Annotated[
-        bool, typer.Option("--revoke-tokens", help="A former key leaked: its credit tokens and links end.")
-    ] = False,
-) -> None:
-    """Make a new encryption key, seal everything stored under it, and retire the former one. Servers go on serving.
-
-    Where it was cut off, run it again: it goes on.
-
-    Example: tollkeeper keys rotate --config /etc/tollkeeper/tollkeeper.toml
-    """
-    import asyncio
-
-    from tollkeeper.serving.rotating import rotate
-
-    settings = load_settings(role, config)
-    try:
-        asyncio.run(rotate(settings, typer.echo, revokes_tokens=revoke_tokens))
-    except OSError as error:
-        refuse(f"the rotation stopped ({error}): run it again when that is mended", code=EXIT_FAILED)
-
-
-@payments_app.command("honour")
-def honour_command(
-    transaction: Annotated[str, typer.Argument(help="The hash of the transaction that carried the payment out.")],
-    gate: Annotated[str, typer.Option(help="The slug of the PayGate that it bought.")],
-    nonce: Annotated[str | None, typer.Option(help="The authorization's nonce, where there are several.")] = None,
-    config: Config = None,
-    role: ForRole = Role.SERVE,
-) -> None:
-    """Grant, once, what a payment bought that somebody else carried out; the chain must show it.
-
-    Example: tollkeeper payments honour 0x5c50...e8 --gate weather
-    """
-    import asyncio
-
-    from tollkeeper.serving.hands import honour_payment
-
-    order = {"gate": gate, "transaction": transaction, "nonce": nonce}
-    answer = asyncio.run(honour_payment(load_settings(role, config), order))
-    if "error" in answer:
-        refuse(answer["error"], code=EXIT_FAILED)
-    done = answer["done"]
-    typer.echo(f"{done['credits']} credits of {done['slug']} for {done['payer']}, who paid {done['paid']} USDC")
-    typer.echo(f"purchase      {done['purchaseId']}")
-    typer.echo(f"credit token  {done['creditToken']}")
-    typer.echo("Hand the credit token to the buyer: X-Credit-Token on each call. The payment header does not count.")
-
-
-@app.command("sandbox")
-def sandbox_command(
-    *,
-    port: Annotated[int, typer.Option(help="The gateway's port; 0 takes a free one.", min=0, max=65535)] = 8402,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the database is; temporary unless given.")] = None,
-    engine: Annotated[str, typer.Option(help="The embedded chain's engine: auto, pyrevm or pyevm.")] = "auto",
-    rpc_url: Annotated[
-        str | None, typer.Option("--rpc-url", help="Use this node, such as an anvil of chain id 84532, instead.")
-    ] = None,
-    relayer_key: Annotated[
-        str | None, typer.Option(help="The key that pays gas on that node, unless the public test wallet does.")
-    ] = None,
-    print_json: Annotated[bool, typer.Option("--print-json", help="Print one line of JSON when ready.")] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
-) -> None:
-    """Run gateway, hub, two chains with play USDC, funded wallets and a demo target, all on this machine.
-
-    Example: tollkeeper sandbox
-    """
-    from tollkeeper.sandbox.running import parse_options, run_sandbox
-
-    try:
-        chosen = parse_options(port, data_dir, engine, rpc_url, relayer_key, log_level)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    run_sandbox(chosen, print_json=print_json)
-
-
-@app.command("demo")
-def demo_command(
-    *,
-    client: Annotated[
-        str, typer.Option(help="Who buys: built-in, or official (PyPI x402 1.0.0, npm x402-fetch).")
-    ] = "built-in",
-    engine: Annotated[str, typer.Option(help="The embedded chain's engine: auto, pyrevm or pyevm.")] = "auto",
-) -> None:
-    """Play whole purchases on embedded chains, and check every step of them.
-
-    Example: tollkeeper demo
-    """
-    from tollkeeper.sandbox.demo import run_demo
-
-    try:
-        done = run_demo(client, engine)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    sys.exit(0 if done else EXIT_FAILED)
+    refuse(*problems)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from litestar import Litestar, Request, Response, asgi
+from litestar import Request, Response, asgi
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
@@ -24,7 +24,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.statistics import Kept
-from tollkeeper.describing import description_routes, route
+from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.edge.addresses import OwnPlace, Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway import operations, schemas
@@ -385,7 +385,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
         *transfer_routes(gateway.transfers),
     ]
     described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, schemas.SCHEMAS)
-    management = Litestar(
+    management = Handlers(
         route_handlers=[download, *described, *handlers],
         exception_handlers={Exception: refused},
         openapi_config=None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import structlog
-from litestar import Litestar, Request, Response
+from litestar import Request, Response
 
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
@@ -22,7 +22,7 @@ from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.networks import Family
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
-from tollkeeper.describing import description_routes, route
+from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.hub import operations
 from tollkeeper.hub.accounts import Account, AnyAccount
 from tollkeeper.hub.company import Company
@@ -244,7 +244,7 @@ def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
     return Shell(Dispatcher(hub, _litestar(hub), manages_hub=manages_hub))
 
 
-def _litestar(hub: Hub) -> Litestar:
+def _litestar(hub: Hub) -> ASGIApp:
     @route(operations.HEALTH)
     async def healthz() -> Response[bytes]:
         """The process serves requests."""
@@ -271,7 +271,7 @@ def _litestar(hub: Hub) -> Litestar:
     described = description_routes(
         "Tollkeeper hub", hub.public_url, handlers, operations.HOT, operations.SCHEMAS, operations.IN_FRONT
     )
-    return Litestar(
+    return Handlers(
         route_handlers=[*described, *handlers],
         exception_handlers={Exception: unhandled},
         openapi_config=None,

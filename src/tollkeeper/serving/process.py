@@ -10,6 +10,7 @@ import structlog
 
 from tollkeeper.logs import configure_logs
 from tollkeeper.serving.composition import compose
+from tollkeeper.serving.heap import share_one_heap
 from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.serving.workers import serve_with_workers
 from tollkeeper.settings import wants_colours
@@ -27,6 +28,7 @@ _COLLECT_AFTER: Final = (20_000, 20, 20)
 
 def serve(settings: Settings) -> None:
     """Run the parts that the settings name until a signal. Raises: StartError, StorageError."""
+    share_one_heap(settings)
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
     serve_all = serve_until if settings.workers == 1 else serve_with_workers
     run(until_signalled(lambda stop: serve_all(settings, stop)))
