@@ -1,37 +1,49 @@
-"""A facilitator on Solana that is not ours: it pays fees with a key of its own, and misbehaves on command."""
+"""A facilitator on Solana that is not ours, and gateways of that network whose facilitator it is."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 from aiohttp import web
 from solders.keypair import Keypair
 from solders.transaction import VersionedTransaction
 
-from tests.gateway.foreign_facilitator import facilitating
-from tollkeeper.sandbox.solana_chain import LAMPORTS_PER_SOL
+from tests.gateway.abroad import SalesAbroad, Site
+from tests.gateway.foreign_facilitator import Foreign, Settling, failure, honest, success
+from tests.gateway.recording_target import RecordingTarget
+from tests.gateway.solana_market import NETWORK, SolanaMarket
+from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.wallets import derive_solana_wallets
 
-Settling = Callable[["ForeignOnSolana", bytes], Awaitable[web.StreamResponse]]
-NOBODYS_SIGNATURE: Final = str(Keypair.from_seed(b"\x31" * 32).sign_message(b"no transaction"))
+EXPIRED_SLOTS = RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 2
 
 
-@dataclass(slots=True)
-class ForeignOnSolana:
-    """`settling` answers `/settle`; `lists` says whether it advertises its signers beside the fee payer."""
+@dataclass(slots=True, kw_only=True)
+class ForeignOnSolana(Foreign):
+    """It pays fees with a key of its own; `lists` says whether it advertises its signers beside the fee payer."""
+
+    NETWORK: ClassVar[str] = NETWORK
+    NOBODYS: ClassVar[str] = str(Keypair.from_seed(b"\x31" * 32).sign_message(b"no transaction"))
 
     node: SolanaNode
     fee_payer: Keypair
-    settling: Settling
     lists: bool = True
-    url: str = ""
-    settles: list[dict[str, Any]] = field(default_factory=list)
+
+    def supported(self) -> dict[str, Any]:
+        fee_payer = str(self.fee_payer.pubkey())
+        kind = {"x402Version": 1, "scheme": "exact", "network": NETWORK, "extra": {"feePayer": fee_payer}}
+        signers = {"solana:*": [fee_payer]} if self.lists else {}
+        return {"kinds": [kind], "extensions": [], "signers": signers}
+
+    def read(self, payload: dict[str, Any]) -> bytes:
+        return base64.b64decode(payload["transaction"])
 
     def sign(self, raw: bytes, fee_payer: Keypair | None = None) -> VersionedTransaction:
         """The transaction with the fee payer's signature."""
@@ -40,40 +52,21 @@ class ForeignOnSolana:
         ours = (fee_payer or self.fee_payer).sign_message(message)
         return VersionedTransaction.populate(transaction.message, [ours, *transaction.signatures[1:]])
 
-    async def send(self, raw: bytes) -> str:
-        """Carries the payment out; its signature. It may be executed with an error."""
-        return self.node.chain.send(bytes(self.sign(raw)), skips_preflight=True)
+    async def hand_over(self, payload: bytes) -> str:
+        return self.node.chain.send(bytes(self.sign(payload)), skips_preflight=True)
+
+    async def send(self, payload: bytes) -> str:
+        return await self.hand_over(payload)
 
 
-def success(transaction: str, **changes: object) -> web.Response:
-    """What every facilitator says of a settled payment."""
-    body = {"success": True, "transaction": transaction, "network": "solana-devnet", "payer": "1" * 32}
-    return web.json_response({**body, **changes})
-
-
-def failure(reason: str) -> web.Response:
-    """What it says of one that it did not settle."""
-    return web.json_response({"success": False, "errorReason": reason, "transaction": ""})
-
-
-async def honest(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
-    """Sends, and says so."""
-    return success(await foreign.send(raw))
-
-
-async def says_success_and_sends_nothing(_foreign: ForeignOnSolana, _raw: bytes) -> web.StreamResponse:
-    """Never sends."""
-    return success(NOBODYS_SIGNATURE)
-
-
-async def names_no_signature(_foreign: ForeignOnSolana, _raw: bytes) -> web.StreamResponse:
+async def names_no_signature(foreign: ForeignOnSolana, _raw: bytes) -> web.StreamResponse:
     """Never sends, and names what can be no transaction."""
-    return success("0x" + "ab" * 32)
+    return success(foreign, "0x" + "ab" * 32)
 
 
 async def names_what_was_paid_before(foreign: ForeignOnSolana, _raw: bytes) -> web.StreamResponse:
     """Sends nothing, and names a transaction of the same payer to the same seller, of the same amount."""
-    return success(next(iter(foreign.node.chain.executed)))
+    return success(foreign, next(iter(foreign.node.chain.executed)))
 
 
 async def sends_and_names_another(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
@@ -82,57 +75,10 @@ async def sends_and_names_another(foreign: ForeignOnSolana, raw: bytes) -> web.S
     return await names_what_was_paid_before(foreign, raw)
 
 
-async def answers_late(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
-    """Sends at once, and says so when nobody listens any more."""
-    transaction = await foreign.send(raw)
-    await asyncio.sleep(6)
-    return success(transaction)
-
-
-async def settles_late(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
-    """Sends after a while."""
-    await asyncio.sleep(4)
-    return success(await foreign.send(raw))
-
-
-async def another_shape(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
-    """Sends, and says so in words of its own."""
-    return web.json_response({"result": {"ok": True, "signature": await foreign.send(raw)}})
-
-
-async def success_as_a_string(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
-    """Sends, and says "true"."""
-    return success(await foreign.send(raw), success="true")
-
-
-async def error_after_sending(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
-    """Sends, and breaks."""
-    await foreign.send(raw)
-    return web.Response(status=500, text="oops")
-
-
-async def failure_after_sending(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
-    """Sends, and says that it was not confirmed in time."""
-    await foreign.send(raw)
-    return failure("transaction_failed")
-
-
 async def expiry_after_sending(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
     """Sends, and says that the payment is too old."""
     await foreign.send(raw)
     return failure("settle_exact_svm_block_height_exceeded")
-
-
-async def never(foreign: ForeignOnSolana, raw: bytes) -> web.StreamResponse:
-    """Sends, and never says a word."""
-    await foreign.send(raw)
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-async def refuses(_foreign: ForeignOnSolana, _raw: bytes) -> web.StreamResponse:
-    """Sends nothing, and says why."""
-    return failure("insufficient_funds")
 
 
 @asynccontextmanager
@@ -140,20 +86,72 @@ async def run_foreign_on_solana(
     node: SolanaNode, settling: Settling = honest, *, lists: bool = True
 ) -> AsyncIterator[ForeignOnSolana]:
     """The facilitator on a free port, with a fee payer that has lamports."""
-    foreign = ForeignOnSolana(node, Keypair.from_seed(b"\x32" * 32), settling, lists)
+    foreign = ForeignOnSolana(node=node, fee_payer=Keypair.from_seed(b"\x32" * 32), settling=settling, lists=lists)
     node.chain.airdrop(str(foreign.fee_payer.pubkey()), LAMPORTS_PER_SOL)
-
-    def supported() -> dict[str, Any]:
-        fee_payer = str(foreign.fee_payer.pubkey())
-        extra = {"feePayer": fee_payer}
-        kind = {"x402Version": 1, "scheme": "exact", "network": "solana-devnet", "extra": extra}
-        signers = {"solana:*": [fee_payer]} if foreign.lists else {}
-        return {"kinds": [kind], "extensions": [], "signers": signers}
-
-    async def settle(request: web.Request) -> web.StreamResponse:
-        asked = json.loads(await request.read())
-        foreign.settles.append(asked)
-        return await foreign.settling(foreign, base64.b64decode(asked["paymentPayload"]["payload"]["transaction"]))
-
-    async with facilitating(supported, settle) as foreign.url:
+    async with foreign.running():
         yield foreign
+
+
+class SalesOnSolana(SalesAbroad):
+    """Of a gateway on Solana."""
+
+    __slots__ = ()
+
+    site: SiteOnSolana
+
+    @property
+    def market(self) -> SolanaMarket:
+        """The same gateway, to make payments by hand."""
+        return SolanaMarket(self.url, self.site.rpc_url, derive_solana_wallets(), self.site.target, self.buyer)
+
+    async def payment(self, gate: dict[str, Any]) -> str:
+        return await self.market.payment(await self.market.requirements(gate))
+
+
+class SiteOnSolana(Site):
+    """On an embedded chain."""
+
+    SALES = SalesOnSolana
+    EXPIRED = "settle_exact_svm_block_height_exceeded"
+
+    foreign: ForeignOnSolana
+
+    @property
+    def rpc_url(self) -> str:
+        return self.foreign.node.url
+
+    @property
+    def pay_to(self) -> str:
+        return derive_solana_wallets().owner.address
+
+    def received_micro(self) -> int:
+        chain = self.foreign.node.chain
+        return chain.token_balance(chain.open_account(self.pay_to))
+
+    def last_transaction(self) -> str:
+        return list(self.foreign.node.chain.executed)[-1]
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        self.foreign.node.chain.holds = True
+        yield
+        self.foreign.node.chain.release()
+
+    def age(self) -> None:
+        """Too old for the newest block, and not yet for the last final one."""
+        self.foreign.node.chain.next_slot(RECENT_SLOTS + 1)
+
+    def expire(self) -> None:
+        self.foreign.node.chain.next_slot(EXPIRED_SLOTS)
+
+    def finalise(self) -> None:
+        self.foreign.node.chain.next_slot(FINAL_SLOTS)
+
+
+@asynccontextmanager
+async def site_on_solana(
+    folder: Path, node: SolanaNode, target: RecordingTarget, settling: Settling = honest, *, lists: bool = True
+) -> AsyncIterator[SiteOnSolana]:
+    """The facilitator, and a place for its gateway."""
+    async with run_foreign_on_solana(node, settling, lists=lists) as foreign:
+        yield SiteOnSolana(foreign, folder / "gateway.db", target)

@@ -1,6 +1,7 @@
 """A facilitator that cannot confirm: the gateway's own look at the chain decides (contract 4.3, 4.4; F19).
 
-Whatever it says: nothing is served unpaid, nothing is charged twice, and no client has to sign twice.
+Whatever it says: nothing is served unpaid, nothing is charged twice, and no client has to sign twice. The same stories
+on both families; those of one alone are in `test_foreign_on_evm` and `test_foreign_on_solana`.
 """
 
 from __future__ import annotations
@@ -9,355 +10,226 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.chains.abi import encode_call
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway import foreign_facilitator as foreign_ways
-from tests.gateway.abroad import SalesAbroad
-from tests.gateway.composed import composed, settings_for
-from tests.gateway.foreign_facilitator import Foreign, Settling, run_foreign
+from tests.gateway import foreign_facilitator as ways
+from tests.gateway import foreign_on_evm, foreign_on_solana
+from tests.gateway.abroad import DEAD_NODE, SalesAbroad, Site
+from tests.gateway.foreign_facilitator import Settling
+from tests.gateway.foreign_on_evm import site_on_evm
+from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
-from tollkeeper.core.evm import Authorization, transfer_calldata
-from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.core.networks import Family
+from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.serving.reconciling import compare_with_chain
-from tollkeeper.settings import NetworkSettings, Role
 
-PAYEE = "0x" + "77" * 20
+BOTH = tuple(Family)
 
 
-@dataclass(slots=True)
-class Abroad(SalesAbroad):
-    """A gateway with a node of its own, whose facilitator is a stranger's."""
-
-    url: str
-    database: Path
-    foreign: Foreign
-    chain: ChainUnderTest
-    target: RecordingTarget
-    buyer: Buyer
-
-    async def gate(self, **fields: object) -> dict[str, Any]:
-        body = {"price": "0.01", "targetUrl": self.target.url, "paymentAddress": PAYEE, **fields}
-        answer = await self.buyer.ask("POST", self.url + "/api/v1/paygates", body=body)
-        assert answer.status == 201, answer.body
-        gate: dict[str, Any] = answer.json()
-        return gate
-
-    async def payment(self, gate: dict[str, Any], seconds: int = 3600) -> tuple[str, Authorization]:
-        """Valid for longer than a busy machine needs."""
-        signed: list[Authorization] = []
-
-        def keep(wanted: Authorization) -> Authorization:
-            signed.append(replace(wanted, valid_before=wanted.valid_before + seconds))
-            return signed[0]
-
-        challenge = (await self.buyer.ask("GET", gate["accessUrl"])).json()
-        return self.buyer.sign(challenge, keep), signed[0]
-
-    async def present(self, gate: dict[str, Any], payment: str, *, until: int = 200) -> Answer:
-        return await self.until_told(lambda: self.buyer.call(gate["accessUrl"], payment), until=until)
-
-    def received_micro(self) -> int:
-        return self.chain.balance(PAYEE)
-
-    def pass_time(self, seconds: int) -> None:
-        self.chain.rpc.call("evm_increaseTime", seconds)
-        self.chain.rpc.call("evm_mine")
+@pytest.fixture(params=BOTH)
+async def site(
+    request: pytest.FixtureRequest, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> AsyncIterator[Site]:
+    if request.param is Family.EVM:
+        async with site_on_evm(tmp_path, embedded_chain, target) as on_evm:
+            yield on_evm
+    else:
+        async with SolanaNode() as node, site_on_solana(tmp_path, node, target) as on_solana:
+            yield on_solana
 
 
 @pytest.fixture
-async def abroad(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[Abroad]:
-    database = tmp_path / "gateway.db"
-    async with (
-        run_foreign(embedded_chain) as foreign,
-        composed(embedded_chain.url, database, role=Role.GATEWAY, hub_url=foreign.url) as url,
-        Buyer(derive_wallets().buyer) as buyer,
-    ):
-        yield Abroad(url, database, foreign, embedded_chain, target, buyer)
+async def abroad(site: Site) -> AsyncIterator[SalesAbroad]:
+    async with site.gateway() as running:
+        yield running
 
 
-async def test_an_honest_facilitators_payment_counts_once_it_is_on_the_chain(abroad: Abroad) -> None:
+async def test_an_honest_facilitators_payment_counts_once_it_is_on_the_chain(abroad: SalesAbroad) -> None:
     gate = await abroad.gate(credits=2)
-    payment, _ = await abroad.payment(gate)
-    answers = [await abroad.buyer.call(gate["accessUrl"], payment) for _ in range(3)]
+    payment = await abroad.payment(gate)
+    answers = [await abroad.pay(gate, payment) for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 402]
     assert answers[2].error_code == "CREDITS_EXHAUSTED"
-    assert abroad.received_micro() == 10_000
-    assert len(abroad.foreign.settles) == 1
-    assert "confirm" not in abroad.foreign.settles[0]
+    assert abroad.site.received_micro() == 10_000
+    (settled,) = abroad.site.foreign.settles
+    assert "confirm" not in settled
+    receipt = answers[0].receipt
+    assert receipt is not None
+    assert receipt["transaction"] == abroad.site.last_transaction()
 
 
-async def test_a_gateway_compares_its_sales_with_the_chain_whoever_sent_them(abroad: Abroad) -> None:
-    gate = await abroad.gate()
-    assert (await abroad.buyer.call(gate["accessUrl"], (await abroad.payment(gate))[0])).status == 200
-    settings = settings_for(abroad.chain.url, abroad.database, role=Role.GATEWAY)
-    assert await compare_with_chain(settings) == []
+async def test_a_gateway_compares_its_sales_with_the_chain_whoever_sent_them(abroad: SalesAbroad) -> None:
+    site, gate = abroad.site, await abroad.gate()
+    assert (await abroad.pay(gate, await abroad.payment(gate))).status == 200
+    site.finalise()
+    assert await compare_with_chain(site.settings()) == []
     with closing(sqlite3.connect(abroad.database)) as connection:
-        connection.execute("UPDATE purchases SET transaction_hash = :hash", {"hash": "0x" + "ab" * 32})
+        connection.execute("UPDATE purchases SET transaction_hash = :name", {"name": site.foreign.NOBODYS})
         connection.commit()
-    assert {found.rule for found in await compare_with_chain(settings)} == {
+    assert {found.rule for found in await compare_with_chain(site.settings())} == {
         "paid_but_not_on_the_chain",
         "paid_in_another_transaction",
     }
 
 
-SENDS: list[Settling] = [
-    foreign_ways.answers_late,
-    foreign_ways.settles_late,
-    foreign_ways.sends_twice,
-    foreign_ways.another_shape,
-    foreign_ways.success_as_a_string,
-    foreign_ways.error_after_sending,
-    foreign_ways.failure_after_sending,
-    foreign_ways.never,
+def told_by(families: tuple[Family, ...], *settling: Settling) -> list[object]:
+    """A test case of each way of each of these families."""
+    return [pytest.param(family, way, id=f"{family}-{way.__name__}") for family in families for way in settling]
+
+
+SENDS = [
+    *told_by(BOTH, ways.answers_late, ways.settles_late, ways.another_shape, ways.success_as_a_string),
+    *told_by(BOTH, ways.error_after_sending, ways.failure_after_sending, ways.never),
+    *told_by((Family.EVM,), foreign_on_evm.sends_twice),
+    *told_by((Family.SOLANA,), foreign_on_solana.expiry_after_sending, foreign_on_solana.sends_and_names_another),
 ]
 
 
-@pytest.mark.parametrize("settling", SENDS, ids=[way.__name__ for way in SENDS])
+@pytest.mark.parametrize(("site", "settling"), SENDS, indirect=["site"])
 async def test_a_payment_that_was_carried_out_is_served_whatever_the_facilitator_says(
-    abroad: Abroad, settling: Settling
+    abroad: SalesAbroad, settling: Settling
 ) -> None:
     gate = await abroad.gate()
-    payment, _ = await abroad.payment(gate)
-    abroad.foreign.settling = settling
+    assert (await abroad.pay(gate, await abroad.payment(gate))).status == 200
+    payment = await abroad.payment(gate)
+    abroad.site.foreign.settling = settling
     assert (await abroad.present(gate, payment)).status == 200
-    again = await abroad.buyer.call(gate["accessUrl"], payment)
+    again = await abroad.pay(gate, payment)
     assert (again.status, again.error_code) == (402, "CREDITS_EXHAUSTED")
-    assert abroad.received_micro() == 10_000
-    assert len(abroad.target.requests) == 1
-    assert len(abroad.foreign.settles) == 1
+    assert abroad.site.received_micro() == 20_000
+    assert abroad.served == 2
+    assert len(abroad.site.foreign.settles) == 2
 
 
-SENDS_NOTHING: list[Settling] = [
-    foreign_ways.says_success_and_sends_nothing,
-    foreign_ways.string_and_sends_nothing,
+SENDS_NOTHING = [
+    *told_by(BOTH, ways.says_success_and_sends_nothing, ways.string_and_sends_nothing),
+    *told_by((Family.SOLANA,), foreign_on_solana.names_no_signature, foreign_on_solana.names_what_was_paid_before),
 ]
 
 
-@pytest.mark.parametrize("settling", SENDS_NOTHING, ids=[way.__name__ for way in SENDS_NOTHING])
+@pytest.mark.parametrize(("site", "settling"), SENDS_NOTHING, indirect=["site"])
 async def test_nothing_is_served_for_a_payment_that_nobody_carried_out_and_it_fails_once_it_cannot_be(
-    abroad: Abroad, settling: Settling
+    abroad: SalesAbroad, settling: Settling
 ) -> None:
-    gate = await abroad.gate()
-    payment, authorization = await abroad.payment(gate)
-    abroad.foreign.settling = settling
-    asking = asyncio.create_task(abroad.buyer.call(gate["accessUrl"], payment))
-    async with asyncio.timeout(20):
-        while not abroad.foreign.settles:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
-            await asyncio.sleep(0.05)
+    site, gate = abroad.site, await abroad.gate()
+    assert (await abroad.pay(gate, await abroad.payment(gate))).status == 200
+    payment = await abroad.payment(gate)
+    site.foreign.settling = settling
+    asking = asyncio.create_task(abroad.pay(gate, payment))
+    await abroad.until_asked(2)
+    site.age()
     await asyncio.sleep(1)
     assert abroad.purchase()[0] == "CLAIMED"
-    abroad.pass_time(authorization.valid_before - abroad.chain.now() + 61)
+    site.expire()
     answer = await asking
     if answer.status == 503:
         answer = await abroad.present(gate, payment)
     assert (answer.status, answer.error_code) == (402, "PAYMENT_EXPIRED")
-    assert abroad.purchase()[:2] == ("FAILED", "invalid_exact_evm_payload_authorization_valid_before")
-    assert abroad.target.requests == []
-    assert abroad.received_micro() == 0
+    assert abroad.purchase()[:2] == ("FAILED", site.EXPIRED)
+    assert abroad.served == 1
+    assert site.received_micro() == 10_000
 
 
-async def test_a_success_that_is_not_on_the_chain_yet_is_pending_and_then_served(abroad: Abroad) -> None:
+async def test_a_success_that_is_not_on_the_chain_yet_is_pending_and_then_served(abroad: SalesAbroad) -> None:
     gate = await abroad.gate()
-    payment, _ = await abroad.payment(gate)
-    abroad.chain.rpc.call("evm_setAutomine", False)
-    try:
-
-        async def accepted_by_its_node(foreign: Foreign, payload: Any) -> Any:
-            data = transfer_calldata(payload.authorization, payload.signature)
-            return foreign_ways.success(foreign.chain.send(foreign.sender, USDC_ADDRESS, data))
-
-        abroad.foreign.settling = accepted_by_its_node
-        asking = asyncio.create_task(abroad.buyer.call(gate["accessUrl"], payment))
-        await asyncio.sleep(1.5)
+    payment = await abroad.payment(gate)
+    abroad.site.foreign.settling = ways.hands_over
+    async with abroad.site.held():
+        asking = asyncio.create_task(abroad.pay(gate, payment))
+        await abroad.until_asked()
         assert not asking.done()
-        assert abroad.target.requests == []
-        abroad.chain.rpc.call("evm_mine")
-        assert (await asking).status == 200
-    finally:
-        abroad.chain.rpc.call("evm_setAutomine", True)
+        assert abroad.served == 0
+    assert (await asking).status == 200
 
 
-async def test_a_clear_refusal_is_a_402_and_the_same_payment_may_be_presented_again(abroad: Abroad) -> None:
+async def test_a_clear_refusal_is_a_402_and_the_same_payment_may_be_presented_again(abroad: SalesAbroad) -> None:
     gate = await abroad.gate()
-    payment, _ = await abroad.payment(gate)
-    abroad.foreign.settling = foreign_ways.refuses
-    refused = await abroad.buyer.call(gate["accessUrl"], payment)
+    payment = await abroad.payment(gate)
+    abroad.site.foreign.settling = ways.refuses
+    refused = await abroad.pay(gate, payment)
     assert (refused.status, refused.error_code) == (402, "INSUFFICIENT_FUNDS")
-    abroad.foreign.settling = foreign_ways.honest
-    assert (await abroad.buyer.call(gate["accessUrl"], payment)).status == 200
-    assert abroad.received_micro() == 10_000
+    abroad.site.foreign.settling = ways.honest
+    assert (await abroad.pay(gate, payment)).status == 200
+    assert abroad.site.received_micro() == 10_000
 
 
-async def test_a_second_answer_is_not_taken_for_the_next_payments(abroad: Abroad) -> None:
+async def test_a_second_answer_is_not_taken_for_the_next_payments(abroad: SalesAbroad) -> None:
     gate = await abroad.gate(assumeValid=True)
-    abroad.foreign.settling = foreign_ways.answers_twice
-    assert (await abroad.buyer.call(gate["accessUrl"], (await abroad.payment(gate))[0])).status == 200
+    abroad.site.foreign.settling = ways.answers_twice
+    assert (await abroad.pay(gate, await abroad.payment(gate))).status == 200
     await asyncio.sleep(0.2)
-    abroad.foreign.settling = foreign_ways.refuses
-    answer = await abroad.present(gate, (await abroad.payment(gate))[0])
+    abroad.site.foreign.settling = ways.refuses
+    answer = await abroad.present(gate, await abroad.payment(gate))
     assert (answer.status, answer.error_code) == (402, "INSUFFICIENT_FUNDS")
-    assert len(abroad.target.requests) == 1
-    assert abroad.received_micro() == 10_000
+    assert abroad.served == 1
+    assert abroad.site.received_micro() == 10_000
 
 
-async def test_a_payment_that_its_payer_cancelled_has_failed(abroad: Abroad) -> None:
-    gate = await abroad.gate()
-    payment, authorization = await abroad.payment(gate)
-
-    async def cancelled_meanwhile(foreign: Foreign, _payload: Any) -> Any:
-        signature = foreign.chain.sign_cancellation(foreign.chain.wallets.buyer, authorization.nonce)
-        data = encode_call(
-            "cancelAuthorization(address,bytes32,uint8,bytes32,bytes32)",
-            authorization.payer,
-            bytes.fromhex(authorization.nonce[2:]),
-            signature[64],
-            signature[:32],
-            signature[32:64],
-        )
-        await asyncio.to_thread(foreign.chain.relay, data)
-        return foreign_ways.success("0x" + "ab" * 32)
-
-    abroad.foreign.settling = cancelled_meanwhile
-    answer = await abroad.present(gate, payment)
-    assert (answer.status, answer.error_code) == (402, "NONCE_ALREADY_USED")
-    assert abroad.target.requests == []
-
-
-async def test_a_payment_that_a_stranger_carried_out_is_parked_and_serves_nothing(abroad: Abroad) -> None:
-    gate = await abroad.gate()
-    payment, _ = await abroad.payment(gate)
-    abroad.foreign.sender = abroad.chain.wallets.faucet
-    answer = await abroad.buyer.call(gate["accessUrl"], payment)
-    assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
-    assert (await abroad.until("PARKED"))[1] == "not_of_the_facilitators_signers"
-    again = await abroad.buyer.call(gate["accessUrl"], payment)
-    assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")
-    assert abroad.target.requests == []
-    assert len(abroad.foreign.settles) == 1
-
-
-async def test_trusted_credits_are_void_once_the_payment_can_never_be_made(abroad: Abroad) -> None:
+async def test_trusted_credits_are_void_once_the_payment_can_never_be_made(abroad: SalesAbroad) -> None:
     gate = await abroad.gate(assumeValid=True, credits=3)
-    payment, authorization = await abroad.payment(gate)
-    abroad.foreign.settling = foreign_ways.says_success_and_sends_nothing
-    assert (await abroad.buyer.call(gate["accessUrl"], payment)).status == 200
+    payment = await abroad.payment(gate)
+    abroad.site.foreign.settling = ways.says_success_and_sends_nothing
+    assert (await abroad.pay(gate, payment)).status == 200
     assert abroad.purchase() == ("LIVE", None, 0, 2)
-    address = f"{abroad.url}/api/v1/paygates/{gate['id']}"
-    read = (await abroad.buyer.ask("GET", address)).json()
-    assert read["trusted"] == {"open": 1, "openAmount": "0.01", "failed": 0, "failedAmount": "0"}
-    abroad.pass_time(authorization.valid_before - abroad.chain.now() + 61)
+    trusted = (await abroad.read(gate))["trusted"]
+    assert trusted == {"open": 1, "openAmount": "0.01", "failed": 0, "failedAmount": "0"}
+    await asyncio.sleep(3)  # the completer looks, every two seconds
+    abroad.site.expire()
     assert (await abroad.until("VOID"))[1] == "settlement_failed"
-    refused = await abroad.buyer.call(gate["accessUrl"], payment)
+    refused = await abroad.pay(gate, payment)
     assert (refused.status, refused.error_code) == (402, "CREDITS_EXHAUSTED")
-    read = (await abroad.buyer.ask("GET", address)).json()
+    read = await abroad.read(gate)
     assert read["counters"]["revenue"] == "0"
     assert read["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
-    assert len(abroad.target.requests) == 1
+    assert abroad.served == 1
 
 
-async def test_trusted_credits_are_confirmed_once_the_payment_is_on_the_chain(abroad: Abroad) -> None:
+async def test_trusted_credits_are_confirmed_once_the_payment_is_on_the_chain(abroad: SalesAbroad) -> None:
     gate = await abroad.gate(assumeValid=True, credits=3)
-    payment, _ = await abroad.payment(gate)
-    assert (await abroad.buyer.call(gate["accessUrl"], payment)).status == 200
-    async with asyncio.timeout(30):
-        while abroad.purchase()[2] == 0:  # noqa: ASYNC110 - over the file there is nothing to wait on
-            await asyncio.sleep(0.05)
-    assert abroad.purchase() == ("LIVE", None, 1, 2)
-    read = (await abroad.buyer.ask("GET", f"{abroad.url}/api/v1/paygates/{gate['id']}")).json()
-    assert "trusted" not in read
+    assert (await abroad.pay(gate, await abroad.payment(gate))).status == 200
+    assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
+    assert "trusted" not in await abroad.read(gate)
 
 
-@pytest.mark.parametrize(
-    ("settling", "status", "state"),
-    [
-        (foreign_ways.honest, 200, "LIVE"),
-        (foreign_ways.answers_late, 200, "LIVE"),
-        (foreign_ways.error_after_sending, 503, "PARKED"),
-    ],
-    ids=["vouches", "vouches late", "does not vouch"],
-)
-async def test_without_advertised_signers_the_facilitators_word_stands_in_for_them(
-    tmp_path: Path,
-    embedded_chain: ChainUnderTest,
-    target: RecordingTarget,
-    settling: Settling,
-    status: int,
-    state: str,
-) -> None:
-    async with run_foreign(embedded_chain, settling) as foreign, Buyer(derive_wallets().buyer) as buyer:
-        foreign.signers = []
-        database = tmp_path / "gateway.db"
-        async with composed(embedded_chain.url, database, role=Role.GATEWAY, hub_url=foreign.url) as url:
-            here = Abroad(url, database, foreign, embedded_chain, target, buyer)
-            gate = await here.gate()
-            payment, _ = await here.payment(gate)
-            assert (await buyer.call(gate["accessUrl"], payment)).status == status
-            await here.until(state)
-            assert len(target.requests) == (status == 200)
+async def test_a_claim_outlives_a_start_of_the_gateway(site: Site) -> None:
+    async with site.gateway() as before:
+        gate = await before.gate()
+        payment = await before.payment(gate)
+        assert (await before.pay(gate, payment)).status == 200
+    with closing(
+        sqlite3.connect(site.database)
+    ) as connection:  # as if the process had ended before it heard the answer
+        for undo in (
+            "DELETE FROM calls",
+            "DELETE FROM credits_given",
+            "DELETE FROM credits",
+            "UPDATE paygate_counters SET purchases = 0, revenue_micro = 0",
+            "UPDATE purchases SET state = 'CLAIMED', request = x'00'",
+            "UPDATE purchases SET transaction_hash = NULL, granted_ms = NULL",
+        ):
+            connection.execute(undo)
+        connection.commit()
+    async with site.gateway() as after:
+        assert (await after.until("LIVE"))[3] == 1
+        assert (await after.pay(gate, payment)).status == 200
+    assert len(site.foreign.settles) == 1
 
 
-async def test_a_claim_outlives_a_start_of_the_gateway(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
-) -> None:
-    async with run_foreign(embedded_chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
-        database = tmp_path / "gateway.db"
-        async with composed(embedded_chain.url, database, role=Role.GATEWAY, hub_url=foreign.url) as url:
-            here = Abroad(url, database, foreign, embedded_chain, target, buyer)
-            gate = await here.gate()
-            payment, _ = await here.payment(gate)
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 200
-        with closing(sqlite3.connect(database)) as connection:  # as if the process had ended before it heard the answer
-            for undo in (
-                "DELETE FROM calls",
-                "DELETE FROM credits_given",
-                "DELETE FROM credits",
-                "UPDATE paygate_counters SET purchases = 0, revenue_micro = 0",
-                "UPDATE purchases SET state = 'CLAIMED', request = x'00'",
-                "UPDATE purchases SET transaction_hash = NULL, granted_ms = NULL",
-            ):
-                connection.execute(undo)
-            connection.commit()
-        async with composed(embedded_chain.url, database, role=Role.GATEWAY, hub_url=foreign.url) as url:
-            here.url = url
-            assert (await here.until("LIVE"))[3] == 1
-            assert (await buyer.call(f"{url}/{gate['slug']}", payment)).status == 200
-    assert len(foreign.settles) == 1
+async def test_a_node_that_does_not_answer_charges_nothing(site: Site) -> None:
+    async with site.gateway(networks=site.networks(DEAD_NODE)) as here:
+        gate = await here.gate()
+        answer = await here.pay(gate, await here.payment(gate))
+        assert (answer.status, answer.error_code) == (503, "UNAVAILABLE")
+        assert site.foreign.settles == []
 
 
-async def test_a_node_that_does_not_answer_charges_nothing(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
-) -> None:
-    async with run_foreign(embedded_chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
-        database = tmp_path / "gateway.db"
-        async with composed("http://127.0.0.1:1", database, role=Role.GATEWAY, hub_url=foreign.url) as url:
-            here = Abroad(url, database, foreign, embedded_chain, target, buyer)
-            gate = await here.gate()
-            payment, _ = await here.payment(gate)
-            answer = await buyer.call(gate["accessUrl"], payment)
-            assert (answer.status, answer.error_code) == (503, "UNAVAILABLE")
-            assert foreign.settles == []
-
-
-async def test_without_a_node_only_gates_that_trust_it_are_served(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
-) -> None:
-    known = settings_for(embedded_chain.url, tmp_path / "x.db").networks
-    networks = {name: NetworkSettings(one.network) for name, one in known.items()}
-    async with run_foreign(embedded_chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
-        changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url, "networks": networks}
-        async with composed(embedded_chain.url, tmp_path / "gateway.db", **changes) as url:
-            body = {"price": "0.01", "targetUrl": target.url}
-            refused = await buyer.ask("POST", url + "/api/v1/paygates", body=body)
-            assert refused.json()["error"]["details"]["field"] == "assumeValid"
-            assert "node" in refused.json()["error"]["message"]
-            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body={**body, "assumeValid": True})).json()
-            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 200
+async def test_without_a_node_only_gates_that_trust_it_are_served(site: Site) -> None:
+    async with site.gateway(networks=site.networks()) as here:
+        refused = (await here.create()).json()
+        assert refused["error"]["details"]["field"] == "assumeValid"
+        assert "node" in refused["error"]["message"]
+        gate = await here.gate(assumeValid=True)
+        assert (await here.pay(gate, await here.payment(gate))).status == 200

@@ -16,7 +16,7 @@ from tests.cli.processes import finished
 from tests.faults.shop import Shop, url_of
 from tests.gateway import foreign_facilitator as foreign_ways
 from tests.gateway.composed import composed, settings_for
-from tests.gateway.foreign_facilitator import run_foreign
+from tests.gateway.foreign_on_evm import run_foreign
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import mainnet_market
 from tests.hub.chaos import run_chaos

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.composed import composed, settings_for
-from tests.gateway.foreign_facilitator import run_foreign, says_success_and_sends_nothing
+from tests.gateway.foreign_facilitator import says_success_and_sends_nothing
+from tests.gateway.foreign_on_evm import SalesOnEvm, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
-from tests.gateway.test_foreign_facilitator import Abroad
 from tests.hub.chaos import ChaosNode, run_chaos
 from tollkeeper.core.evm import (
     AUTHORIZATION_USED_TOPIC,
@@ -24,10 +22,7 @@ from tollkeeper.core.evm import (
     Authorization,
 )
 from tollkeeper.core.wire import EvmPayload, parse_payload
-from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
 
 Shown = Callable[[str, list[Any], Any], Any]
 LOOKED_AT_SECONDS = 4  # long enough for many looks at the chain
@@ -37,15 +32,13 @@ MADE_UP = "0x" + "ab" * 32
 @asynccontextmanager
 async def gateway_of_two_nodes(
     directory: Path, chain: ChainUnderTest, target: RecordingTarget, needed: int
-) -> AsyncIterator[tuple[Abroad, ChaosNode]]:
+) -> AsyncIterator[tuple[SalesOnEvm, ChaosNode]]:
     """The first of the nodes lies on command."""
-    database = directory / "gateway.db"
-    known = settings_for(chain.url, database).networks
-    async with run_foreign(chain) as foreign, run_chaos(chain.url) as node, Buyer(derive_wallets().buyer) as buyer:
-        networks = {name: replace(one, rpc_urls=(node.url, chain.url)) for name, one in known.items()}
-        changes: dict[str, Any] = {"hub_url": foreign.url, "networks": networks, "confirm_nodes": needed}
-        async with composed(chain.url, database, role=Role.GATEWAY, **changes) as url:
-            yield Abroad(url, database, foreign, chain, target, buyer), node
+    async with site_on_evm(directory, chain, target) as site, run_chaos(chain.url) as node:
+        networks = site.networks(node.url, chain.url)
+        async with site.gateway(networks=networks, confirm_nodes=needed) as running:
+            assert isinstance(running, SalesOnEvm)
+            yield running, node
 
 
 def answering(shown: Shown) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
@@ -110,19 +103,19 @@ async def test_a_transfer_that_one_node_made_up_serves_nothing(
 ) -> None:
     async with gateway_of_two_nodes(tmp_path, embedded_chain, target, needed) as (abroad, node):
         gate = await abroad.gate()
-        payment, authorization = await abroad.payment(gate)
-        abroad.foreign.settling = says_success_and_sends_nothing
+        payment, authorization = await abroad.sign(gate)
+        abroad.site.foreign.settling = says_success_and_sends_nothing
         node.falsify = answering(paying(embedded_chain, authorization))
         if needed == 1:  # the lie is a good one
             assert (await abroad.present(gate, payment)).status == 200
             return
-        calling = asyncio.create_task(abroad.buyer.call(gate["accessUrl"], payment))
+        calling = asyncio.create_task(abroad.pay(gate, payment))
         assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
-        assert (abroad.received_micro(), target.requests) == (0, [])
+        assert (abroad.site.received_micro(), target.requests) == (0, [])
         node.calm()
-        payload = parse_payload(abroad.foreign.settles[0]["paymentPayload"]["payload"])
+        payload = parse_payload(abroad.site.foreign.settles[0]["paymentPayload"]["payload"])
         assert isinstance(payload, EvmPayload)
-        await abroad.foreign.send(payload)  # now it is made
+        await abroad.site.foreign.send(payload)  # now it is made
         assert (await calling).status == 200
 
 
@@ -132,7 +125,7 @@ async def test_a_transfer_that_one_node_denies_is_not_lost(
 ) -> None:
     async with gateway_of_two_nodes(tmp_path, embedded_chain, target, needed) as (abroad, node):
         gate = await abroad.gate()
-        payment, authorization = await abroad.payment(gate)
+        payment, authorization = await abroad.sign(gate)
         node.falsify = answering(denying(authorization))
         if needed == 1:
             assert (await abroad.present(gate, payment)).status == 402
@@ -142,4 +135,4 @@ async def test_a_transfer_that_one_node_denies_is_not_lost(
         assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
         node.calm()
         assert (await calling).status == 200
-        assert abroad.received_micro() == 10_000
+        assert abroad.site.received_micro() == 10_000

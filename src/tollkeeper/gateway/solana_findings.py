@@ -44,7 +44,7 @@ class SolanaFindings:
         self._chain = chain
         self._clock_ms = clock_ms
         self._uses = UseReader(chain)
-        # Of payments that were not found yet. Where one is forgotten, by a start or among too many, it begins later.
+        # Of payments that were not found. Where one is forgotten, by a start or among too many, it begins later.
         self._lifetimes: OrderedDict[PaymentKey, Lifetime] = OrderedDict()
 
     async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
@@ -57,7 +57,8 @@ class SolanaFindings:
             finding = self._judge(use, owed, named, senders)
         else:
             finding = await self._search(owed, named, senders)
-        if finding.seen is not Seen.NOTHING:
+        # What has expired stays so: presented again, it is told at once. What was seen is found again by its name.
+        if finding.seen is not Seen.NOTHING and finding.reason is not Reason.SVM_EXPIRED:
             self._lifetimes.pop(owed.key, None)
         return finding
 

@@ -1,0 +1,88 @@
+"""What only a facilitator on an EVM network can do that cannot confirm (contract 4.3, 4.4; F19)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.abi import encode_call
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway import foreign_facilitator as ways
+from tests.gateway.foreign_facilitator import Settling
+from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, site_on_evm
+from tests.gateway.recording_target import RecordingTarget
+
+
+@pytest.fixture
+async def site(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[SiteOnEvm]:
+    async with site_on_evm(tmp_path, embedded_chain, target) as running:
+        yield running
+
+
+@pytest.fixture
+async def abroad(site: SiteOnEvm) -> AsyncIterator[SalesOnEvm]:
+    async with site.gateway() as running:
+        assert isinstance(running, SalesOnEvm)
+        yield running
+
+
+async def test_a_payment_that_its_payer_cancelled_has_failed(abroad: SalesOnEvm) -> None:
+    gate = await abroad.gate()
+    payment, authorization = await abroad.sign(gate)
+
+    async def cancelled_meanwhile(foreign: ForeignOnEvm, _payload: Any) -> Any:
+        signature = foreign.chain.sign_cancellation(foreign.chain.wallets.buyer, authorization.nonce)
+        data = encode_call(
+            "cancelAuthorization(address,bytes32,uint8,bytes32,bytes32)",
+            authorization.payer,
+            bytes.fromhex(authorization.nonce[2:]),
+            signature[64],
+            signature[:32],
+            signature[32:64],
+        )
+        await asyncio.to_thread(foreign.chain.relay, data)
+        return ways.success(foreign, foreign.NOBODYS)
+
+    abroad.site.foreign.settling = cancelled_meanwhile
+    answer = await abroad.present(gate, payment)
+    assert (answer.status, answer.error_code) == (402, "NONCE_ALREADY_USED")
+    assert abroad.served == 0
+
+
+async def test_a_payment_that_a_stranger_carried_out_is_parked_and_serves_nothing(
+    site: SiteOnEvm, abroad: SalesOnEvm
+) -> None:
+    gate = await abroad.gate()
+    payment = await abroad.payment(gate)
+    site.foreign.sender = site.foreign.chain.wallets.faucet
+    answer = await abroad.pay(gate, payment)
+    assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+    assert (await abroad.until("PARKED"))[1] == "not_of_the_facilitators_signers"
+    again = await abroad.pay(gate, payment)
+    assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")
+    assert abroad.served == 0
+    assert len(site.foreign.settles) == 1
+
+
+@pytest.mark.parametrize(
+    ("settling", "status", "state"),
+    [
+        (ways.honest, 200, "LIVE"),
+        (ways.answers_late, 200, "LIVE"),
+        (ways.error_after_sending, 503, "PARKED"),
+    ],
+    ids=["vouches", "vouches late", "does not vouch"],
+)
+async def test_without_advertised_signers_the_facilitators_word_stands_in_for_them(
+    site: SiteOnEvm, settling: Settling, status: int, state: str
+) -> None:
+    site.foreign.signers, site.foreign.settling = [], settling
+    async with site.gateway() as here:
+        gate = await here.gate()
+        assert (await here.pay(gate, await here.payment(gate))).status == status
+        await here.until(state)
+        assert here.served == (status == 200)
