@@ -19,6 +19,7 @@ from tests.storage.test_ledger import by_header, outcomes, spend_together
 from tests.storage.test_ledger_kills import CREDITS, check
 from tests.storage.test_ledger_process import Worker
 from tests.storage.test_purchases import Shop
+from tests.workers.program import is_alive
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.serving import ledger_keeper
@@ -246,3 +247,74 @@ async def test_a_quiet_line_is_kept_by_greetings(tmp_path: Path, monkeypatch: py
         await asyncio.sleep(8)
         assert database._line is line  # noqa: SLF001
         assert await database.run(next_id("things")) == 1
+
+
+KEEPER = """
+import asyncio, sys
+from pathlib import Path
+from tollkeeper.serving import ledger_keeper
+
+async def main(directory):
+    ledger_keeper._ASK_EVERY_SECONDS = 0.2
+    async with ledger_keeper.LedgerKeeper(str(directory / "db"), directory / "ledger.sock") as keeper:
+        while True:
+            print("keeps", keeper.process_id, flush=True)
+            await asyncio.sleep(0.1)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@asynccontextmanager
+async def keeper_process(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, Callable[[], int]]]:
+    """A keeper in a process of its own, and the ledger process that it last named."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KEEPER, str(directory), stdout=asyncio.subprocess.PIPE
+    )
+    named = [0]
+
+    async def hear() -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            if line.startswith(b"keeps "):
+                named.append(int(line.split()[1]))
+
+    hearing = asyncio.create_task(hear())
+    try:
+        await until(lambda: named[-1] != 0)
+        yield process, lambda: named[-1]
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await hearing
+
+
+async def test_a_ledger_that_was_stopped_together_with_its_parent_is_not_taken_for_one_that_hangs(
+    tmp_path: Path,
+) -> None:
+    async with keeper_process(tmp_path) as (parent, kept):
+        ledger = kept()
+        for _ in range(2):
+            for pid in (parent.pid, ledger):
+                os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(3)  # three times as long as one that hangs is waited for
+            for pid in (ledger, parent.pid):
+                os.kill(pid, signal.SIGCONT)
+            await asyncio.sleep(2)
+        assert kept() == ledger
+        assert is_alive(ledger)
+    await until(lambda: not is_alive(ledger))
+
+
+async def test_a_ledger_that_hangs_when_its_parent_dies_ends_when_it_goes_on(tmp_path: Path) -> None:
+    async with keeper_process(tmp_path) as (parent, kept):
+        ledger = kept()
+        os.kill(ledger, signal.SIGSTOP)
+        parent.kill()
+        await parent.wait()
+        assert is_alive(ledger)
+        os.kill(ledger, signal.SIGCONT)
+        await until(lambda: not is_alive(ledger))
+    database = open_database(str(tmp_path / "db"))
+    await database.close()
