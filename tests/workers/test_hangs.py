@@ -87,6 +87,8 @@ async def test_a_hanging_ledger_is_replaced_and_no_call_is_served_unpaid(
         async with lines_to_all(shop.program.url + "/healthz", 2) as lines, Load(lines, gate["url"], payment) as load:
             await asyncio.sleep(1)
             os.kill(stopped, signal.SIGSTOP)
+            assert (await shop.buyer.ask("GET", shop.program.url + "/readyz")).status == 503
+            assert shop.program.children()["ledger"] == stopped  # told before the hang was
             await shop.until(lambda: shop.program.children().get("ledger", stopped) != stopped, BOUND_SECONDS)
             with pytest.raises(ProcessLookupError):  # it was gone before, so it writes not one byte any more
                 os.kill(stopped, signal.SIGCONT)

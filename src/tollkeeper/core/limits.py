@@ -18,6 +18,9 @@ REFRESH_TOKEN_LIFETIME_SECONDS: Final = 7 * 24 * 3600
 LIST_LIMIT_DEFAULT: Final = 20
 OFFSET_MAX: Final = 2**53 - 1
 
+# Contract 2: who asks for readiness wants to know soon, also of a database that does not answer
+READINESS_WAIT_SECONDS: Final = 3
+
 # Contract 4 and 5
 CHALLENGE_TIMEOUT_SECONDS: Final = 60
 FORMER_PRICE_SECONDS: Final = 120

@@ -21,7 +21,7 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS, READINESS_WAIT_SECONDS
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.core.statistics import Kept
 from tollkeeper.describing import Handlers, description_routes, route
@@ -319,9 +319,10 @@ class Gateway:
     async def is_ready(self) -> dict[str, bool]:
         """What readiness asks for: the database answers, the facilitator answers."""
         try:
-            await self.paygates.by_slug("", clock_ms())
+            async with asyncio.timeout(READINESS_WAIT_SECONDS):
+                await self.paygates.by_slug("", clock_ms())
             database = True
-        except ApiError:
+        except (ApiError, TimeoutError):
             database = False
         return {"database": database, "hub": await self._hub.is_ready()}
 

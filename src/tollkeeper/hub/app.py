@@ -20,6 +20,7 @@ from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.core.networks import Family
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
 from tollkeeper.describing import Handlers, description_routes, route
@@ -173,9 +174,12 @@ class Hub:
         """
         found: list[str] = []
         try:
-            await self.database.read(Statement("SELECT 1 AS one"))
+            async with asyncio.timeout(READINESS_WAIT_SECONDS):
+                await self.database.read(Statement("SELECT 1 AS one"))
         except ApiError as error:
             found.append(f"database: {error.message}")
+        except TimeoutError:
+            found.append("database: it does not answer")
         for name, account in self.accounts.items():
             if account.chain.asset is None:
                 found.append(f"{name}: {account.chain.problem}")

@@ -67,7 +67,7 @@ class _Life:
         while self._silent < self._silent_max and self._stands < _STANDS_ASKED:
             self._silent += 1
             self._stands += self.is_ready.done()
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError, RuntimeError):  # it has just ended
                 self.process.stdin.write(ASKED)
             await asyncio.sleep(_ASK_EVERY_SECONDS)
         _LOG.error("ledger_process_hangs", pid=self.process.pid, runs=self._silent < self._silent_max)
