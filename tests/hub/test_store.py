@@ -282,6 +282,23 @@ async def test_a_success_is_handed_out_once(database: Database) -> None:
     assert await count(database, "idempotency") == 1
 
 
+async def test_who_moves_a_row_has_its_success_unless_somebody_has_it_already(database: Database) -> None:
+    taken = await database.run(move(await claimed(database), Move(State.BROADCAST, 2_000, hand_out=True)))
+    assert taken is not None
+    assert (taken.handed_out, taken.settlement.handed_out_ms) == (True, 2_000)
+    proven = await database.run(move(taken.settlement, Move(State.CONFIRMED, 3_000, hand_out=True)))
+    assert proven is not None
+    assert (proven.handed_out, proven.settlement.state) == (False, State.CONFIRMED)
+    assert proven.settlement.handed_out_ms == 2_000
+
+
+async def test_a_failure_is_handed_out_to_nobody(database: Database) -> None:
+    end = Move(State.FAILED, 2_000, proof=Proof.EXPIRED, error="over", hand_out=True)
+    moved = await database.run(move(await claimed(database), end))
+    assert moved is not None
+    assert (moved.handed_out, moved.settlement.handed_out_ms) == (False, None)
+
+
 async def test_what_is_not_accepted_yet_is_not_handed_out(database: Database) -> None:
     row = await claimed(database)
     assert not await database.run(hand_out(row, None, 3_000))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, Proof, State, may_move
@@ -98,19 +98,21 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
     if not may_move(known.state, to.to):
         msg = f"a settlement cannot go from {known.state} to {to.to}"
         raise ValueError(msg)
-    rows = yield _QUERIES.move(
-        id=known.id,
-        version=known.version,
-        fence=known.fence,
-        from_state=known.state.value,
-        to_state=to.to.value,
-        block_number=to.block_number,
-        block_hash=to.block_hash,
-        proof=to.proof.value if to.proof else None,
-        error=to.error,
-        foreign_hash=to.foreign_hash,
-        now_ms=to.now_ms,
-    )
+    written: dict[str, Any] = {
+        "id": known.id,
+        "version": known.version,
+        "fence": known.fence,
+        "from_state": known.state.value,
+        "to_state": to.to.value,
+        "block_number": to.block_number,
+        "block_hash": to.block_hash,
+        "proof": to.proof.value if to.proof else None,
+        "error": to.error,
+        "foreign_hash": to.foreign_hash,
+        "now_ms": to.now_ms,
+    }
+    handed = (yield _QUERIES.move_and_hand_out(**written)) if to.hand_out and to.to is not State.FAILED else []
+    rows = handed or (yield _QUERIES.move(**written))
     if not rows:
         return None
     row = read_row(rows[0])
@@ -118,10 +120,7 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
     if to.to is State.FAILED:
         answer = {"success": False, "reason": to.error, "transaction": to.foreign_hash or row.transaction_hash}
         yield keep_failure(row.id, row.attempt, json.dumps(answer))
-    if not to.hand_out:
-        return Moved(row, handed_out=False)
-    handed = yield hand_out_statement(row, to.now_ms)
-    return Moved(read_row(handed[0]), handed_out=True) if handed else Moved(row, handed_out=False)
+    return Moved(row, handed_out=bool(handed))
 
 
 def move_all(moves: Sequence[tuple[Settlement, Move]]) -> Unit[list[Moved | None]]:

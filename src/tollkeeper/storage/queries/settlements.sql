@@ -58,6 +58,15 @@ UPDATE settlements SET
 WHERE id = :id AND state = :from_state AND version = :version AND fence = :fence
 RETURNING *;
 
+-- The same, and the success goes to who moves the row; nothing is moved where somebody has it already.
+-- name: move_and_hand_out
+UPDATE settlements SET
+    state = :to_state, version = version + 1, block_number = :block_number, block_hash = :block_hash, proof = :proof,
+    error = :error, foreign_hash = :foreign_hash, failures = 0, retry_ms = 0, updated_ms = :now_ms,
+    handed_out_ms = :now_ms
+WHERE id = :id AND state = :from_state AND version = :version AND fence = :fence AND handed_out_ms IS NULL
+RETURNING *;
+
 -- A block that showed an outcome is gone: whoever saw it first carries the row forward from here.
 -- name: reopen
 UPDATE settlements SET
