@@ -28,7 +28,7 @@ from tollkeeper.core.strict_json import parse_json
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from litestar.types import ASGIApp, Message, Receive, Scope, Send
+    from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 API_VERSION: Final = "v1"
 JSON: Final = b"application/json"
@@ -103,16 +103,23 @@ def ok(body: Mapping[str, Any], *, status: int = 200, headers: dict[str, str] | 
 def unless_known(
     request: Request[Any, Any, Any], body: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> Response[bytes]:
-    """The answer to a read, with an `ETag`; 304 where `If-None-Match` says that its caller has it (RFC 9110 13.1.2).
-
-    The tag is of the body without `timestamp`, which is another each time.
-    """
-    tag = f'"{hashlib.sha256(_ENCODE(body)).hexdigest()[:32]}"'
-    own = {"Cache-Control": "private, no-cache", **(headers or {}), "ETag": f"W/{tag}"}
-    known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
-    if tag in known or "*" in known:
+    """The answer to a read, with an `ETag`; 304 where `If-None-Match` says that its caller has it."""
+    tag = etag_of(_ENCODE(body))
+    own = {"Cache-Control": "private, no-cache", **(headers or {}), "ETag": tag}
+    if is_known(tag, request.headers.get("if-none-match", "")):
         return Response(b"", status_code=304, headers=own)
     return ok(body, headers=own)
+
+
+def etag_of(content: bytes) -> str:
+    """A weak `ETag` of a content without its `timestamp`, which is another each time."""
+    return f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def is_known(tag: str, if_none_match: str) -> bool:
+    """Whether the caller has what this `ETag` of ours names (RFC 9110 13.1.2)."""
+    known = {one.strip().removeprefix("W/") for one in if_none_match.split(",")}
+    return tag.removeprefix("W/") in known or "*" in known
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:
@@ -229,6 +236,18 @@ async def send_answer(send: Send, status: int, body: bytes, headers: Iterable[tu
         {"type": "http.response.start", "status": status, "headers": [(b"content-type", JSON), length, *headers]}
     )
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def send_unless_known(send: Send, scope: HTTPScope, body: Mapping[str, Any]) -> None:
+    """`unless_known` on bare ASGI."""
+    tag = etag_of(_ENCODE(body))
+    headers = [(b"cache-control", b"no-cache"), (b"etag", tag.encode())]
+    given = [value for name, value in scope["headers"] if name == b"if-none-match"]
+    if is_known(tag, b",".join(given).decode("latin-1")):
+        await send({"type": "http.response.start", "status": 304, "headers": headers})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    else:
+        await send_answer(send, 200, envelope(body), headers)
 
 
 async def receive_chunks(receive: Receive) -> AsyncIterator[bytes]:

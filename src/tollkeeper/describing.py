@@ -13,12 +13,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-from litestar import Litestar, Response
+from litestar import Litestar, Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 
+from tollkeeper.api import etag_of, is_known
 from tollkeeper.core.openapi import Answer, Operation, document
-from tollkeeper.core.schemas import ANY_OBJECT, SCHEMAS, TEXT
+from tollkeeper.core.schemas import ANY_OBJECT, IF_NONE_MATCH, SCHEMAS, TEXT, UNCHANGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +38,8 @@ OPENAPI: Final = Operation(
     path="/openapi.json",
     tag="description",
     summary="This description",
-    answers={200: Answer("OpenAPI 3.1", {"application/json": ANY_OBJECT})},
+    parameters=(IF_NONE_MATCH,),
+    answers={200: Answer("OpenAPI 3.1", {"application/json": ANY_OBJECT}), 304: UNCHANGED},
 )
 DOCS: Final = Operation(
     id="docs",
@@ -45,7 +47,8 @@ DOCS: Final = Operation(
     path="/docs",
     tag="description",
     summary="This description as a page",
-    answers={200: Answer("HTML", {"text/html": TEXT})},
+    parameters=(IF_NONE_MATCH,),
+    answers={200: Answer("HTML", {"text/html": TEXT}), 304: UNCHANGED},
 )
 
 
@@ -97,15 +100,25 @@ def description_routes(
     body, page = msgspec.json.encode(described), _page(described).encode()
 
     @route(OPENAPI)
-    async def openapi() -> Response[bytes]:
-        return Response(body, media_type="application/json", headers={"Access-Control-Allow-Origin": "*"})
+    async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return _unless_known(request, body, "application/json", {"Access-Control-Allow-Origin": "*"})
 
     @route(DOCS)
-    async def docs() -> Response[bytes]:
+    async def docs(request: Request[Any, Any, Any]) -> Response[bytes]:
         headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
-        return Response(page, media_type="text/html", headers=headers)
+        return _unless_known(request, page, "text/html", headers)
 
     return [*_options(operations_of([*handlers, openapi, docs])), openapi, docs]
+
+
+def _unless_known(
+    request: Request[Any, Any, Any], content: bytes, media_type: str, headers: Mapping[str, str]
+) -> Response[bytes]:
+    tag = etag_of(content)
+    own = {**headers, "Cache-Control": "no-cache", "ETag": tag}
+    if is_known(tag, request.headers.get("if-none-match", "")):
+        return Response(b"", status_code=304, headers=own)
+    return Response(content, media_type=media_type, headers=own)
 
 
 def _options(operations: Iterable[Operation]) -> list[HTTPRouteHandler]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from tollkeeper.core.errors import Code
 from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, ref
-from tollkeeper.core.schemas import TEXT, query, record
+from tollkeeper.core.schemas import IF_NONE_MATCH, TEXT, UNCHANGED, query, record
 
 _TAG: Final = "login"
 _GUARDED: Final = (Code.FORBIDDEN, Code.UNAVAILABLE)  # a web page of an origin that the settings do not name: FORBIDDEN
@@ -59,8 +59,9 @@ ME: Final = Operation(
     path="/api/v1/auth/me",
     tag=_TAG,
     summary="The current user",
+    parameters=(IF_NONE_MATCH,),
     bearer=Bearer.REQUIRED,
-    answers={200: Answer("The user", {JSON: ref("CurrentUser")})},
+    answers={200: Answer("The user", {JSON: ref("CurrentUser")}), 304: UNCHANGED},
     codes=_BEARER,
 )
 LOGOUT: Final = Operation(
@@ -95,5 +96,6 @@ JWKS: Final = Operation(
     tag=_TAG,
     summary="The public keys of access tokens",
     description="RFC 7517.",
-    answers={200: Answer("The keys", {JSON: ref("SigningKeys")}, {"Cache-Control": TEXT})},
+    parameters=(IF_NONE_MATCH,),
+    answers={200: Answer("The keys", {JSON: ref("SigningKeys")}, {"Cache-Control": TEXT}), 304: UNCHANGED},
 )

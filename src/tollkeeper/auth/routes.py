@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from litestar import Request, Response
 
-from tollkeeper.api import bearer_token, iso, json_body, ok, read_body, string_field
+from tollkeeper.api import bearer_token, iso, json_body, ok, read_body, string_field, unless_known
 from tollkeeper.auth import operations
 from tollkeeper.core.errors import missing
 from tollkeeper.core.wallets import shown_address
@@ -64,7 +64,7 @@ def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:
         """Contract 2: the user's fields at the top and again under `user`."""
         session = await auth.authenticate(bearer_token(request.headers))
         user = user_body(await auth.user(session))
-        return ok({**user, "user": user}, headers=_NO_STORE)
+        return unless_known(request, {**user, "user": user})
 
     @route(operations.LOGOUT)
     async def logout(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -82,9 +82,9 @@ def _verifier_routes(auth: Auth) -> list[HTTPRouteHandler]:
         return ok(await auth.introspect(await _token_field(request)), headers=_NO_STORE)
 
     @route(operations.JWKS)
-    async def jwks() -> Response[bytes]:
+    async def jwks(request: Request[Any, Any, Any]) -> Response[bytes]:
         """RFC 7517: every key that may have signed a token still in force."""
-        return ok(auth.jwks(), headers={"Cache-Control": "public, max-age=300"})
+        return unless_known(request, auth.jwks(), {"Cache-Control": "public, max-age=300"})
 
     return [introspect, jwks]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response
 
-from tollkeeper.api import bearer_token, clock_ms, iso, ok, page_parameters, pagination
+from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, unless_known
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
 from tollkeeper.describing import route
@@ -71,7 +71,7 @@ def credit_routes(
         limit, offset = page_parameters(request.query_params)
         data, total = await held(request, limit, offset)
         page = pagination(total, limit, offset)
-        return ok({"data": data, "pagination": page}, headers={"Cache-Control": "no-store"})
+        return unless_known(request, {"data": data, "pagination": page}, {"Cache-Control": "no-store"})
 
     return [credits_held]
 

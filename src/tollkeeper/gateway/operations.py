@@ -206,9 +206,15 @@ CREDITS: Final = Operation(
     tag="buying",
     summary="Credits that a payment, a token or a wallet holds",
     description="Free. A bearer of the payer is told the credit tokens too. Newest first.",
-    parameters=(limit(), OFFSET, header("X-Payment", "The payment that bought."), header("X-Credit-Token")),
+    parameters=(
+        limit(),
+        OFFSET,
+        header("X-Payment", "The payment that bought."),
+        header("X-Credit-Token"),
+        IF_NONE_MATCH,
+    ),
     bearer=Bearer.OPTIONAL,
-    answers={200: Answer("The credits", {JSON: ref("Credits")})},
+    answers={200: Answer("The credits", {JSON: ref("Credits")}), 304: UNCHANGED},
     codes=(*_CALLER, Code.CREDIT_TOKEN_REQUIRED),
     also={400: (Code.PAYMENT_INVALID, Code.INVALID_NETWORK, Code.INVALID_SIGNATURE)},
 )

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
-from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer
+from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer, send_unless_known
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import row_of
 from tollkeeper.core.networks import ALIASES, NETWORKS
@@ -58,7 +58,7 @@ class Facilitator:
 
     async def supported(self, scope: HTTPScope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """GET: what can be paid here, in the form that all official clients read."""
-        await send_answer(send, 200, envelope(self.supported_body()))
+        await send_unless_known(send, scope, self.supported_body())
 
     async def verify(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: would this payment settle now? `?explain=true` lists every check."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response
 from litestar.params import FromPath
 
-from tollkeeper.api import bearer_token, iso, ok, page_parameters, pagination, unless_known
+from tollkeeper.api import bearer_token, iso, page_parameters, pagination, unless_known
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
@@ -73,22 +73,26 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
     """The public status of a payment; whoever knows payer and nonce may ask."""
 
     @route(operations.PAYMENT)
-    async def payment_status(network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]) -> Response[bytes]:
+    async def payment_status(
+        request: Request[Any, Any, Any], network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
+    ) -> Response[bytes]:
         """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
         known = normalise(network)
         row = await find_payment(database, known.name, payer.lower(), nonce.lower())
         if row is None:
             raise ApiError(Code.NOT_FOUND, "this hub knows no such payment")
-        return ok(status_body(row), headers=_NO_STORE)
+        return unless_known(request, status_body(row), _NO_STORE)
 
     @route(operations.NAMED_PAYMENT)
-    async def named_status(network: FromPath[str], name: FromPath[str]) -> Response[bytes]:
+    async def named_status(
+        request: Request[Any, Any, Any], network: FromPath[str], name: FromPath[str]
+    ) -> Response[bytes]:
         """Contract 2: as above, by the message's hash in hex or the payer's signature in base58."""
         known = normalise(network)
         row = await find_named(database, known.name, name)
         if row is None:
             raise ApiError(Code.NOT_FOUND, "this hub knows no such payment")
-        return ok(status_body(row), headers=_NO_STORE)
+        return unless_known(request, status_body(row), _NO_STORE)
 
     return [payment_status, named_status]
 

@@ -54,6 +54,21 @@ _ASKED: Final = {
 }
 _ASSET: Final = {"address": TEXT, "name": TEXT, "symbol": TEXT, "decimals": COUNT, "tokenProgram": TEXT}
 
+_TRANSACTION: Final[dict[str, Schema]] = {
+    "id": TEXT,
+    "createdAt": TIME,
+    "updatedAt": TIME,
+    "signerAddress": SHOWN_ADDRESS,
+    "amount": BASE_UNITS,
+    "network": NETWORK,
+    "chainId": nullable(COUNT),
+    "transactionHash": nullable(TEXT),
+    "status": {"enum": ["pending", "success", "failed"]},
+    "error": nullable(TEXT),
+    "type": {"enum": ["transfer", "purchase"]},
+    "x402Data": ANY_OBJECT,
+    "purchaseData": ANY_OBJECT,
+}
 SCHEMAS: Final[dict[str, Schema]] = {
     # What a scheme or network that is not ours sends may look like anything: it is refused by a reason, with a 200.
     "PaymentPayload": record(
@@ -125,24 +140,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "errorReason": nullable(TEXT),
         }
     ),
-    "Transaction": record(
-        {
-            "id": TEXT,
-            "createdAt": TIME,
-            "updatedAt": TIME,
-            "signerAddress": SHOWN_ADDRESS,
-            "amount": BASE_UNITS,
-            "network": NETWORK,
-            "chainId": nullable(COUNT),
-            "transactionHash": nullable(TEXT),
-            "status": {"enum": ["pending", "success", "failed"]},
-            "error": nullable(TEXT),
-            "type": {"enum": ["transfer", "purchase"]},
-            "x402Data": ANY_OBJECT,
-            "purchaseData": ANY_OBJECT,
-        },
-        optional=["purchaseData"],
-    ),
+    "Transaction": record(_TRANSACTION, optional=["purchaseData"]),
+    "OneTransaction": answered(_TRANSACTION, optional=["purchaseData"]),
     "History": answered(
         {"success": {"const": True}, "history": listed(ref("Transaction")), "pagination": ref("Pagination")}
     ),
@@ -167,7 +166,8 @@ SUPPORTED: Final = Operation(
     path="/supported",
     tag=_TAG,
     summary="What can be paid here",
-    answers={200: Answer("Kinds of payment, one per network name", {JSON: ref("Supported")})},
+    parameters=(IF_NONE_MATCH,),
+    answers={200: Answer("Kinds of payment, one per network name", {JSON: ref("Supported")}), 304: UNCHANGED},
 )
 VERIFY: Final = Operation(
     id="verify",
@@ -264,17 +264,20 @@ TRANSACTION: Final = Operation(
     summary="One transaction, for its signer or recipient",
     parameters=(in_path("settlement_id", TEXT), IF_NONE_MATCH),
     bearer=Bearer.REQUIRED,
-    answers={200: Answer("The transaction", {JSON: ref("Transaction"), **_TABLE}), 304: UNCHANGED},
+    answers={200: Answer("The transaction", {JSON: ref("OneTransaction"), **_TABLE}), 304: UNCHANGED},
     codes=(Code.NOT_FOUND, *_HISTORY),
 )
-_KNOWN: Final[dict[int | str, Answer]] = {200: Answer("Its status", {JSON: ref("PaymentStatus")})}
+_KNOWN: Final[dict[int | str, Answer]] = {
+    200: Answer("Its status", {JSON: ref("PaymentStatus")}),
+    304: UNCHANGED,
+}
 PAYMENT: Final = Operation(
     id="payment",
     method="get",
     path="/payments/{network}/{payer}/{nonce}",
     tag="history",
     summary="The public status of a payment",
-    parameters=(in_path("network", NETWORK_ASKED), in_path("payer", TEXT), in_path("nonce", TEXT)),
+    parameters=(in_path("network", NETWORK_ASKED), in_path("payer", TEXT), in_path("nonce", TEXT), IF_NONE_MATCH),
     answers=_KNOWN,
     codes=(Code.INVALID_NETWORK, Code.NOT_FOUND, Code.UNAVAILABLE),
 )
@@ -285,7 +288,7 @@ NAMED_PAYMENT: Final = Operation(
     tag="history",
     summary="The public status of a payment on Solana",
     description="By the hash of its message (hex) or its payer's signature (base58).",
-    parameters=(in_path("network", NETWORK_ASKED), in_path("name", TEXT)),
+    parameters=(in_path("network", NETWORK_ASKED), in_path("name", TEXT), IF_NONE_MATCH),
     answers=_KNOWN,
     codes=(Code.INVALID_NETWORK, Code.NOT_FOUND, Code.UNAVAILABLE),
 )
