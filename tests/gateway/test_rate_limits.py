@@ -179,9 +179,19 @@ async def test_logins_have_a_limit_of_their_own_and_the_hub_has_none(
         query = f"/api/v1/auth/message?walletAddress={market.buyer.wallet.address}"
         answers = [await market.ask("GET", query, ONE) for _ in range(5)]
         assert [answer.status for answer in answers] == [200] * 4 + [429]
+        assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"login";q=4;w=60'}
+        standing = [answer.headers["ratelimit"].partition(";t=") for answer in answers]
+        assert [told for told, _, _ in standing] == [f'"login";r={left}' for left in (3, 2, 1, 0, 0)]
+        assert all(0 < int(seconds) <= 60 for _, _, seconds in standing)
+        assert answers[4].error_code == "RATE_LIMITED"
+        assert int(answers[4].headers["retry-after"]) >= 1
+        refused = [await market.ask("POST", f"/api/v1/auth/{name}", ONE, body={}) for name in ("login", "refresh")]
+        assert [(answer.status, answer.headers["ratelimit"][:11]) for answer in refused] == [(429, '"login";r=0')] * 2
+        fresh = await market.ask("POST", "/api/v1/auth/login", OTHER, body={})
+        assert (fresh.status, fresh.headers["ratelimit"][:11]) == (400, '"login";r=3')
         assert (await market.ask("GET", GATES, ONE)).status == 200
         hub = [await market.ask("GET", "/hub" + query, ONE) for _ in range(30)]
-        assert {answer.status for answer in hub} == {200}
+        assert {(answer.status, answer.headers.get("ratelimit")) for answer in hub} == {(200, None)}
         introspected = [
             await market.ask("POST", "/api/v1/auth/introspect", ONE, body={"token": "x"}) for _ in range(20)
         ]
