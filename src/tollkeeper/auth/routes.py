@@ -64,7 +64,7 @@ def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:
         """Contract 2: the user's fields at the top and again under `user`."""
         session = await auth.authenticate(bearer_token(request.headers))
         user = user_body(await auth.user(session))
-        return unless_known(request, {**user, "user": user})
+        return unless_known(request, {**user, "user": user}, _NO_STORE)
 
     @route(operations.LOGOUT)
     async def logout(request: Request[Any, Any, Any]) -> Response[bytes]:
