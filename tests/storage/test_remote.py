@@ -380,6 +380,42 @@ async def test_a_first_purchase_whose_answers_are_lost_is_found_when_it_is_asked
     assert rows == [{"attempt": 1, "remaining": 9}]
 
 
+async def test_a_single_spend_crosses_the_socket_once_and_is_found_where_its_answer_was_lost(
+    owned: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bought_at = Shop(owned)
+    gate = await bought_at.gate(10)
+    bought = await bought_at.bought(gate)
+    asked: list[object] = []
+
+    def ask(line: _Line, request: Request, answer: Callable[[Answer], None]) -> None:
+        asked.append(request)
+        really(line, request, answer)
+
+    really = _Line.ask
+    monkeypatch.setattr(_Line, "ask", ask)
+    async with LossyLine(tmp_path, owned) as line, worker(tmp_path, "lossy.sock") as database:
+        shop = Shop(database)
+        spends: list[Callable[[], Coroutine[Any, Any, SpendResult]]] = [
+            lambda: shop.purchases.spend(key(1), shop.wish(gate), NOW_MS),
+            lambda: shop.purchases.spend_token(bought.id, shop.wish(gate, None), NOW_MS),
+            lambda: shop.purchases.spend_of_payer(bought.payer, shop.wish(gate, None), NOW_MS),
+        ]
+        for left, spend in zip((9, 8, 7), spends, strict=True):
+            asked.clear()
+            result = await spend()
+            assert (result.outcome, result.purchase and result.purchase.remaining) == (Spend.SPENT, left)
+            assert [type(request) for request in asked] == [Run]
+        for left, spend in zip((6, 5), spends[1:], strict=True):  # the header counts no more
+            line.lose()
+            task = asyncio.create_task(spend())
+            await line.broken.wait()
+            await line.mend(database)
+            result = await task
+            assert (result.outcome, result.purchase and result.purchase.remaining) == (Spend.SPENT, left)
+    await bought_at.ledger_agrees()
+
+
 async def test_what_a_unit_that_comes_whole_raises_is_told(owned: SqliteDatabase, tmp_path: Path) -> None:
     shop = Shop(owned)
     gate = await shop.gate(10)

@@ -1,10 +1,10 @@
 """The process that owns the database file where several workers serve (performance 7): one writer, one log, one truth.
 
 Workers reach it over a Unix socket in the database's directory. Spends come as one message per batch, and the batches
-of all workers that wait together are one transaction; the units of a purchase come as one message each. Any other
-unit of a worker holds the writer from its first statement to its end, round trips included. A worker that is gone, or
-silent in the middle of a unit, has its unit undone. That this process does not hang it shows its parent
-(`ledger_pulse`), and the workers by greeting them.
+of all workers that wait together are one transaction; the units of a purchase, and single spends, come as one message
+each. Any other unit of a worker holds the writer from its first statement to its end, round trips included. A worker
+that is gone, or silent in the middle of a unit, has its unit undone. That this process does not hang it shows its
+parent (`ledger_pulse`), and the workers by greeting them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from tollkeeper.storage.remote_messages import (
     End,
     Failed,
     Frames,
-    GrantRan,
     Read,
     Request,
     Rows,
     Run,
+    SpendRan,
     Spends,
     Spent,
     Step,
@@ -163,7 +163,7 @@ class _Worker(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - the worker's own
             self._send(failed(request.number, error))
         else:
-            ran = ClaimRan if isinstance(request.job, ClaimPurchase) else GrantRan
+            ran = ClaimRan if isinstance(request.job, ClaimPurchase) else SpendRan
             self._send(ran(request.number, result))
 
     async def _run(self, number: int, steps: SimpleQueue[Statement | End | Abort]) -> None:

@@ -31,8 +31,8 @@ from tollkeeper.storage.first_purchase import (
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import restore_call, spend_all, spend_of_payer, void
-from tollkeeper.storage.spending_again import spend_again, spend_of_payer_again
+from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
+from tollkeeper.storage.spending import restore_call, void
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -114,35 +114,33 @@ class Purchases:
 
     async def spend_of_payer(self, payer: str, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
-        unit = spend_of_payer(payer, wish, now_ms)
-        return await self._charge(wish, unit, lambda: spend_of_payer_again(payer, wish, now_ms))
+        return await self._charge(wish, SpendOfPayer(payer, wish, now_ms))
 
     async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
         """Gives the credit of a call back whose target failed with this status, once.
 
         Returns how many are left then; None where the call is not open any more or its purchase is void.
         """
-        return await self._run(restore_call(call_id, status, now_ms), lambda: restore_call(call_id, status, now_ms))
+
+        def restored() -> Awaitable[int | None]:
+            return self._database.run_short(restore_call(call_id, status, now_ms))
+
+        return await _until_back(restored, restored)
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
-        unit = spend_all([spend], now_ms)
-        (result,) = await self._charge(spend.wish, unit, lambda: spend_again([spend], now_ms))
-        return result
+        return await self._charge(spend.wish, SpendOne(spend, now_ms))
 
-    async def _charge(self, wish: SpendRequest, unit: Unit[T], again: Callable[[], Unit[T]]) -> T:
-        """As `_run`; what was taken where nobody knows is given back later. Raises: StorageError."""
+    async def _charge(self, wish: SpendRequest, job: SpendOne | SpendOfPayer) -> SpendResult:
+        """As `_do`; what was taken where nobody knows is given back later. Raises: StorageError."""
         try:
-            return await self._run(unit, again)
+            result: SpendResult = await self._do(job, msgspec.structs.replace(job, is_again=True))
         except StorageError:
             self.ledger.refused(wish.call_id)
             raise
-
-    async def _run(self, unit: Unit[T], again: Callable[[], Unit[T]]) -> T:
-        """Runs `unit`; where the database went away, `again` once it is back: it finds what `unit` may have done."""
-        return await _until_back(partial(self._database.run_short, unit), lambda: self._database.run_short(again()))
+        return result
 
     async def _do(self, job: Job, again: Job) -> Any:  # noqa: ANN401 - as its unit returns
-        """As `_run`, of units that are sent whole."""
+        """Runs `job`; where the database went away, `again` once it is back: it finds what `job` may have done."""
         return await _until_back(partial(self._database.run_job, job), partial(self._database.run_job, again))
 
     async def claim(

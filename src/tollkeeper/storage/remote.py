@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tollkeeper.storage.database import LostError, Outcome, Row, Statement, StorageError, Unit
-from tollkeeper.storage.first_purchase import ClaimPurchase, GrantPurchase
 from tollkeeper.storage.remote_messages import (
     GREETING,
     Abort,
@@ -28,15 +27,16 @@ from tollkeeper.storage.remote_messages import (
     End,
     Failed,
     Frames,
-    GrantRan,
     Read,
     Request,
     Rows,
     Run,
+    SpendRan,
     Spends,
     Spent,
     Sql,
     Step,
+    Whole,
     decode_answer,
     error_of,
     frame,
@@ -184,12 +184,12 @@ class RemoteDatabase:
         return await self.run(unit)
 
     async def run_job(self, job: Job) -> Any:  # noqa: ANN401 - as its unit returns
-        """See `Database.run_job`. Those of a purchase are one message."""
-        if not isinstance(job, ClaimPurchase | GrantPurchase):
+        """See `Database.run_job`."""
+        if not isinstance(job, Whole):
             return await self.run(job.unit())
         task = self._task(self._answer(self._open_line(), Run(next(self._numbers), job)))
         answer = await asyncio.shield(task)
-        if isinstance(answer, ClaimRan | GrantRan):
+        if isinstance(answer, ClaimRan | SpendRan):
             return answer.result
         raise _error_of(answer)
 

@@ -17,6 +17,7 @@ from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import ConstraintError, LostError, Statement, StatementError, StorageError
 from tollkeeper.storage.first_purchase import Claimed, ClaimPurchase, GrantPurchase
 from tollkeeper.storage.purchase_rows import Purchase, SpendResult
+from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
 from tollkeeper.storage.spending import HeldSpend
 
 FRAME_SIZE_MAX_BYTES: Final = 256 * 1024 * 1024
@@ -84,11 +85,14 @@ class Spends(msgspec.Struct, tag=6, array_like=True):
     ended: list[tuple[str, int]] = []
 
 
+Whole: TypeAlias = ClaimPurchase | GrantPurchase | SpendOne | SpendOfPayer
+
+
 class Run(msgspec.Struct, tag=7, array_like=True):
     """A unit that is sent whole."""
 
     number: int
-    job: ClaimPurchase | GrantPurchase
+    job: Whole
 
 
 class Rows(msgspec.Struct, tag=11, array_like=True):
@@ -133,15 +137,15 @@ class ClaimRan(msgspec.Struct, tag=15, array_like=True):
     result: Claimed
 
 
-class GrantRan(msgspec.Struct, tag=16, array_like=True):
-    """The grant's unit is durable; its result."""
+class SpendRan(msgspec.Struct, tag=16, array_like=True):
+    """The unit of a grant or of one spend is durable; its result."""
 
     number: int
     result: SpendResult
 
 
 Request: TypeAlias = Read | Begin | Step | End | Abort | Spends | Run
-Answer: TypeAlias = Rows | Done | Failed | Spent | ClaimRan | GrantRan
+Answer: TypeAlias = Rows | Done | Failed | Spent | ClaimRan | SpendRan
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
