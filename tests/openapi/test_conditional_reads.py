@@ -151,4 +151,7 @@ async def how_it_reads(reads: Reading, operation: str) -> str:
         again = await reads.read(operation, **{"If-None-Match": given})
         if again.status != status or again.headers.get("etag") != tag or (status == 304 and again.body):
             return f"{given}: {again.status}, {again.headers.get('etag')!r}, {again.body[:200]!r}"
+        length = again.headers.get("content-length")
+        if status == 304 and length not in {None, first.headers["content-length"]}:  # RFC 9110 8.6
+            return f"{given}: a length of {length}"
     return ""

@@ -17,6 +17,9 @@ async def test_all_workers_answer_on_one_port(tmp_path: Path, embedded_chain: Ch
         assert {answer.status for answer in answers} == {200}
         hub = await shop.buyer.ask("GET", shop.program.url + "/hub/supported")
         assert [kind["network"] for kind in hub.json()["kinds"]] == ["base-sepolia"]
+        known = {"If-None-Match": hub.headers["etag"]}
+        same = await shop.buyer.ask("GET", shop.program.url + "/hub/supported", headers=known)
+        assert (same.status, same.body, same.headers.get("content-length")) == (304, b"", None)
         token = await shop.buyer.login(shop.program.url)
         me = await asyncio.gather(
             *(

@@ -77,7 +77,8 @@ class HubProxy:
         answered = [
             (name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _NOT_PASSED | {b"date"}
         ]
-        length = answer.headers.get("Content-Length") if scope["method"] == "HEAD" else str(len(content))
+        has_no_body = scope["method"] == "HEAD" or answer.status in {204, 304}
+        length = answer.headers.get("Content-Length") if has_no_body else str(len(content))
         if length is not None:
             answered.append((b"content-length", length.encode()))
         return answer.status, answered, content
