@@ -105,6 +105,31 @@ async def test_a_hanging_ledger_is_replaced_and_no_call_is_served_unpaid(
 
 
 @pytest.mark.timeout(240)
+async def test_what_a_call_costs_is_told_in_every_profile_while_the_ledger_hangs(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    """A gate that was asked for before is in memory, and its 402 needs no database."""
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        gate = await shop.gate()
+        async with lines_to_all(gate["url"], 2, count=4) as lines:
+            ledger = shop.program.children()["ledger"]
+            os.kill(ledger, signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(8):  # before it is found to hang
+                    for line in lines:
+                        for profile in ("", "x402-a", "x402-b"):
+                            accept = f'application/json;profile="{profile}"' if profile else "*/*"
+                            answer = await line.get(gate["url"], Accept=accept)
+                            assert answer.status == 402
+                            assert ("accepts" in answer.json()) == (profile != "x402-a")
+                        assert (await line.get(gate["url"], Accept="*/*", X_Payment="nonsense")).status == 402
+            finally:
+                with suppress(ProcessLookupError):
+                    os.kill(ledger, signal.SIGCONT)
+            assert shop.program.children()["ledger"] == ledger
+
+
+@pytest.mark.timeout(240)
 async def test_a_worker_that_hangs_amid_what_it_asks_of_the_ledger_holds_nobody_up_for_long(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
