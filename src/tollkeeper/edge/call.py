@@ -117,17 +117,19 @@ class InboundCall:
         *,
         keep_alive: bool = True,
         takes_chunks: bool = True,
-        is_complete: bool = False,
+        whole_body: bytes | None = None,
     ) -> None:
-        """`is_complete`: the request has no body, and its connection stays open."""
+        """`whole_body`: the request has come with all of its body, and its connection stays open."""
         self._connection = connection
         self._handler = handler
         self.head = head
         self.method = head.method
         self.request_id = new_request_id_at(clock_ms())
         self.started_ns = time.perf_counter_ns()
-        if is_complete:
+        if whole_body is not None:
             self._is_body_complete = True
+            if whole_body:
+                self._ahead = [whole_body]
             return
         self.keep_alive = keep_alive
         self._takes_chunks = takes_chunks
@@ -228,6 +230,14 @@ class InboundCall:
     def abort(self) -> None:
         """Close the connection; the answer stays incomplete."""
         self._connection.transport.abort()
+
+    def whole_body(self) -> bytes | None:
+        """The body where it is all there already, to be taken once, in place of `body_to`; else None."""
+        if not self._is_body_complete or self._sink is not None:
+            return None
+        ahead, self._ahead = self._ahead, None
+        self._ahead_bytes = 0
+        return b"" if ahead is None else ahead[0] if len(ahead) == 1 else b"".join(ahead)
 
     # The body: `BodySource`
 

@@ -2,9 +2,9 @@
 
 Reading a head is a function of its bytes, where a connection stands between two messages. A client that keeps its
 connection sends the same head again and again, and a target's heads differ by their date only, so parsing, checking and
-encoding are done once. Only what arrived whole and alone is remembered, in bounded tables: requests without a body,
-responses whose body has a length. What is not found there is read by the parser; a fault elsewhere can therefore cost
-time, never correctness. Knows no connection.
+encoding are done once. Only what arrived whole and alone is remembered, in bounded tables: requests and responses whose
+body has a length, or which have none. What is not found there is read by the parser; a fault elsewhere can therefore
+cost time, never correctness. Knows no connection.
 """
 
 from __future__ import annotations
@@ -49,16 +49,25 @@ class RememberedHeads:
     """Heads by their bytes, the oldest forgotten first. One for all connections of a listener."""
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, RequestHead] = {}
-        self.get = self._heads.get
+        self._alone: dict[bytes, RequestHead] = {}
+        self._before_body: dict[bytes, RequestHead] = {}
+        self.get = self._alone.get  # the head of these bytes, where they are one whole request without a body
+
+    def with_body(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+        """Head and body of these bytes where the head is known and they are one whole request."""
+        size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
+        head = self._before_body.get(data[:size_bytes])
+        return (head, data[size_bytes:]) if head is not None and head.content_length == len(data) - size_bytes else None
 
     def remember(self, data: bytes, head: RequestHead) -> None:
-        """`data` is the whole request whose head this is."""
-        if len(data) > REMEMBERED_SIZE_BYTES:
+        """`data` is the whole request whose head this is; nothing followed it."""
+        size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
+        if size_bytes > REMEMBERED_SIZE_BYTES or head.content_length != len(data) - size_bytes:
             return
-        if len(self._heads) >= REMEMBERED_MAX:
-            del self._heads[next(iter(self._heads))]
-        self._heads[data] = head
+        heads = self._before_body if head.content_length else self._alone
+        if len(heads) >= REMEMBERED_MAX:
+            del heads[next(iter(heads))]
+        heads[data[:size_bytes]] = head
 
 
 class ResponseHead(msgspec.Struct):

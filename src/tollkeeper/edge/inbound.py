@@ -59,13 +59,11 @@ class StrictProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._in_head = False
-        self._in_body = False
+        self._in_head = self._in_body = False
         self._without_upgrade = False  # between a head that asks for an upgrade and its second reading without
         self._begun = 0  # requests whose first byte was in the data that is being read
-        self._is_repeatable = False  # the newest request has no body and leaves the connection open
-        self._head_bytes = 0
-        self._chatter_bytes = 0
+        self._is_repeatable = False  # the newest request is a call, leaves the connection open, waits for nothing
+        self._head_bytes = self._chatter_bytes = 0
         self._unanswered = 0  # requests that were accepted and have no whole answer yet
         self._current: Any = None  # the one of them that is being answered
         self._is_starting = False
@@ -76,13 +74,10 @@ class StrictProtocol(HttpToolsProtocol):
         self._closes_early = False  # an answer before more of the newest body has come closes the connection
         self._pieces = Pieces()
         self._attendance: Attendance
+        self._unsent_bytes = 0  # by the last `check_patience`
         self._lent_bytes = 0  # read ahead of an upload that its target does not take
         self._is_fed = False  # since the last sweep
-        # For `check_patience`
-        self._head_seconds = 0.0
-        self._body_seconds = 0.0
-        self._stuck_seconds = 0.0
-        self._unsent_bytes = 0
+        self._head_seconds = self._body_seconds = self._stuck_seconds = 0.0
         self._lingering: Lingering | None = None
 
     # What the transport calls
@@ -97,7 +92,7 @@ class StrictProtocol(HttpToolsProtocol):
         """See `asyncio.Protocol`."""
         self.listener.sweep.forget(self)
         self._attendance.end()
-        self._give_back()
+        self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         for cycle in (self._current, *waiting):
@@ -136,27 +131,37 @@ class StrictProtocol(HttpToolsProtocol):
             if self._lingering is not None and not self._lingering.discard(len(data), self.loop.time()):
                 self.transport.abort()
             return
-        if not (self._in_head or self._in_body) and (head := self.listener.heads.get(data)) is not None:
-            self._read_before(head)
-            return
+        is_new, heads = not (self._in_head or self._in_body), self.listener.heads
+        if is_new:
+            self._begun = 0
+            if (head := heads.get(data)) is not None:
+                self._read_before(head, b"")
+                return
+            if (known := heads.with_body(data)) is not None:
+                self._read_before(*known)
+                return
         unread: bytes | None = data
         while unread:
             unread = self._read(unread)
+        cycle: Any = self.cycle
+        is_whole = self._begun == 1 and not (self._in_head or self._in_body or self._is_deaf)
+        if is_new and is_whole and self._is_repeatable:
+            heads.remember(data, cycle.head)
 
-    def _read_before(self, head: RequestHead) -> None:
-        """Take a request whose bytes were read before; the parser, between two requests, need not see them."""
+    def _read_before(self, head: RequestHead, body: bytes) -> None:
+        """Take a whole request whose head was read before; the parser, between two requests, need not see it."""
         self._head_seconds = self._body_seconds = 0.0
         self._chatter_bytes = 0
-        self._is_accepted = False
-        self._is_http_11 = True
+        self._is_accepted, self._is_http_11 = False, True
         calls = self.listener.calls
         is_alone = not (self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing())
-        if is_alone and head.may_be_ready and (answer := self.listener.ready_for(head, self.client)) is not None:
+        is_ready = is_alone and head.may_be_ready and not body
+        if is_ready and (answer := self.listener.ready_for(head, self.client)) is not None:
             self._is_accepted = True
             self.server_state.total_requests += 1
             self.transport.write(answer)
         elif is_alone and calls is not None:
-            self._current = call = InboundCall(self, calls, head, is_complete=True)
+            self._current = call = InboundCall(self, calls, head, whole_body=body)
             self.cycle = call  # type: ignore[assignment]  # as in `_accept_call`
             self._unanswered = 1
             self._is_accepted = True
@@ -164,7 +169,9 @@ class StrictProtocol(HttpToolsProtocol):
         elif len(self.pipeline) >= PIPELINED_MAX:
             self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
         elif calls is not None:
-            self._accept_call(calls, head, keep_alive=True).feed_end()
+            call = self._accept_call(calls, head, keep_alive=True)
+            call.feed(body)
+            call.feed_end()
 
     def _read(self, data: bytes) -> bytes | None:
         """Read the first piece of `data`; returns what is to be read next, if anything."""
@@ -177,7 +184,7 @@ class StrictProtocol(HttpToolsProtocol):
             self._pieces.go_on(piece)
         upgrade_at: int | None = None
         try:
-            self._parse(piece, is_between=is_between)
+            self._parse(piece)
         except HttpParserUpgrade as upgrade:
             upgrade_at = upgrade.args[0]
         except HttpParserError as error:
@@ -186,10 +193,9 @@ class StrictProtocol(HttpToolsProtocol):
             return None
         return rest if upgrade_at is None else self._read_without_upgrade() + piece[upgrade_at:] + rest
 
-    def _parse(self, data: bytes, *, is_between: bool) -> None:
+    def _parse(self, data: bytes) -> None:
         """Raises HttpParserUpgrade, HttpParserError."""
         was_in_head = self._in_head
-        self._begun = 0
         self._chatter_bytes += len(data)
         self.parser.feed_data(data)
         if self._in_head:
@@ -198,10 +204,6 @@ class StrictProtocol(HttpToolsProtocol):
             self._chatter_bytes = self._chatter_bytes if was_in_head else 0
             if self._chatter_bytes > REQUEST_HEAD_SIZE_BYTES:
                 self._refuse(head_too_large())
-        elif is_between and self._begun == 1 and not self._in_body:
-            cycle: Any = self.cycle
-            if isinstance(cycle, InboundCall) and self._is_repeatable and not cycle.waiting_for_100_continue:
-                self.listener.heads.remember(data, cycle.head)
         elif self._in_body and self._chatter_bytes > CHATTER_BYTES:
             self._refuse(malformed("there is too much beside the body"))
 
@@ -263,9 +265,10 @@ class StrictProtocol(HttpToolsProtocol):
         calls = self.listener.calls
         if calls is not None and calls.takes(self.url):
             head = read_head(method, self.url, self.headers, length_bytes)
-            self._is_repeatable = keep_alive and length_bytes == 0
+            self._is_repeatable = keep_alive and not self.expect_100_continue
             self._accept_call(calls, head, keep_alive=keep_alive and not self._closes_early)
         else:
+            self._is_repeatable = False
             self._accept_for_asgi()
 
     def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> InboundCall:
@@ -363,7 +366,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._unanswered -= 1
         self._head_seconds = 0.0
         if self._lent_bytes:
-            self._give_back()
+            self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -503,9 +506,6 @@ class StrictProtocol(HttpToolsProtocol):
             self._lent_bytes += lent_bytes
             self._current.read_ahead(lent_bytes)
         self._is_fed = False
-
-    def _give_back(self) -> None:
-        self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)
 
     def _is_waiting_for_body(self) -> bool:
         is_sending = self._in_body and self._is_accepted and not self._is_deaf

@@ -77,8 +77,7 @@ class Access(Parts):
         unpaid = None if asked is None else asked.unpaid
         if unpaid is None or self.gates.kept(unpaid.slug) is not unpaid.opened:
             return None
-        lines = self.unpaid.admits(peer, head.headers)
-        if lines is None:
+        if (lines := self.unpaid.admits(peer, head.headers)) is None:
             return None
         now_ms = clock_ms()
         answered = unpaid.answer.at(now_ms, lines)
@@ -277,8 +276,7 @@ class PaidCall(Crediting):
         if opened.gate.file is not None:
             self._hand_over(opened.gate.file)
             return
-        length = call.head.content_length
-        body = b"" if length == 0 else calls.BoundedBody(call, access.body_limit_bytes, self._excess)
+        length, body = call.head.content_length, self._body()
         if not opened.wire.secrets:
             self._send(body, length, b"")
         elif isinstance(body, bytes):
@@ -312,16 +310,22 @@ class PaidCall(Crediting):
         self.relay.start()
 
     def _forward_again(self, held: Held, left: int) -> None:
-        """As `_forward`, for a call without a body whose target wants no signature (`held`)."""
+        """As `_forward`, for a call whose length is known and whose target wants no signature (`held`)."""
         self.enter(Stage.FORWARDING)
         access, call = self.access, self.call
         self.purchase = held.purchase
         self.receipts = calls.receipt_lines(held.receipt_start, held.purchase, left)
         access.unpaid.was_good(held.mark)
-        end = held.head_end if call.peer == held.peer else calls.target_head_end(call, self._client(), 0)
+        body = self._body() if (length := call.head.content_length) else b""
+        end = held.head_end if call.peer == held.peer else calls.target_head_end(call, self._client(), length)
         head = b"%b%b%b" % (held.head_start, call.request_id.encode(), end)
-        self.relay = access.forwarder.relay(RelayRequest(held.target, call.method, head, b"", 0), self)
+        self.relay = access.forwarder.relay(RelayRequest(held.target, call.method, head, body, length), self)
         self.relay.start()
+
+    def _body(self) -> bytes | BodySource:
+        """The request's: at once where all of it is there, else as it comes and as far as it may."""
+        whole = None if self.call.head.content_length is None else self.call.whole_body()
+        return calls.BoundedBody(self.call, self.access.body_limit_bytes, self._excess) if whole is None else whole
 
     def _client(self) -> str:
         return self.access.unpaid.clients.of(self.call.peer, self.call.head.headers)

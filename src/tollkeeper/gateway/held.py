@@ -1,10 +1,10 @@
 """What is kept of a call on a held credit, for the next one with the same head (performance; contract 4.2, 4.6, 4.7).
 
-What steps 1 to 3 of `access` say of a request without a body is a function of its head and of its gate, where no login
-had to be asked for and the payer's key signed the payment. So they are taken once, when a credit was spent, and what
-they said is kept with the head (`calls.Asked.held`) together with the lines that are the same each time; it holds as
-long as the gate is the very same object. Rate limit, spend, forwarding and receipt are each call's own. What this
-module does not do: decide anything.
+What steps 1 to 3 of `access` say of a request whose length is known is a function of its head and of its gate, where no
+login had to be asked for and the payer's key signed the payment. So they are taken once, when a credit was spent, and
+what they said is kept with the head (`calls.Asked.held`) together with the lines that are the same each time; it holds
+as long as the gate is the very same object. Rate limit, spend, body, forwarding and receipt are each call's own. What
+this module does not do: decide anything.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def held_again(
     is_plain = not gate.stream and not opened.wire.secrets
     is_proof = opened.takes_header and not gate.require_auth and presented.tender.is_signed_by_key
     is_settled = purchase.transaction_hash is not None  # else its receipts will say more
-    if target is None or not (is_plain and is_proof and is_settled and call.head.content_length == 0):
+    length = call.head.content_length
+    if target is None or length is None or not (is_plain and is_proof and is_settled):
         return None
-    start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, 0)
+    start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, length)
     return Held(
         opened, target, presented, purchase, start, end, call.peer, receipt_start(purchase), hash(presented.header)
     )

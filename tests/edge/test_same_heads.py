@@ -1,0 +1,123 @@
+"""Requests whose head came before, with bodies of their own: the same requests, however their bytes are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.edge.called import called
+from tests.edge.callers import caller, everything, first_answer
+from tests.edge.test_calls import CLOSE, bodies, get
+
+LENGTH = 30
+HEAD = get(b"/call/take", b"Content-Length: %d\r\n" % LENGTH, b"POST")
+EARLY = get(b"/call/early", b"Content-Length: %d\r\n" % LENGTH, b"POST")
+
+
+def body(number: int) -> bytes:
+    return b"%030d" % number
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 3)
+    return await reader.readexactly(int(first_answer(head + b"x" * 9999).headers[b"content-length"]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_each_body_arrives_behind_a_head_that_came_before(seed: int) -> None:
+    chosen = random.Random(seed)
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        expected: list[bytes] = []
+        for number in range(60):
+            kind = chosen.randrange(5)
+            if kind == 0:
+                data, answers = get(b"/call/take"), [b"GET /call/take "]
+            elif kind == 1:
+                data, answers = EARLY + body(number), [b"early"]
+            elif kind == 2:  # two in one piece
+                data = HEAD + body(number) + HEAD + body(number + 1000)
+                answers = [b"POST /call/take " + body(number), b"POST /call/take " + body(number + 1000)]
+            else:
+                data, answers = HEAD + body(number), [b"POST /call/take " + body(number)]
+            cuts = sorted(chosen.randrange(len(data)) for _ in range(chosen.choice((0, 0, 1, 3))))
+            for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+                writer.write(data[start:end])
+                if cuts:
+                    await asyncio.sleep(0.001)
+            for wanted in answers:
+                assert await read_answer(reader) == wanted
+            expected += answers
+        assert len(running.calls.begun) == len(expected)
+        assert len({call.request_id for call in running.calls.begun}) == len(expected)
+
+
+async def test_a_body_that_looks_like_the_end_of_a_head_is_a_body() -> None:
+    tricky = (b"\r\n\r\n" + get(b"/call/early"))[:LENGTH].ljust(LENGTH, b"\r")
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for _ in range(4):
+            writer.write(HEAD + tricky)
+            assert await read_answer(reader) == b"POST /call/take " + tricky
+        assert len(running.calls.begun) == 4
+
+
+async def test_what_follows_a_body_is_the_next_request_and_refused_where_it_is_none() -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for number in range(3):
+            writer.write(HEAD + body(number))
+            await read_answer(reader)
+        writer.write(HEAD + body(7) + b"more")
+        await asyncio.sleep(0.05)
+        writer.write(b" and more\r\n\r\n")
+        said = await everything(reader)
+        answered = first_answer(said)
+        assert answered.body == b"POST /call/take " + body(7)
+        assert first_answer(answered.rest).status == 400
+        assert len(running.calls.begun) == 4
+
+
+async def test_known_requests_wait_for_their_turn_with_their_bodies() -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for number in range(2):
+            writer.write(HEAD + body(number))
+            await read_answer(reader)
+        writer.write(get(b"/call/wait"))
+        await asyncio.sleep(0.02)
+        for number in range(5, 9):
+            writer.write(HEAD + body(number))
+            await asyncio.sleep(0.01)
+        assert len(running.calls.begun) == 3
+        running.calls.go.set()
+        writer.write(get(b"/call/take", CLOSE))
+        assert bodies(await everything(reader)) == [
+            b"GET /call/wait ",
+            *(b"POST /call/take " + body(number) for number in range(5, 9)),
+            b"GET /call/take ",
+        ]
+
+
+async def test_a_caller_who_waits_to_be_asked_is_asked_each_time() -> None:
+    head = get(b"/call/take", b"Expect: 100-continue\r\nContent-Length: %d\r\n" % LENGTH, b"POST")
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for number in range(3):
+            writer.write(head + body(number))
+            assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 3) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            assert await read_answer(reader) == b"POST /call/take " + body(number)
+
+
+async def test_chunks_are_read_each_time() -> None:
+    head = get(b"/call/take", b"Transfer-Encoding: chunked\r\n", b"POST")
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for number in range(3):
+            writer.write(head + b"2\r\n%02d\r\n0\r\n\r\n" % number)
+            assert await read_answer(reader) == b"POST /call/take %02d" % number
+
+
+async def test_a_body_longer_than_a_head_may_be_is_taken_too() -> None:
+    head = get(b"/call/take", b"Content-Length: 40000\r\n", b"POST")
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for number in range(4):
+            sent = bytes([48 + number]) * 40_000
+            writer.write(head + sent)
+            assert await read_answer(reader) == b"POST /call/take " + sent
