@@ -6,12 +6,14 @@ What is spelled otherwise is read by that library; both start the same.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import ask, finished, running
+from tests.cli.processes import ask, clean_environment, command, finished, running
 from tollkeeper.cli.main import read_plain
 from tollkeeper.settings import Role
 
@@ -104,3 +106,17 @@ def test_a_serving_process_holds_no_reader_of_command_lines_and_no_framework_tha
     packages = {name.partition(".")[0] for name in loaded.split()}
     assert "litestar" in packages
     assert packages.isdisjoint({"typer", "pydantic", "pydantic_core", "attrs", "obstore"})
+
+
+@pytest.mark.parametrize("option", ["--config {}", "--config={}"], ids=["plain", "otherwise"])
+def test_an_interrupt_before_it_serves_ends_it_without_a_traceback(tmp_path: Path, option: str) -> None:
+    endless = tmp_path / "endless.toml"
+    os.mkfifo(endless)  # reading its configuration waits for ever
+    words = option.format(endless).split(" ")
+    process = subprocess.Popen(
+        command("serve", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()
+    )
+    with endless.open("wb"):  # returns once the process reads
+        process.send_signal(signal.SIGINT)
+        said, wrote = process.communicate(timeout=30)
+    assert (process.returncode, said, b"Traceback" in wrote) == (130, b"", False)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _ROLES: Final = {"serve": Role.SERVE, "gateway": Role.GATEWAY, "hub": Role.HUB}
+_INTERRUPTED: Final = 128 + 2  # as shells tell a process that SIGINT ended
 _NUMBERS: Final = {"--port": range(65_536), "--workers": range(1, WORKERS_MAX + 1)}
 
 
@@ -41,6 +42,8 @@ def main() -> None:
         _refuse(error.message)
     except StartError as error:
         _refuse(str(error))
+    except KeyboardInterrupt:  # before it served; then a signal is an order to stop
+        sys.exit(_INTERRUPTED)
 
 
 def read_plain(words: Sequence[str]) -> tuple[Role, dict[str, str]] | None:
