@@ -3,21 +3,29 @@
 First the gateway's throughput is measured as `held-credits` does. Then gateway and nginx get half of it in turns: 64
 connections whose requests leave at exponentially distributed intervals, from an answer to the next request. `ours` and
 `reference` are the medians over the rounds of each round's p99, in milliseconds; `ratio` is reference over ours, and
-what the gateway adds is in `added_p50_ms` and `added_p99_ms`.
+what the gateway adds is in `added_p50_ms` and `added_p99_ms`. `sync_p50_ms` and `sync_p99_ms` are what the disk takes
+to sync one page in the same minutes, with nothing else of ours running: each paid call waits for one at least.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
-from typing import Final
+import time
+from typing import TYPE_CHECKING, Final
 
 from bench.measuring import Result, cores, say
 from bench.scene import PURCHASES, scene
 from bench.wrk import CONNECTIONS, Calls, calls, request
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 ROUNDS: Final = 6
 ROUND_SECONDS: Final = 3
 FULL_SECONDS: Final = 3
+SYNCS: Final = 300  # in each round
+PAGE_BYTES: Final = 4096
 
 
 def measure() -> Result:
@@ -36,13 +44,15 @@ def measure() -> Result:
             same = [request(url + "/small", X_Payment=payment) for payment in payments]
             ours = calls(running.directory, gate, requests, pause_ms=pause_ms)
             theirs = calls(running.directory, url, same, pause_ms=pause_ms)
-            return _in_turns(ours, theirs, load_core, measured.rate)
+            return _in_turns(ours, theirs, load_core, measured.rate, running.directory)
 
 
-def _in_turns(ours: Calls, theirs: Calls, load_core: int, full_rate: float) -> Result:
+def _in_turns(ours: Calls, theirs: Calls, load_core: int, full_rate: float, directory: Path) -> Result:
     sides = {"ours": ours, "reference": theirs}
     runs = {side: [one.run(1, load_core)][:0] for side, one in sides.items()}
+    syncs_ms: list[float] = []
     for number in range(1, ROUNDS + 1):
+        syncs_ms += _syncs_ms(directory / "page")
         for side, one in sides.items():
             runs[side].append(one.run(ROUND_SECONDS, load_core))
         texts = [f"{side} p50 {its[-1].p50_ms:.2f} p99 {its[-1].p99_ms:.2f} ms" for side, its in runs.items()]
@@ -56,5 +66,21 @@ def _in_turns(ours: Calls, theirs: Calls, load_core: int, full_rate: float) -> R
         "reference_p50_ms": p50["reference"],
         "added_p50_ms": p50["ours"] - p50["reference"],
         "added_p99_ms": p99["ours"] - p99["reference"],
+        "sync_p50_ms": statistics.quantiles(syncs_ms, n=100)[49],
+        "sync_p99_ms": statistics.quantiles(syncs_ms, n=100)[98],
     }
     return Result("latency", p99["ours"], p99["reference"], p99["reference"] / p99["ours"], "ms", ROUNDS, also)
+
+
+def _syncs_ms(path: Path) -> list[float]:
+    took_ms = []
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        for _ in range(SYNCS):
+            started = time.perf_counter()
+            os.pwrite(file, os.urandom(PAGE_BYTES), 0)
+            os.fdatasync(file)
+            took_ms.append(1000 * (time.perf_counter() - started))
+    finally:
+        os.close(file)
+    return took_ms
