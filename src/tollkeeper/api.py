@@ -128,16 +128,28 @@ def bearer_token(headers: Mapping[str, str]) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-async def read_body(chunks: AsyncIterator[bytes], limit_bytes: int = JSON_BODY_SIZE_BYTES) -> bytes:
-    """The whole request body. Raises: PAYLOAD_TOO_LARGE, without reading on."""
+async def read_body(
+    chunks: AsyncIterator[bytes], headers: Iterable[tuple[bytes, bytes]], limit_bytes: int = JSON_BODY_SIZE_BYTES
+) -> bytes:
+    """The whole body of a request with these headers.
+
+    Raises: PAYLOAD_TOO_LARGE, without reading on; a caller who waits to be asked for so long a body never is.
+    """
+    for name, value in headers:
+        if name == b"content-length" and int(value) > limit_bytes:
+            raise _too_large(limit_bytes)
     parts: list[bytes] = []
     size_bytes = 0
     async for chunk in chunks:
         size_bytes += len(chunk)
         if size_bytes > limit_bytes:
-            raise ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
+            raise _too_large(limit_bytes)
         parts.append(chunk)
     return b"".join(parts)
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
 
 
 def parse_json_object(data: bytes) -> dict[str, Any]:
@@ -153,7 +165,7 @@ def parse_json_object(data: bytes) -> dict[str, Any]:
 
 async def json_body(request: Request[Any, Any, Any]) -> dict[str, Any]:
     """The JSON object in a request. Raises: INVALID_PARAMETER, PAYLOAD_TOO_LARGE."""
-    return parse_json_object(await read_body(request.stream()))
+    return parse_json_object(await read_body(request.stream(), request.scope["headers"]))
 
 
 def string_field(body: Mapping[str, Any], name: str) -> str:

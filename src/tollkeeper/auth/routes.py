@@ -92,7 +92,7 @@ def _verifier_routes(auth: Auth) -> list[HTTPRouteHandler]:
 async def _token_field(request: Request[Any, Any, Any]) -> str:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return string_field(await json_body(request), "token")
-    text = (await read_body(request.stream())).decode("utf-8", "replace")
+    text = (await read_body(request.stream(), request.scope["headers"])).decode("utf-8", "replace")
     values = parse_qs(text, max_num_fields=16).get("token", [])
     if len(values) != 1:
         raise missing("token")

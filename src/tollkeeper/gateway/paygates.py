@@ -324,7 +324,7 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
     async def claim(request: HttpRequest) -> Response[bytes]:
         """Contract 3.2."""
         gate_id = gate_id_of(request)
-        data = await read_body(request.stream())
+        data = await read_body(request.stream(), request.scope["headers"])
         token = parse_json_object(data).get("managementToken") if data else None
         if token is not None and not isinstance(token, str):
             raise invalid("managementToken", "managementToken must be a string")

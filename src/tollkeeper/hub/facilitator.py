@@ -62,7 +62,7 @@ class Facilitator:
 
     async def verify(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: would this payment settle now? `?explain=true` lists every check."""
-        data = await read_body(receive_chunks(receive))
+        data = await read_body(receive_chunks(receive), scope["headers"])
         explain = is_explained(scope["query_string"])
         plain = read_plain(data)
         is_ours = plain is not None and plain.payment.scheme == SCHEME and plain.payment.network in NETWORKS
@@ -80,7 +80,7 @@ class Facilitator:
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: settle the payment, once (contract 5.2)."""
         arrived = asyncio.get_running_loop().time()
-        data = await read_body(receive_chunks(receive))
+        data = await read_body(receive_chunks(receive), scope["headers"])
         body = parse_json_object(data)
         headers = read_headers(scope)
         asked = _readable(body, self._assets())

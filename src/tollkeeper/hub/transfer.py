@@ -118,7 +118,7 @@ class Transfers:
     async def transfer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: carry the authorization out, once."""
         arrived = asyncio.get_running_loop().time()
-        data = await read_body(receive_chunks(receive))
+        data = await read_body(receive_chunks(receive), scope["headers"])
         body = parse_json_object(data)
         headers = read_headers(scope)
         asked = parse_transfer(body, self._accounts)

@@ -54,7 +54,7 @@ class HubProxy:
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        body = await read_body(receive_chunks(receive))
+        body = await read_body(receive_chunks(receive), scope["headers"])
         query = scope["query_string"].decode("latin-1")
         url = URL(self._url + scope["raw_path"].decode("latin-1") + ("?" + query if query else ""), encoded=True)
         headers = [
