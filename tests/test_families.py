@@ -18,7 +18,7 @@ NAMES_A_FAMILY: Final = {
     "gateway/families.py": "the gateway's table",
     "hub/app.py": "the hub's table",
     "client/buying.py": "the table of what a buyer signs",
-    "settings/loading.py": "the table of a network's settings, and how many EVM nodes confirm",
+    "settings/loading.py": "the table of a network's settings",
     "serving/nodes.py": "which chain a network's nodes are",
     "serving/compared_chains.py": "which of its two classes compares the books with a chain",
     "serving/composition.py": "puts the hub together of both, and asks Solana's nodes in a gateway beside its hub",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from solders.hash import Hash
 from solders.token.state import Mint
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
@@ -123,12 +124,12 @@ async def test_expiry_is_proven_by_finalized_height_and_never_by_absence(node: S
     assert await solana.submit(raw, signature) is Submission.TAKEN
     assert (await solana.wait(expected(signature), deadline(0.05))).verdict is Verdict.ABSENT
     node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + 1)  # expired, and a fork could still show it
-    assert not await solana.has_expired(signature, lifetime)
+    assert not await solana.has_expired(signature, lifetime, str(Hash(draft.blockhash)))
     node.chain.next_slot(FINAL_SLOTS)
     node.chain.first_slot = lifetime.first_slot + 1  # a node that has thrown away where it could be
-    assert not await solana.has_expired(signature, lifetime)
+    assert not await solana.has_expired(signature, lifetime, str(Hash(draft.blockhash)))
     node.chain.first_slot = lifetime.first_slot
-    assert await solana.has_expired(signature, lifetime)
+    assert await solana.has_expired(signature, lifetime, str(Hash(draft.blockhash)))
     node.chain.release()
     assert (await solana.see([signature]))[0].verdict is Verdict.ABSENT
 
@@ -139,7 +140,7 @@ async def test_what_was_executed_has_not_expired(node: SolanaNode, solana: Solan
     raw, signature = signed(solana, draft)
     await solana.submit(raw, signature)
     node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
-    assert not await solana.has_expired(signature, lifetime)
+    assert not await solana.has_expired(signature, lifetime, str(Hash(draft.blockhash)))
 
 
 async def test_a_refused_transaction_is_unclear_until_it_is_seen(node: SolanaNode, solana: SolanaChain) -> None:
@@ -326,7 +327,7 @@ async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie
 
     async def ask_all() -> None:
         await chain.see(["1" * 64])
-        await chain.has_expired("1" * 64, Lifetime(3, 5))
+        await chain.has_expired("1" * 64, Lifetime(3, 5), "1" * 32)
         await chain.see_final(["1" * 64])
         await chain.simulate(moved)
         await chain.state(moved)

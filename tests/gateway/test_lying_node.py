@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.foreign_facilitator import says_success_and_sends_nothing
+from tests.gateway.foreign_facilitator import error_after_sending, says_success_and_sends_nothing
 from tests.gateway.foreign_on_evm import SalesOnEvm, site_on_evm
+from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import ChaosNode, run_chaos
 from tollkeeper.core.evm import (
@@ -23,6 +24,7 @@ from tollkeeper.core.evm import (
 )
 from tollkeeper.core.wire import EvmPayload, parse_payload
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.solana_node import SolanaNode
 
 Shown = Callable[[str, list[Any], Any], Any]
 LOOKED_AT_SECONDS = 4  # long enough for many looks at the chain
@@ -136,3 +138,47 @@ async def test_a_transfer_that_one_node_denies_is_not_lost(
         node.calm()
         assert (await calling).status == 200
         assert abroad.site.received_micro() == 10_000
+
+
+def unseen_and_over(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """A Solana node that shows no transaction of anybody, and heights at which everything has expired."""
+    match call["method"]:
+        case "getSignatureStatuses":
+            return answer | {"result": answer["result"] | {"value": [None for _ in answer["result"]["value"]]}}
+        case "getSignaturesForAddress":
+            return answer | {"result": []}
+        case "getTransaction":
+            return answer | {"result": None}
+        case "getBlockHeight":
+            return answer | {"result": answer["result"] + 1_000_000}
+    return answer
+
+
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_a_payment_on_solana_that_one_node_denies_is_not_lost(
+    tmp_path: Path, target: RecordingTarget, needed: int
+) -> None:
+    async with (
+        SolanaNode() as node,
+        site_on_solana(tmp_path, node, target, error_after_sending) as site,
+        run_chaos(node.url) as liar,
+        site.gateway(networks=site.networks(liar.url, node.url), confirm_nodes=needed) as abroad,
+    ):
+        gate = await abroad.gate()
+        payment = await abroad.payment(gate)
+        answers = 0
+
+        def denying(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            nonlocal answers
+            answers += call["method"] == "getBlockHeight"
+            return unseen_and_over(call, answer) if answers > 1 else answer  # what begins the payment's life is true
+
+        liar.falsify = denying
+        if needed == 1:
+            assert (await abroad.present(gate, payment)).status == 402
+            return
+        calling = asyncio.create_task(abroad.present(gate, payment))
+        assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
+        liar.calm()
+        assert (await calling).status == 200
+        assert site.received_micro() == 10_000

@@ -18,7 +18,7 @@ from tollkeeper.chains.authorizations import AuthorizationReader
 from tollkeeper.chains.blocks import Block, data_of, read_block, word_of
 from tollkeeper.chains.receipts import Expected, ReceiptReader, ReceiptWatcher, Sighting, hash_of_block, quantity
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
-from tollkeeper.chains.vouching import View, VouchedReader, Witnesses
+from tollkeeper.chains.vouching import EvmWitnesses, View, VouchedReader
 from tollkeeper.core import evm
 from tollkeeper.core.counterfactual import (
     acceptance_answer,
@@ -129,7 +129,7 @@ class EvmChain:
         self.authorizations = AuthorizationReader(self.rpc.ask, self._address)
         self._view = View(self.authorizations, ReceiptReader(self.rpc.ask))
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
-        self._witnesses = None if is_one_enough else Witnesses(self.rpc, self._address, config.confirm_nodes)
+        self._witnesses = None if is_one_enough else EvmWitnesses(self.rpc, self._address, config.confirm_nodes)
         self._reader = self._view.receipts if self._witnesses is None else VouchedReader(self._witnesses)
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self._reader)
         self._market: _Market | None = None

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
@@ -50,34 +51,26 @@ class View:
     receipts: ReceiptReader
 
 
-class Witnesses:
+class Witnesses(ABC):
     """The nodes of a network, each asked for itself. `needed`: how many must show the same; 0: two, where possible."""
 
-    def __init__(self, rpc: Rpc, asset: str, needed: int) -> None:
+    def __init__(self, rpc: Rpc, needed: int) -> None:
         self._rpc = rpc
         self.is_fixed = needed > 0
         self.needed = needed or _USUALLY
-        self._views: dict[int, View] = {}
-        for node in rpc.nodes.all:
-            ask = partial(rpc.ask_of, node)
-            self._views[node.position] = View(AuthorizationReader(ask, asset), ReceiptReader(ask))
 
-    def view(self, node: Node) -> View:
-        """What this node alone shows."""
-        return self._views[node.position]
-
-    async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
-        """What the first node's view comes to, once enough others' come to an equal one; None where they do not.
+    async def agreed_by(self, judge: Callable[[Node], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
+        """What the first node's facts come to, once enough others' come to an equal one; None where they do not.
 
         What `is_open` says nothing is concluded yet, and needs nobody else's word. Raises: RpcUnavailable where no node
         answers.
         """
-        first, found = await self.first(lambda node: judge(self.view(node)))
+        first, found = await self.first(judge)
         if is_open(found):
             return found
 
         async def ask(node: Node, _places: Sequence[int]) -> list[bool]:
-            return [await judge(self.view(node)) == found]
+            return [await judge(node) == found]
 
         return found if await self.vouched(first, [0], ask) else None
 
@@ -123,23 +116,62 @@ class Witnesses:
     async def _stands_still(self, node: Node) -> bool:
         """Does this node itself say that it has seen no block for long? What another one says of it does not count."""
         try:
-            (block,) = await self._rpc.ask_of(node, [("eth_getBlockByNumber", ["latest", False])])
-            seen_seconds = read_block(block).timestamp_seconds
+            seen_seconds = await self.newest_seconds(node)
         except RpcUnavailable:
             return False
         return seen_seconds < time.time() - _STANDS_STILL_SECONDS
 
+    @abstractmethod
+    async def newest_seconds(self, node: Node) -> int:
+        """The Unix time of this node's newest block. Raises: RpcUnavailable."""
 
-class VouchedReader:
-    """Reads what enough different nodes show alike."""
+
+class EvmWitnesses(Witnesses):
+    """Those of an EVM network."""
+
+    def __init__(self, rpc: Rpc, asset: str, needed: int) -> None:
+        super().__init__(rpc, needed)
+        self._views: dict[int, View] = {}
+        for node in rpc.nodes.all:
+            ask = partial(rpc.ask_of, node)
+            self._views[node.position] = View(AuthorizationReader(ask, asset), ReceiptReader(ask))
+
+    def view(self, node: Node) -> View:
+        """What this node alone shows."""
+        return self._views[node.position]
+
+    async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
+        """As `agreed_by`, of the nodes' views."""
+        return await self.agreed_by(lambda node: judge(self.view(node)), is_open)
+
+    async def newest_seconds(self, node: Node) -> int:
+        """Of the block that it calls latest."""
+        (block,) = await self._rpc.ask_of(node, [("eth_getBlockByNumber", ["latest", False])])
+        return read_block(block).timestamp_seconds
+
+
+class Vouched(ABC, Generic[T]):
+    """Reads what enough different nodes show alike; a `T` says which transaction."""
 
     def __init__(self, witnesses: Witnesses) -> None:
-        self._witnesses = witnesses
+        self._all = witnesses
         self._doubted: dict[str, float] = {}  # transactions, and since when they are
 
-    async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
+    @abstractmethod
+    async def look_at(self, node: Node, wanted: Sequence[T]) -> list[Sighting]:
+        """What this node shows. Raises: RpcUnavailable."""
+
+    @abstractmethod
+    async def look_there(self, node: Node, wanted: Sequence[T], numbers: Sequence[int]) -> list[Sighting]:
+        """What this node shows of what another one saw in these blocks. Raises: RpcUnavailable."""
+
+    @abstractmethod
+    def name_of(self, one: T) -> str:
+        """The transaction's name."""
+
+    async def look(self, wanted: Sequence[T]) -> list[Sighting]:
         """What is shown now, in the order asked. Raises: RpcUnavailable."""
-        first, sightings = await self._witnesses.first(lambda node: self._witnesses.view(node).receipts.look(wanted))
+        first, sightings = await self._all.first(lambda node: self.look_at(node, wanted))
         seen = [place for place, one in enumerate(sightings) if one.verdict is not Verdict.ABSENT]
         if not seen:
             return sightings
@@ -147,13 +179,13 @@ class VouchedReader:
         async def ask(node: Node, places: Sequence[int]) -> list[bool]:
             some = [wanted[place] for place in places]
             numbers = sorted({number for place in places if (number := sightings[place].block_number) is not None})
-            others = await self._witnesses.view(node).receipts.look_there(some, numbers)
+            others = await self.look_there(node, some, numbers)
             return [_is_alike(sightings[place], other) for place, other in zip(places, others, strict=True)]
 
-        vouched = await self._witnesses.vouched(first, seen, ask)
+        vouched = await self._all.vouched(first, seen, ask)
         doubted = set(seen) - vouched
-        self._remember(first, [wanted[place].transaction_hash for place in vouched], doubted=False)
-        self._remember(first, [wanted[place].transaction_hash for place in doubted], doubted=True)
+        self._remember(first, [self.name_of(wanted[place]) for place in vouched], doubted=False)
+        self._remember(first, [self.name_of(wanted[place]) for place in doubted], doubted=True)
         return [DOUBTED if place in doubted else one for place, one in enumerate(sightings)]
 
     def _remember(self, first: Node, transactions: Sequence[str], *, doubted: bool) -> None:
@@ -169,6 +201,27 @@ class VouchedReader:
             del self._doubted[next(iter(self._doubted))]
 
 
+class VouchedReader(Vouched[Expected]):
+    """Of an EVM network's receipts."""
+
+    def __init__(self, witnesses: EvmWitnesses) -> None:
+        super().__init__(witnesses)
+        self._witnesses = witnesses
+
+    async def look_at(self, node: Node, wanted: Sequence[Expected]) -> list[Sighting]:
+        """As its receipts say."""
+        return await self._witnesses.view(node).receipts.look(wanted)
+
+    async def look_there(self, node: Node, wanted: Sequence[Expected], numbers: Sequence[int]) -> list[Sighting]:
+        """As its receipts say, and its blocks of these numbers."""
+        return await self._witnesses.view(node).receipts.look_there(wanted, numbers)
+
+    def name_of(self, one: Expected) -> str:
+        """Its hash."""
+        return one.transaction_hash
+
+
 def _is_alike(one: Sighting, other: Sighting) -> bool:
     """The same verdict in the same block, and as good as final there too, if it is here."""
-    return (other.verdict, other.block_hash) == (one.verdict, one.block_hash) and (other.deep or not one.deep)
+    is_same = (other.verdict, other.block_number, other.block_hash) == (one.verdict, one.block_number, one.block_hash)
+    return is_same and (other.deep or not one.deep)

@@ -67,9 +67,19 @@ class SolanaFindings:
         has_ended = await self._chain.has_ended(lifetime)  # before the search, which then sees all that there will be
         signature = await self._uses.find(owed.key, lifetime.first_slot)
         if signature is None:
-            return Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED) if has_ended else NOTHING
+            is_over = has_ended and await self._is_nowhere(owed.key, lifetime)
+            return Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED) if is_over else NOTHING
         use = await self._uses.read(signature)
         return NOTHING if use is None else self._judge(use, owed, named, senders)
+
+    async def _is_nowhere(self, key: PaymentKey, lifetime: Lifetime) -> bool:
+        """Does enough of the nodes, each by itself, show no such transaction of the payer?"""
+
+        async def judge(chain: SolanaChain) -> bool:
+            uses = self._uses if chain is self._chain else UseReader(chain)
+            return await uses.find(key, lifetime.first_slot) is None
+
+        return bool(await self._chain.agreed(judge, lambda is_absent: not is_absent))
 
     def _judge(self, use: Use, owed: Owed, named: str, senders: Senders) -> Finding:
         payment, sighting = use.payment, use.sighting

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.core.wire import Payment, PaymentKey
@@ -160,11 +161,7 @@ class Account:
         """What keeps payments from being taken, or told, as the operator meant them to be."""
         if self.chain.asset is None:
             return []
-        missing, needed = self.chain.missing_nodes, self.chain.config.confirm_nodes
-        few = "one node's word is taken for settlements, because none of the others answers"
-        if needed:
-            few = f"settlements are told once {needed} nodes show them, and {missing} of them too few answer"
-        return [*([few] if missing else ()), *self.company.obstacles]
+        return [*node_obstacles(self.chain), *self.company.obstacles]
 
     async def ready(self, payload: EvmPayload) -> EvmPayload:
         """What is to be carried out, as it is to be carried out now. Raises: RpcUnavailable."""
@@ -182,6 +179,16 @@ class Account:
 def _authorized(payment: Payment) -> EvmPayload:
     assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
     return payment.payload
+
+
+def node_obstacles(chain: EvmChain | SolanaChain) -> list[str]:
+    """What there is to say of an open chain's nodes: too few of them answer."""
+    missing, needed = chain.missing_nodes, chain.config.confirm_nodes
+    if not missing:
+        return []
+    if needed:
+        return [f"settlements are told once {needed} nodes show them, and {missing} of them too few answer"]
+    return ["one node's word is taken for settlements, because none of the others answers"]
 
 
 def enabled_assets(accounts: Mapping[str, AnyAccount]) -> dict[str, EvmAsset | SolanaAsset]:

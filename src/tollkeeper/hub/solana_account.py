@@ -23,7 +23,7 @@ from tollkeeper.core.solana import (
 from tollkeeper.core.solana.message import MalformedTransaction
 from tollkeeper.core.verification import Check, Reason
 from tollkeeper.core.wire import SCHEME, Requirements, SolanaPayload
-from tollkeeper.hub.accounts import nothing_moved, unavailable
+from tollkeeper.hub.accounts import node_obstacles, nothing_moved, unavailable
 from tollkeeper.hub.signer_pool import Relayer, SignerPool
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ class SolanaAccount:
 
     @property
     def obstacles(self) -> list[str]:
-        """None: a wallet has no code here."""
-        return []
+        """What keeps outcomes from being told as the operator meant them to be."""
+        return [] if self.chain.asset is None else node_obstacles(self.chain)
 
     async def ready(self, payload: SolanaTransfer) -> SolanaTransfer:
         """What is to be carried out: the transaction as it is."""

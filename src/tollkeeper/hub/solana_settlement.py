@@ -16,8 +16,9 @@ from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, Lifetime
-from tollkeeper.core.base58 import encode
+from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
+from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
 from tollkeeper.core.wire import payment_body, requirements_body
@@ -117,13 +118,16 @@ class SolanaRecovery(Recovery):
             return Finding(row)
         raw = raws[0]
         (sighting,) = await chain.look([expected_transfer(row, chain.config.depths, raw.hash)])
+        if sighting.verdict is Verdict.DOUBTED:
+            return Finding(row)
         if sighting.verdict is Verdict.TRANSFERRED:
             move = seen(sighting, self._clock_ms())
             return Finding(row, None if move.to is row.state else move)
         if sighting.verdict is Verdict.REVERTED:
             failed = self._failed(Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
             return Finding(row, failed if sighting.deep else None)
-        if await chain.has_expired(raw.hash, lifetime_of(row)):
+        blockhash = encode_key(read_transaction(raw.raw).message.recent_blockhash)
+        if await chain.has_expired(raw.hash, lifetime_of(row), blockhash):
             return Finding(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
         return await self._sent_again(account, row, raw)
 

@@ -41,6 +41,7 @@ def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
         asset=network.network.usdc.address,
         is_token_2022=network.is_token_2022,
         is_final_needed=settings.depths.blocks > 1,
+        confirm_nodes=settings.confirm_nodes,
         compute_limit_max=settings.fee_payer.compute_limit_max,
         compute_price_max_micro_lamports=settings.fee_payer.compute_price_max_micro_lamports,
         fee_budget_per_hour_lamports=settings.fee_payer.budget_per_hour_lamports,

@@ -188,11 +188,10 @@ def _workers(sources: Sources) -> int:
 
 
 def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) -> int:
-    """Of every EVM network that has nodes; 0: two where another one can be reached."""
+    """Of every network that has nodes; 0: two where another one can be reached."""
     needed = sources.take("confirm_nodes", text_of.whole_number(0, 10), 0)
     for name, settings in networks.items():
-        is_asked = settings.network.family is Family.EVM and settings.rpc_urls
-        if is_asked and len(settings.rpc_urls) < needed:
+        if settings.rpc_urls and len(settings.rpc_urls) < needed:
             has = f"{name} has {len(settings.rpc_urls)} of them"
             sources.report(
                 "confirm_nodes", has, f"give {needed} URLs in rpc_url of [networks.{name}], or ask for fewer"

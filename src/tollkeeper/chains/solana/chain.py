@@ -10,14 +10,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
 
 from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import NOTHING_SEEN, Expected, ReceiptWatcher, Sighting, Verdict
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana import FeePolicy, SolanaAsset, SolanaFacts
@@ -31,11 +33,13 @@ from tollkeeper.core.solana.programs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
     from tollkeeper.core.solana import SolanaTransfer
+
+T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 BLOCKHASH_LIFETIME_BLOCKS: Final = 150
@@ -51,6 +55,7 @@ _FINALIZED: Final = {"commitment": _FINAL}
 _BASE64: Final = {"encoding": "base64", **_CONFIRMED}
 _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BASE64}
 _ENDS: Final[list[Call]] = [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", [])]
+_HEAD: Final[list[Call]] = [("getSlot", [_CONFIRMED]), ("getBlockHeight", [_CONFIRMED])]
 _SENDING: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
 
 
@@ -59,7 +64,8 @@ class SolanaConfig:
     """How to reach and use one Solana network. An empty `asset` means the network's USDC.
 
     `is_token_2022`: the asset belongs to that program, and not to SPL Token.
-    `is_final_needed`: an outcome stands once it is finalized (about 13 s), not once it is confirmed (about 1 s).
+    `is_final_needed`: an outcome stands once it is finalized (about 13 s), not once it is confirmed (about 1 s), each
+    time once `confirm_nodes` nodes show it; 0 means two, where another one can be reached.
     The budget is what fees may cost in an hour, in lamports.
     """
 
@@ -68,6 +74,7 @@ class SolanaConfig:
     asset: str = ""
     is_token_2022: bool = False
     is_final_needed: bool = False
+    confirm_nodes: int = 0
     depths: Depths = field(default_factory=Depths)  # of a settlement's amount it asks nothing more
     compute_limit_max: int = 400_000
     compute_price_max_micro_lamports: int = 100_000
@@ -119,6 +126,16 @@ class SolanaChain:
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._mint = config.asset or config.network.usdc.address
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self)
+        is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
+        self._witnesses = None if is_one_enough else SolanaWitnesses(self.rpc, config.confirm_nodes)
+        self._vouched = None if self._witnesses is None else VouchedStatuses(self._witnesses, self._seen_at)
+
+    @property
+    def missing_nodes(self) -> int:
+        """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
+        wanted = 1 if self._witnesses is None else self._witnesses.needed
+        answering = [node for node in self.rpc.nodes.all if not node.barred and not node.failures]
+        return max(0, wanted - len(answering))
 
     async def open(self) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
@@ -249,7 +266,7 @@ class SolanaChain:
             (sighting,) = await self.see([signature])
         except RpcUnavailable:
             return Submission.UNCLEAR
-        return Submission.UNCLEAR if sighting.verdict is Verdict.ABSENT else Submission.TAKEN
+        return Submission.UNCLEAR if sighting.verdict in {Verdict.ABSENT, Verdict.DOUBTED} else Submission.TAKEN
 
     async def wait(self, expected: Expected, deadline: float) -> Sighting:
         """The first sighting that stands, or at `deadline` (event loop time) what was seen last."""
@@ -263,34 +280,76 @@ class SolanaChain:
         return await self.see([one.transaction_hash for one in wanted])
 
     async def see(self, wanted: Sequence[str]) -> list[Sighting]:
-        """What the chain shows now of many transactions, by their signatures. Raises: RpcUnavailable."""
+        """What enough nodes show now of many transactions, by their signatures. Raises: RpcUnavailable."""
+        return await (self._seen(wanted) if self._vouched is None else self._vouched.look(wanted))
+
+    async def agreed(self, judge: Callable[[SolanaChain], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
+        """What the chain, as each node alone shows it, comes to, where enough nodes' come to the same; else None.
+
+        What `is_open` says nothing is concluded yet. Raises: RpcUnavailable.
+        """
+        if self._witnesses is None:
+            return await judge(self)
+        return await self._witnesses.agreed_by(lambda node: judge(self._at(node)), is_open)
+
+    def _at(self, node: Node) -> SolanaChain:
+        """This chain for reading, as this node alone shows it."""
+        alone = copy(self)
+        alone.rpc = cast("Rpc", NodeReads(self.rpc, node))
+        alone._witnesses = alone._vouched = None  # noqa: SLF001 - of this class
+        return alone
+
+    async def _seen_at(self, node: Node, wanted: Sequence[str]) -> list[Sighting]:
+        return await self._at(node).see(wanted)
+
+    async def _seen(self, wanted: Sequence[str]) -> list[Sighting]:
         pages = [wanted[start : start + STATUSES_MAX] for start in range(0, len(wanted), STATUSES_MAX)]
         answers = await self.rpc.ask([_statuses(page) for page in pages])
         statuses = [_list(answer, page) for answer, page in zip(answers, pages, strict=True)]
         deep_enough = {_FINAL} if self.config.is_final_needed else {"confirmed", _FINAL}
         return [_sighting(status, deep_enough) for page in statuses for status in page]
 
-    async def has_expired(self, signature: str, lifetime: Lifetime) -> bool:
-        """Is it proven that the transaction was not executed and never will be?
+    async def has_expired(self, signature: str, lifetime: Lifetime, blockhash: str) -> bool:
+        """Is it proven that the transaction, which holds this blockhash, was not executed and never will be?
 
-        Every block that could hold it is finalized, the node still has all of them, and none shows it. Raises:
-        RpcUnavailable, also where the node keeps no history.
+        Every block that could hold it is finalized, the node still has all of them, and none shows it. The lifetime was
+        one node's word, so none of those that are asked may take the blockhash still. Raises: RpcUnavailable, also
+        where the node keeps no history.
         """
-        *ends, statuses = await self.rpc.ask([*_ENDS, _statuses([signature])])
-        (status,) = _list(statuses, [signature])
-        return _has_ended(ends, lifetime) and status is None
+
+        async def judge(chain: SolanaChain) -> bool:
+            calls = [*_ENDS, ("isBlockhashValid", [blockhash, _CONFIRMED]), _statuses([signature])]
+            *ends, recent, statuses = await chain.rpc.ask(calls)
+            (status,) = _list(statuses, [signature])
+            return _has_ended(ends, lifetime) and status is None and _value(recent) is False
+
+        return bool(await self.agreed(judge, lambda has_expired: not has_expired))
 
     async def has_ended(self, lifetime: Lifetime) -> bool:
         """Is every block of this lifetime finalized, and does the node still have all of them? Raises: RpcUnavailable.
 
         What no later question finds was then never executed.
         """
-        return _has_ended(await self.rpc.ask(_ENDS), lifetime)
+
+        async def judge(chain: SolanaChain) -> bool:
+            return _has_ended(await chain.rpc.ask(_ENDS), lifetime)
+
+        return bool(await self.agreed(judge, lambda has_ended: not has_ended))
 
     async def head(self) -> tuple[int, int]:
-        """The newest confirmed slot, and its block's height. Raises: RpcUnavailable."""
-        slot, height = await self.rpc.ask([("getSlot", [_CONFIRMED]), ("getBlockHeight", [_CONFIRMED])])
-        return _number(slot), _number(height)
+        """The newest confirmed slot, and its block's height: of several nodes the lowest and the highest.
+
+        Raises: RpcUnavailable.
+        """
+        if self._witnesses is None:
+            slot, height = await self.rpc.ask(_HEAD)
+            return _number(slot), _number(height)
+        told = [answers for node, answers in await self.rpc.probe(_HEAD) if not node.barred]
+        heads = [tuple(map(_number, answers)) for answers in told if not isinstance(answers, RpcUnavailable)]
+        if not heads:
+            msg = "no node names its newest block"
+            raise RpcUnavailable(msg)
+        return min(slot for slot, _ in heads), max(height for _, height in heads)
 
     async def final_slot(self) -> int:
         """The newest finalized slot. Raises: RpcUnavailable."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tollkeeper.chains.receipts import require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.reconciliation import ChainPayment
@@ -74,7 +75,10 @@ async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
     if isinstance(answer, RpcError) or not isinstance(answer, dict) or not isinstance(answer.get("meta"), dict):
         msg = "the node does not show the transaction"
         raise RpcUnavailable(msg)
-    return [] if answer["meta"].get("err") is not None else list(payments_in(asset, answer, {}))
+    if answer["meta"].get("err") is not None:
+        return []
+    require_agreement(await chain.see([signature]))
+    return list(payments_in(asset, answer, {}))
 
 
 def _account(asset: SolanaAsset, wallet: str) -> str:

@@ -1,0 +1,66 @@
+"""What several nodes of a Solana network show alike of transactions (contract 5; security A-15; decision 0040)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.vouching import Vouched, Witnesses
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from tollkeeper.chains.nodes import Node
+    from tollkeeper.chains.receipts import Sighting
+    from tollkeeper.chains.rpc import Answer, Call, Rpc
+
+_CONFIRMED: Final = {"commitment": "confirmed"}
+
+
+class NodeReads:
+    """The reads of one node, in place of those of a network's `Rpc`."""
+
+    def __init__(self, rpc: Rpc, node: Node) -> None:
+        self._rpc, self._node = rpc, node
+
+    async def ask(self, calls: Sequence[Call]) -> list[Answer]:
+        """Its answers. Raises: RpcUnavailable."""
+        return await self._rpc.ask_of(self._node, calls)
+
+
+class SolanaWitnesses(Witnesses):
+    """The nodes of one network."""
+
+    async def newest_seconds(self, node: Node) -> int:
+        """Of the slot that it calls confirmed; it stands there for a block."""
+        slot = await self._one(node, ("getSlot", [_CONFIRMED]))
+        return await self._one(node, ("getBlockTime", [slot]))
+
+    async def _one(self, node: Node, call: Call) -> int:
+        (answer,) = await self._rpc.ask_of(node, [call])
+        if isinstance(answer, RpcError) or type(answer) is not int:
+            msg = "the node does not say how old its newest block is"
+            raise RpcUnavailable(msg)
+        return answer
+
+
+class VouchedStatuses(Vouched[str]):
+    """Statuses of transactions by their signatures; `seen_at` reads those of one node."""
+
+    def __init__(
+        self, witnesses: Witnesses, seen_at: Callable[[Node, Sequence[str]], Awaitable[list[Sighting]]]
+    ) -> None:
+        super().__init__(witnesses)
+        self._seen_at = seen_at
+
+    async def look_at(self, node: Node, wanted: Sequence[str]) -> list[Sighting]:
+        """As it says."""
+        return await self._seen_at(node, wanted)
+
+    async def look_there(self, node: Node, wanted: Sequence[str], _numbers: Sequence[int]) -> list[Sighting]:
+        """The same: a status is of the branch that its node follows."""
+        return await self._seen_at(node, wanted)
+
+    def name_of(self, one: str) -> str:
+        """It is the name."""
+        return one

@@ -1,0 +1,143 @@
+"""Several nodes of a Solana network: what one of them makes up or denies decides nothing (contract 5; A-15)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.solana_node import WALLETS
+from tests.hub.chaos import Act, ChaosNode, run_chaos
+from tests.hub.solana_hub import NETWORK, SolanaHub, hub_of
+from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana_node import SolanaNode
+
+FAR = 10**6
+
+
+@asynccontextmanager
+async def hub_of_two_nodes(directory: Path, needed: int) -> AsyncIterator[tuple[SolanaHub, ChaosNode]]:
+    """The first of the nodes lies on command."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, run_chaos(node.url) as liar:
+        config: dict[str, Any] = {"rpc_urls": (liar.url, node.url), "confirm_nodes": needed}
+        async with hub_of(directory, node, **config) as running:
+            yield running, liar
+
+
+def saying(**shown: Callable[[Any], Any]) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+    """A falsifier: for each of these methods what is shown in place of its true result."""
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        change = shown.get(call["method"])
+        return answer if change is None else answer | {"result": change(answer["result"])}
+
+    return falsify
+
+
+def executed(result: Any) -> Any:
+    """Every transaction that is asked for was carried out, for good."""
+    status = {"slot": 1, "confirmations": None, "err": None, "status": {"Ok": None}, "confirmationStatus": "finalized"}
+    return result | {"value": [status for _ in result["value"]]}
+
+
+def failed(result: Any) -> Any:
+    """Every one was executed with an error, for good."""
+    told = executed(result)
+    return told | {"value": [one | {"err": {"InstructionError": [2, {"Custom": 1}]}} for one in told["value"]]}
+
+
+def unseen(result: Any) -> Any:
+    """None was."""
+    return result | {"value": [None for _ in result["value"]]}
+
+
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_what_one_node_makes_up_is_no_success(tmp_path: Path, needed: int) -> None:
+    async with hub_of_two_nodes(tmp_path, needed) as (world, liar):
+        world.node.chain.holds = True
+        liar.falsify = saying(getSignatureStatuses=executed)
+        body = world.payment()
+        answer = await world.settle(body, Prefer="wait=1")
+        if needed == 1:  # the lie is a good one
+            assert answer.body["success"] is True
+            return
+        assert (answer.status, answer.code) == (503, "SETTLEMENT_PENDING")
+        await world.complete()
+        assert await world.status(body) == "pending"
+        liar.calm()
+        world.node.chain.release()
+        await world.complete()
+        assert await world.status(body) == "success"
+        assert world.earned == 10_000
+
+
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_an_error_that_one_node_makes_up_fails_nothing(tmp_path: Path, needed: int) -> None:
+    async with hub_of_two_nodes(tmp_path, needed) as (world, liar):
+        liar.falsify = saying(getSignatureStatuses=failed)
+        body = world.payment()
+        await world.settle(body, Prefer="wait=1")
+        await world.complete()
+        assert await world.status(body) == ("failed" if needed == 1 else "pending")
+        liar.calm()
+        await world.complete()
+        assert await world.status(body) == ("failed" if needed == 1 else "success")
+
+
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_an_expiry_that_one_node_makes_up_fails_nothing(tmp_path: Path, needed: int) -> None:
+    """It shows a far end, an old blockhash and no transaction, which was executed all the same."""
+    async with hub_of_two_nodes(tmp_path, needed) as (world, liar):
+        liar.falsify = saying(
+            getSignatureStatuses=unseen,
+            isBlockhashValid=lambda result: result | {"value": False},
+        )
+        body = world.payment()
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        assert world.earned == 10_000
+        liar.falsify = saying(
+            getSignatureStatuses=unseen,
+            isBlockhashValid=lambda result: result | {"value": False},
+            getBlockHeight=lambda _height: FAR,
+        )
+        await world.complete()
+        assert await world.status(body) == ("failed" if needed == 1 else "pending")
+        liar.calm()
+        await world.complete()
+        assert await world.status(body) == ("failed" if needed == 1 else "success")
+
+
+async def test_a_life_that_one_node_called_short_does_not_end_before_its_time(tmp_path: Path) -> None:
+    async with hub_of_two_nodes(tmp_path, 0) as (world, liar):
+        world.node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 10)
+        liar.falsify = saying(getBlockHeight=lambda _height: 0)
+        world.node.chain.holds = True
+        body = world.payment()
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        liar.calm()
+        world.node.chain.drop()  # it is withheld, and may come at any moment
+        await world.complete()
+        assert await world.status(body) == "pending"
+        world.node.chain.release()
+        await world.complete()
+        await world.complete()
+        assert await world.status(body) == "success"
+
+
+async def test_payments_go_on_while_the_other_node_is_dead_and_the_operator_is_told(tmp_path: Path) -> None:
+    async with hub_of_two_nodes(tmp_path, 0) as (world, other):
+        chain = world.hub.hub.solana_accounts[NETWORK].chain
+        chain.rpc.nodes.out_of_reach_seconds = 1
+        other.act = lambda _methods: Act.CUT
+        assert (await world.settle(world.payment())).body["success"] is True
+        assert world.hub.hub.solana_accounts[NETWORK].obstacles == [
+            "one node's word is taken for settlements, because none of the others answers"
+        ]
+        other.calm()
+        await chain.open()
+        assert (await world.settle(world.payment())).body["success"] is True
+        assert world.hub.hub.solana_accounts[NETWORK].obstacles == []
