@@ -137,6 +137,15 @@ async def test_a_content_in_a_bucket_that_lost_a_part_is_an_error_never_a_short_
         await joined(store.read(file_id, 0, PART_SIZE_BYTES + 9))
 
 
+async def test_parts_that_were_cut_otherwise_are_refused_and_never_joined(s3_url: str) -> None:
+    """They would give other bytes than were bought, and enough of them."""
+    store, file_id = s3_store(s3_url, os.urandom(4).hex()), new_id()
+    for number in range(2):
+        await store.put(file_id, number, [bytes([number]) * (PART_SIZE_BYTES + 1)])
+    with pytest.raises(FileStoreError, match="cuts them"):
+        await joined(store.read(file_id, 0, 2 * PART_SIZE_BYTES))
+
+
 async def test_an_upload_whose_parts_were_deleted_meanwhile_is_refused(s3_url: str) -> None:
     store, file_id = s3_store(s3_url, os.urandom(4).hex()), new_id()
     upload = await store.begin(file_id, None)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PART_SIZE_BYTES: Final = 1536 * 1024
 _PART: Final = re.compile(r"((?:check-)?[0-9a-f]{32})/[0-9]{8,}")
 _DELETED_AT_ONCE: Final = 1000
+_CUT_OTHERWISE: Final = "the object is not a part as this program cuts them"
 
 
 class S3Files:
@@ -59,6 +60,8 @@ class S3Files:
         read_bytes = 0
         try:
             found = await obstore.get_async(self._store, name, options={"range": (start, start + size_bytes)})
+            if found.meta["size"] > PART_SIZE_BYTES:
+                raise FileStoreError(_CUT_OTHERWISE)
             async for data in found.stream(min_chunk_size=CHUNK_SIZE_BYTES):
                 read_bytes += len(data)
                 yield bytes(data)
