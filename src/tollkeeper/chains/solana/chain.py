@@ -133,9 +133,10 @@ class SolanaChain:
     @property
     def missing_nodes(self) -> int:
         """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
-        wanted = 1 if self._witnesses is None else self._witnesses.needed
+        if self._witnesses is None:
+            return 0
         answering = [node for node in self.rpc.nodes.all if not node.barred and not node.failures]
-        return max(0, wanted - len(answering))
+        return max(0, self._witnesses.needed - len(answering))
 
     async def open(self) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
