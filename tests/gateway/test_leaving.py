@@ -145,3 +145,24 @@ async def test_a_gate_that_changes_whenever_it_is_asked_is_a_503_at_the_deadline
         monkeypatch.undo()
         in_time = await there.buyer.call(gate["accessUrl"], payment)
         assert (in_time.status, in_time.headers["x-credits-remaining"]) == (200, "1")
+
+
+async def test_the_deadline_counts_from_the_arrival_however_long_the_credit_took(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=3)
+        payment = await there.payment(gate)
+        assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
+        monkeypatch.setattr(crediting, "SETTLE_WAIT_SECONDS", 1)
+        with contextlib.closing(sqlite3.connect(there.database, isolation_level=None)) as books:
+            books.execute("BEGIN IMMEDIATE")
+            books.execute("UPDATE paygates SET version = version + 1")
+            calling = asyncio.ensure_future(there.buyer.call(gate["accessUrl"], payment))
+            await asyncio.sleep(1.5)  # the spend waits for that program to let go
+            books.execute("COMMIT")
+        late = await calling
+        assert (late.status, late.json()["error"]["code"]) == (503, "UNAVAILABLE")
+        monkeypatch.undo()
+        in_time = await there.buyer.call(gate["accessUrl"], payment)
+        assert (in_time.status, in_time.headers["x-credits-remaining"]) == (200, "1")

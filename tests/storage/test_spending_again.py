@@ -7,7 +7,7 @@ import msgspec
 from tests.storage.test_purchases import NOW_MS, Shop, key, shop
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import Statement
-from tollkeeper.storage.spending import HeldSpend
+from tollkeeper.storage.spending import HeldSpend, restore_call
 from tollkeeper.storage.spending_again import spend_again, spend_of_payer_again
 
 __all__ = ["shop"]
@@ -63,6 +63,18 @@ async def test_a_grant_is_made_once_and_its_call_finds_its_credit(shop: Shop) ->
     ]
     assert [result.outcome for result in told] == [Spend.SPENT, Spend.SPENT, Spend.STALE]
     assert await remaining(shop) == 0
+
+
+async def test_a_credit_is_given_back_once_and_whoever_asks_again_is_told_so(shop: Shop) -> None:
+    gate = await shop.gate(3)
+    await shop.bought(gate)
+    wish = shop.wish(gate)
+    assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
+    assert await shop.database.run(restore_call(wish.call_id, 502, NOW_MS)) == 3
+    for _ in range(2):
+        assert await shop.database.run(restore_call(wish.call_id, 502, NOW_MS, is_again=True)) == 3
+    assert await shop.database.run(restore_call("no such call", 502, NOW_MS, is_again=True)) is None
+    assert await remaining(shop) == 3
 
 
 async def test_calls_of_living_processes_are_left_alone(shop: Shop) -> None:

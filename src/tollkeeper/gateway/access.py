@@ -1,15 +1,19 @@
 """The paid request, top to bottom, in the order of contract 4.2 (specification 1.2, 1.3, 3).
 
     slug (404) -> method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400) -> bearer (401)
-    -> proof of payment (402) -> decode and signature -> spend a held credit
-    -> buy (terms, verify, claim, settle, grant and spend) -> forward
+    -> proof of payment (402; 404 where the gate sells nothing at present) -> decode and signature
+    -> spend a held credit -> buy (404 as above, terms, verify, claim, settle, grant and spend) -> forward
+
+Before the first of them stands `entrance`: a head that got a 402 at this very gate gets it again without a call. One
+that spent a credit here goes from the slug to the rate limit and the spend (`held`, which says why the rest holds).
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. A credit is spent
 before the first byte goes to the target and is durable by then; what happens to the call afterwards cannot undo it.
 
-`PaidCall` is one request: the methods of this class stand in the order in which a request meets them. It goes by
-callbacks: a 402 is answered within the parser's own call, and a call on a held credit waits twice, for the ledger's
-commit and for the target. Whatever waits for more is a task, and `steps.Stage` says so.
+`PaidCall` is one request: the methods of this class stand in the order in which a request meets them. Its state is the
+table in `steps`: `Stage` says what a request waits for, `NEXT` what may follow. It goes by callbacks: a 402 is answered
+within the parser's own call, and a call on a held credit waits twice, for the ledger's commit and for the target.
+Whatever waits for more is a task.
 """
 
 from __future__ import annotations
@@ -23,16 +27,16 @@ from tollkeeper.api import clock_ms, envelope, error_envelope, iso
 from tollkeeper.core.challenge import exhausted_body
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import BodyEnd
-from tollkeeper.core.paygate_fields import RESERVED_SLUGS, OnFailure, is_slug
+from tollkeeper.core.paygate_fields import OnFailure
 from tollkeeper.core.purchases import Spend, credit_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.edge.call import JSON_LINE
 from tollkeeper.edge.relay import RelayRequest
-from tollkeeper.gateway import calls
+from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.buying import Buyer
-from tollkeeper.gateway.calls import CORS
 from tollkeeper.gateway.crediting import Crediting, Parts, purchase_of_spend
 from tollkeeper.gateway.gates import not_found
+from tollkeeper.gateway.heads import CORS
 from tollkeeper.gateway.held import held_again
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
@@ -47,56 +51,16 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.call import BodySource, InboundCall
-    from tollkeeper.edge.heads import RequestHead, ResponseHead
+    from tollkeeper.edge.heads import ResponseHead
     from tollkeeper.edge.relay import Relay
     from tollkeeper.edge.spool import SpooledBody
     from tollkeeper.gateway.buying import Presented
-    from tollkeeper.gateway.calls import Asked
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.held import Held
     from tollkeeper.storage.purchase_rows import Purchase
 
 _NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
 _LOG = structlog.get_logger("tollkeeper.gateway.access")
-
-
-class Access(Parts):
-    """Answers calls of PayGates (`edge.call.CallHandler`)."""
-
-    def takes(self, target: bytes) -> bool:
-        """The first path segment, as it was sent, is a slug or it is not (security A-18)."""
-        slug = target[1:].partition(b"?")[0].partition(b"/")[0].decode("latin-1")
-        return is_slug(slug) and slug.lower() not in RESERVED_SLUGS
-
-    def at_once(self, head: RequestHead, peer: str) -> tuple[str, bytes] | None:
-        """The 402 to a head whose request got one before, while its gate is the very same; counted as any other.
-
-        None, too, for a client over its limit: its refusal is made as any other.
-        """
-        asked: Asked | None = head.notes
-        unpaid = None if asked is None else asked.unpaid
-        if unpaid is None or self.gates.kept(unpaid.slug) is not unpaid.opened:
-            return None
-        if (lines := self.unpaid.admits(peer, head.headers)) is None:
-            return None
-        now_ms = clock_ms()
-        answered = unpaid.answer.at(now_ms, lines)
-        self.traffic.challenged_at_once(unpaid.gate_id, answered[0], head.method, now_ms)
-        return answered
-
-    def begin(self, call: InboundCall) -> None:
-        """Answers one request at a slug."""
-        PaidCall(self, call).arrive()
-
-    def ended(self, call: InboundCall) -> None:
-        """See `CallHandler`; a call tells its own end."""
-
-    async def aclose(self) -> None:
-        """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for."""
-        for task in self.tasks:
-            task.cancel()
-        while waiting := self.tasks | self.charging:
-            await asyncio.wait(waiting)
 
 
 class PaidCall(Crediting):
@@ -107,7 +71,7 @@ class PaidCall(Crediting):
     receipts = b""
     relay: Relay | None = None
 
-    def __init__(self, access: Access, call: InboundCall) -> None:
+    def __init__(self, access: Parts, call: InboundCall) -> None:
         self.access = access
         self.call = call
         self.asked = call.head.notes or calls.asked_by(call)
@@ -143,10 +107,10 @@ class PaidCall(Crediting):
         self.opened = opened
         if calls.is_preflight(call):
             self.enter(Stage.OVER)
-            call.answer(204, calls.preflight_lines(gate, call), length_bytes=None)
+            call.answer(204, heads.preflight_lines(gate, call), length_bytes=None)
             return
         calls.check_method(gate, call)
-        self.access.unpaid.check(call)
+        self.access.limit.check(call)
         calls.check_size(call, self.access.body_limit_bytes)
         calls.check_forwardable(call, self.asked, opened)
         if self.is_login_wanted():
@@ -219,9 +183,9 @@ class PaidCall(Crediting):
             self.in_task(self._buy_after(result, presented, buyer))
 
     def _spend_again(self, held: Held) -> None:
-        """As the call before with the same head, whose steps up to here were taken then (`held`)."""
+        """As the call before with the same head, whose steps 2 and 3 were taken then (`held.held_again`)."""
         self.held, self.opened = held, held.opened
-        self.access.unpaid.check(self.call)
+        self.access.limit.check(self.call)
         self.enter(Stage.SPENDING)
         spend, version = self.access.purchases.ledger.spend_held, held.opened.gate.version
         spend(held.purchase, version, self.call.request_id, clock_ms(), self._spent_again)
@@ -261,17 +225,18 @@ class PaidCall(Crediting):
         else:
             self._forward(*taken)
 
-    # 6. Forward. Waits for the target; the request's body flows as fast as the target takes it.
+    # 6. Forward. Waits for the target. A request's body that is all there is sent at once (64 KiB at most were read
+    # ahead), any other flows as fast as the target takes it; where it is signed, a mebibyte of it is held first.
 
     def _forward(self, opened: OpenGate, purchase: Purchase) -> None:
         self.enter(Stage.FORWARDING)
         access, call = self.access, self.call
         self.opened = opened
         self.purchase = purchase
-        self.receipts = calls.receipt_lines(calls.receipt_start(purchase), purchase, purchase.remaining)
-        access.unpaid.paid(call)
+        self.receipts = heads.receipt_lines(heads.receipt_start(purchase), purchase, purchase.remaining)
+        access.limit.paid(call)
         if self.buyer is not None and self.buyer.claimed == purchase.id:
-            access.unpaid.bought(call)
+            access.limit.bought(call)
             self.receipts += self._credit_token_line(purchase.id)
         if opened.gate.file is not None:
             self._hand_over(opened.gate.file)
@@ -294,13 +259,13 @@ class PaidCall(Crediting):
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
         if self.stage is Stage.OVER:
             return
-        lines = calls.signature_of(self.call, self.opened, self.asked, self.purchase, signed, self.access.random_bytes)
+        lines = heads.signature_of(self.call, self.opened, self.asked, self.purchase, signed, self.access.random_bytes)
         self._send(body, len(body) if isinstance(body, bytes) else self.call.head.content_length, lines)
 
     def _send(self, body: bytes | BodySource, length: int | None, signature: bytes) -> None:
         call, opened = self.call, self.opened
         assert opened.target is not None  # noqa: S101 - a file was handed over
-        head = calls.target_head(call, opened, self.asked, self.purchase, self._client(), length, signature=signature)
+        head = heads.target_head(call, opened, self.asked, self.purchase, self._client(), length, signature=signature)
         request, forwarder = RelayRequest(opened.target, call.method, head, body, length), self.access.forwarder
         if opened.gate.stream:
             streamed = StreamedParts(self)
@@ -314,10 +279,10 @@ class PaidCall(Crediting):
         self.enter(Stage.FORWARDING)
         access, call = self.access, self.call
         self.purchase = held.purchase
-        self.receipts = calls.receipt_lines(held.receipt_start, held.purchase, left)
-        access.unpaid.was_good(held.mark)
+        self.receipts = heads.receipt_lines(held.receipt_start, held.purchase, left)
+        access.limit.was_good(held.mark)
         body = self._body() if (length := call.head.content_length) else b""
-        end = held.head_end if call.peer == held.peer else calls.target_head_end(call, self._client(), length)
+        end = held.head_end if call.peer == held.peer else heads.target_head_end(call, self._client(), length)
         head = b"%b%b%b" % (held.head_start, call.request_id.encode(), end)
         self.relay = access.forwarder.relay(RelayRequest(held.target, call.method, head, body, length), self)
         self.relay.start()
@@ -328,14 +293,14 @@ class PaidCall(Crediting):
         return calls.BoundedBody(self.call, self.access.body_limit_bytes, self._excess) if whole is None else whole
 
     def _client(self) -> str:
-        return self.access.unpaid.clients.of(self.call.peer, self.call.head.headers)
+        return self.access.limit.clients.of(self.call.peer, self.call.head.headers)
 
     def _excess(self) -> None:
         if self.relay is not None:
             self.relay.close()
         self.on_refusal(calls.too_large(self.access.body_limit_bytes))
 
-    # 7. The answer, with the receipt. Called by the relay.
+    # 7. The answer, with the receipt. Called by the relay, which holds a mebibyte of it in memory and the rest on disk.
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         """The target answered: status, headers and body go on, filtered (contract 4.7)."""
@@ -347,7 +312,7 @@ class PaidCall(Crediting):
 
     def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         call, status = self.call, head.status
-        lines, has_date = head.notes or calls.answer_lines(head)
+        lines, has_date = head.notes or heads.answer_lines(head)
         lines += self.receipts
         if not isinstance(body, list):
             self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
@@ -366,7 +331,7 @@ class PaidCall(Crediting):
 
     async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
-        lines, has_date = calls.answer_lines(head)
+        lines, has_date = heads.answer_lines(head)
         lines += self.receipts
         self.call.start(head.status, lines, head.framing.declared_bytes, has_date=has_date)
         try:
@@ -420,7 +385,7 @@ class PaidCall(Crediting):
         except StorageError:
             remaining = None
         if remaining is not None:
-            self.receipts = calls.receipt_lines(calls.receipt_start(self.purchase), self.purchase, remaining)
+            self.receipts = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, remaining)
             if self.buyer is not None and self.buyer.claimed == self.purchase.id:
                 self.receipts += self._credit_token_line(self.purchase.id)
         self.end(error.status, failed=True)
@@ -445,11 +410,11 @@ class PaidCall(Crediting):
         is_bare = head.method != "HEAD" and head.content_length == 0 and b"authorization" not in head.header
         if self.stage is Stage.ARRIVED and is_bare:
             # Nobody was asked, and nothing shown: this head, at this gate, is always answered so.
-            self.asked.unpaid = self.access.unpaid_answers.of(opened, shown, profile)
+            self.asked.ready_402 = self.access.ready_402s.of(opened, shown, profile)
             head.may_be_ready = True
         self.enter(Stage.OVER)
         self.access.traffic.challenged(opened.gate.id, self.call)
-        standing = self.access.unpaid.challenged(self.call)
+        standing = self.access.limit.challenged(self.call)
         self.call.answer(402, UNPAID_LINES + standing, shown.body(profile, iso(clock_ms())))
 
     def exhausted(self, payer: str) -> None:
@@ -463,12 +428,19 @@ class PaidCall(Crediting):
         profile = calls.profile_on(self.call, self.access.profile)
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id, self.call)
-        standing = self.access.unpaid.challenged(self.call)
+        standing = self.access.limit.challenged(self.call)
         self.call.answer(402, UNPAID_LINES + standing, body)
 
     def refuse(self, error: ApiError) -> None:
-        """The refusal of contract 4.5: beside a refused payment stand the requirements, so that a client can tell."""
-        standing = self.access.unpaid.refused(self.call, error)
+        """The refusal, as contract 4.5 has it; `error.at_gate` gives a refused payment its status at a gate.
+
+        nothing shown yet             as it is
+        the gate is deleted           404, but for a 503
+        settlement pending            503, with the credit token of the purchase that was claimed
+        a refused payment: 402        the requirements stand beside it, so that a client can pay another
+        anything else                 as it is
+        """
+        standing = self.access.limit.refused(self.call, error)
         buyer = self.buyer
         if buyer is None:
             self._answer_refusal(error, standing)

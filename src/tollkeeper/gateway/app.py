@@ -1,6 +1,6 @@
 """The gateway's parts and their life, and its management routes as an ASGI application.
 
-Calls of PayGates do not come here: `access.Access.takes` says of each request whether it is one (security A-18), and
+Calls of PayGates do not come here: `entrance.Access.takes` says of each request whether it is one (security A-18), and
 the listener gives it to `Access`. Everything else goes to the management routes, which answer what they do not know
 with 404.
 """
@@ -28,12 +28,12 @@ from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.edge.addresses import OwnPlace, Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.gateway import operations, schemas
-from tollkeeper.gateway.access import Access
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
 from tollkeeper.gateway.calls_described import CALLS
 from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.completer import Completer
 from tollkeeper.gateway.credits import credit_routes
+from tollkeeper.gateway.entrance import Access
 from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.gates import Gates
 from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Supported
@@ -174,7 +174,7 @@ class Gateway:
             traffic=self.traffic,
             auth=auth,
             proofs=self.proofs,
-            unpaid=UnpaidLimit(config.limits.unpaid, config.clients),
+            limit=UnpaidLimit(config.limits.unpaid, config.clients),
             token_keys=config.token_keys,
             profile=config.profile,
             body_limit_bytes=config.body_limit_bytes,

@@ -7,6 +7,7 @@ request's own story is `access`, what buying is `buying`, and where a credit is 
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -52,12 +53,12 @@ class Parts:
     traffic: Traffic
     auth: Auth
     proofs: Proofs
-    unpaid: UnpaidLimit
+    limit: UnpaidLimit
     token_keys: Sequence[bytes]
     profile: Profile
     body_limit_bytes: int
     random_bytes: Callable[[int], bytes]
-    unpaid_answers: UnpaidAnswers = field(default_factory=UnpaidAnswers)
+    ready_402s: UnpaidAnswers = field(default_factory=UnpaidAnswers)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     charging: set[asyncio.Future[Any]] = field(default_factory=set)  # what may take a credit, never cancelled
 
@@ -89,7 +90,11 @@ class Crediting(Steps):
         """Counts the end of a paid call."""
 
     def wish(self, presented: Presented | None) -> SpendRequest:
-        """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked."""
+        """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked.
+
+        Where the gate binds credits otherwise (`creditBinding`), a payment's header matches no purchase: it counts for
+        the request that buys with it (`Buyer.claimed`) and for no other.
+        """
         opened, shown = self.opened, None
         if presented is not None:
             shown = presented.header_hash if opened.takes_header else b""
@@ -107,8 +112,9 @@ class Crediting(Steps):
         self.wallet = session.wallet
 
     def deadline(self) -> float:
-        """Until when this call may wait for somebody's decision, in the loop's time."""
-        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
+        """Until when this call may wait for somebody's decision, in the loop's time; counted from its arrival."""
+        waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
+        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
     async def spend_or_buy(
         self, presented: Presented, buyer: Buyer, deadline: float, result: SpendResult | None

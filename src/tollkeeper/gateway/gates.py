@@ -14,7 +14,7 @@ from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.gateway.calls import GateWire, gate_wire
+from tollkeeper.gateway.heads import GateWire, gate_wire
 from tollkeeper.gateway.hub_client import unavailable
 
 if TYPE_CHECKING:

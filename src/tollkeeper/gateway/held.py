@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tollkeeper.gateway.calls import receipt_start, target_head_end, target_head_start
+from tollkeeper.gateway.heads import receipt_start, target_head_end, target_head_start
 
 if TYPE_CHECKING:
     from tollkeeper.core.addresses import TargetUrl
@@ -45,7 +45,14 @@ class Held:
 def held_again(
     call: InboundCall, asked: Asked, opened: OpenGate, presented: Presented, purchase: Purchase, client: str
 ) -> Held | None:
-    """What to keep of a call that just spent a credit; None where its next one has to be asked for more."""
+    """What to keep of a call that just spent a credit; None where its next one has to be asked for more.
+
+    The next one is not asked again whether the gate is there and takes its method, whether it is too long or can be
+    forwarded, and what its payment says and who signed it: all of that is its head's and its gate's. So nothing may be
+    kept where more counts: a login (`require_auth`), a header that alone is no proof (`takes_header`), a contract
+    wallet's signature, which its chain judges; nor where more is written: a signature of its own, a stream, a receipt
+    without its transaction, a length that nobody has said.
+    """
     gate, target = opened.gate, opened.target
     is_plain = not gate.stream and not opened.wire.secrets
     is_proof = opened.takes_header and not gate.require_auth and presented.tender.is_signed_by_key

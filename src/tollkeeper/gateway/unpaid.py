@@ -2,7 +2,7 @@
 
 What an unpaid request without a body is answered is a function of its head and of its gate, where neither a login nor
 anything else had to be asked. So it is judged once, as any request, and the judgement is kept with the head
-(`calls.Asked.unpaid`); it holds as long as the gate is the very object that it was made for. Decides nothing itself.
+(`calls.Asked.ready_402`); it holds as long as the gate is the very object that it was made for. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.api import iso
 from tollkeeper.edge.call import JSON_LINE
 from tollkeeper.edge.ready import ReadyAnswer
-from tollkeeper.gateway.calls import CORS
+from tollkeeper.gateway.heads import CORS
 
 if TYPE_CHECKING:
     from tollkeeper.core.challenge import Challenge, Profile

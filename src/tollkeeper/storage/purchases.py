@@ -122,10 +122,10 @@ class Purchases:
         Returns how many are left then; None where the call is not open any more or its purchase is void.
         """
 
-        def restored() -> Awaitable[int | None]:
-            return self._database.run_short(restore_call(call_id, status, now_ms))
+        def restored(*, is_again: bool = False) -> Awaitable[int | None]:
+            return self._database.run_short(restore_call(call_id, status, now_ms, is_again=is_again))
 
-        return await _until_back(restored, restored)
+        return await _until_back(restored, lambda: restored(is_again=True))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
         return await self._charge(spend.wish, SpendOne(spend, now_ms))

@@ -213,11 +213,15 @@ def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendRes
             return result
 
 
-def restore_call(call_id: str, status: int, now_ms: int) -> Unit[int | None]:
-    """Give a credit back, with its entry in the ledger; see `Purchases.restore`."""
+def restore_call(call_id: str, status: int, now_ms: int, *, is_again: bool = False) -> Unit[int | None]:
+    """Give a credit back, with its entry in the ledger; see `Purchases.restore`.
+
+    `is_again`: the answer to the same was lost, and what was given back then counts as given back now.
+    """
     rows = yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)
     if not rows:
-        return None
+        restored = (yield _Q.credits_after_restore(id=call_id)) if is_again else []
+        return restored[0]["remaining"] if restored else None
     purchase_id = rows[0]["purchase_id"]
     left = yield _Q.give_credit_back(id=purchase_id)
     if not left:

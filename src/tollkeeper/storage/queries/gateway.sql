@@ -297,6 +297,12 @@ WHERE id = :id AND state = 'DISPATCHED'
     AND EXISTS (SELECT 1 FROM purchases p WHERE p.id = calls.purchase_id AND p.state = 'LIVE')
 RETURNING purchase_id;
 
+-- name: credits_after_restore
+SELECT c.remaining FROM calls
+JOIN purchases p ON p.id = calls.purchase_id
+JOIN credits c ON c.number = p.number
+WHERE calls.id = :id AND calls.state = 'RESTORED';
+
 -- name: give_credit_back
 UPDATE credits SET remaining = remaining + 1
 WHERE number = (SELECT number FROM purchases WHERE id = :id)

@@ -1,0 +1,200 @@
+"""The header lines that the gateway writes: to the caller and to the target.
+
+Contract 4.1 (CORS), 4.6 (receipt) and 4.7 (what a target is told). Whatever is the same for every call of a gate or
+of a purchase is encoded once. Decides nothing about payments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from tollkeeper.api import clock_ms
+from tollkeeper.core.forwarding import (
+    VIA,
+    caller_lines,
+    gateway_headers,
+    header_lines,
+    name_rules,
+    request_target,
+    response_lines,
+)
+from tollkeeper.core.target_signing import NONCE_SIZE_BYTES, SIGNATURE_NAMES, HmacSecret, SignedCall, signature_lines
+from tollkeeper.core.wallets import shown_address
+from tollkeeper.core.wire import encode_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.addresses import TargetUrl
+    from tollkeeper.core.paygates import PayGate
+    from tollkeeper.edge.call import InboundCall
+    from tollkeeper.edge.heads import ResponseHead
+    from tollkeeper.gateway.calls import Asked
+    from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.storage.purchase_rows import Purchase
+
+_EXPOSED: Final = (
+    b"X-Payment-Response, X-Credits-Remaining, X-Credits-Total, X-Purchase-Id, X-Credit-Token, X-Request-Id, "
+    b"X402-Version, Retry-After, RateLimit, RateLimit-Policy"
+)
+_PREFLIGHT_SECONDS: Final = 600
+_BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
+NOTHING: Final[frozenset[bytes]] = frozenset()
+
+# Any page may call a PayGate: it is public, and no cookie of ours exists.
+OPEN_TO_PAGES: Final = header_lines(
+    [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
+)
+# On every answer of the gateway's own. A target's answer has `private, no-store` already.
+CORS: Final = OPEN_TO_PAGES + b"cache-control: no-store\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class GateWire:
+    """`path` (with the target's own query) and `lines` of the head that a gate's target is sent.
+
+    `withheld` are the caller's headers whose names the gateway sets at this gate; `secrets` sign, where there are some.
+    """
+
+    path: bytes = b""
+    lines: bytes = b""
+    withheld: frozenset[bytes] = NOTHING
+    secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
+
+
+def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
+    """What every call of this gate sends: the target's host, the gateway's own marks."""
+    public = urlsplit(public_url)
+    own = gateway_headers(
+        slug=gate.slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
+    )
+    lines = header_lines([(b"host", target.authority.encode("ascii")), *own, (b"via", VIA)])
+    path = request_target(target, b"", b"")
+    if not gate.secrets and not gate.target_headers:
+        return GateWire(path, lines)
+    owners = [(name.encode(), value.encode()) for name, value in gate.target_headers]
+    withheld = frozenset(name_rules(name).normal for name, _ in owners) | (SIGNATURE_NAMES if gate.secrets else NOTHING)
+    return GateWire(path, lines + header_lines(owners), withheld, gate.secrets)
+
+
+def preflight_lines(gate: PayGate, call: InboundCall) -> bytes:
+    """The answer to a CORS preflight: the gate's methods, and whatever headers the page wants to send."""
+    lines = [
+        (b"access-control-allow-origin", b"*"),
+        (b"access-control-allow-methods", gate.allow.encode()),
+        (b"access-control-max-age", str(_PREFLIGHT_SECONDS).encode()),
+        (b"vary", b"Access-Control-Request-Headers"),
+    ]
+    wanted = call.head.header.get(b"access-control-request-headers", b"")
+    if wanted:
+        lines.append((b"access-control-allow-headers", wanted))
+    return header_lines(lines)
+
+
+def target_head(
+    call: InboundCall,
+    opened: OpenGate,
+    asked: Asked,
+    purchase: Purchase,
+    client: str,
+    length: int | None,
+    *,
+    signature: bytes = b"",
+) -> bytes:
+    """The head of the request to the target (contract 4.7).
+
+    `client` is the caller's address, `length` the body's, None where nobody knows it.
+    """
+    start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, length, signature)
+    return b"%b%b%b" % (start, call.request_id.encode(), end)
+
+
+def target_head_start(call: InboundCall, opened: OpenGate, asked: Asked, purchase: Purchase) -> bytes:
+    """Of `target_head`, all before the request id: the same for every call with this head."""
+    assert opened.target is not None  # noqa: S101 - a file PayGate sends nothing
+    if asked.withheld is not opened.wire.withheld:  # judged for the gate as it was when the call came
+        lines = caller_lines(call.head.headers, opened.wire.withheld)
+    else:
+        lines = asked.lines or b""
+    return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: " % (
+        call.method.encode(),
+        request_target(opened.target, asked.subpath, asked.query) if asked.query or asked.subpath else opened.wire.path,
+        opened.wire.lines,
+        lines,
+        _buyer_lines(purchase.id, purchase.payer),
+    )
+
+
+def target_head_end(call: InboundCall, client: str, length: int | None, signature: bytes = b"") -> bytes:
+    """Of `target_head`, all behind the request id."""
+    if length is None:
+        framing = b"transfer-encoding: chunked\r\n"
+    elif length or call.method in _BODY_EXPECTED:
+        framing = b"content-length: %d\r\n" % length
+    else:
+        framing = b""
+    return b"\r\nx-forwarded-for: %b\r\n%b%b\r\n" % (client.encode(), signature, framing)
+
+
+def signature_of(
+    call: InboundCall,
+    opened: OpenGate,
+    asked: Asked,
+    purchase: Purchase,
+    body: bytes | None,
+    random_bytes: Callable[[int], bytes],
+) -> bytes:
+    """The header lines that sign the request to the target of a gate that wants it."""
+    target = opened.target
+    assert target is not None  # noqa: S101 - a file PayGate signs nothing
+    path = request_target(target, asked.subpath, asked.query)
+    signed = SignedCall(
+        method=call.method,
+        target_uri=f"{target.scheme}://{target.authority}{path.decode('ascii')}",
+        body=body,
+        payer=shown_address(purchase.payer),
+        purchase_id=purchase.id,
+        slug=opened.gate.slug,
+    )
+    return signature_lines(signed, opened.wire.secrets, clock_ms(), random_bytes(NONCE_SIZE_BYTES))
+
+
+@lru_cache(maxsize=10_000)
+def _buyer_lines(purchase_id: str, payer: str) -> bytes:
+    return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
+
+
+def answer_lines(head: ResponseHead) -> tuple[bytes, bool]:
+    """Of a target's answer the lines that its caller gets, and whether a `Date` is among them; kept with the head."""
+    lines, has_date = response_lines(head.headers)
+    head.notes = answered = lines + OPEN_TO_PAGES, has_date
+    return answered
+
+
+def receipt_lines(start: bytes, purchase: Purchase, remaining: int) -> bytes:
+    """The receipt of contract 4.6, on every answer after payment, also on a 502; `start` is `receipt_start`."""
+    return b"%bx-credits-remaining: %d\r\nx-credits-total: %d\r\n" % (start, remaining, purchase.granted)
+
+
+def receipt_start(purchase: Purchase) -> bytes:
+    """The lines of a purchase's receipts that are the same for each of its calls."""
+    return _receipt(
+        purchase.id, purchase.transaction_hash or "", purchase.network, purchase.payer, purchase.value_micro
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _receipt(purchase_id: str, transaction: str, network: str, payer: str, value_micro: int) -> bytes:
+    receipt = {
+        "success": True,
+        "transaction": transaction,
+        "network": network,
+        "payer": shown_address(payer),
+        "amount": str(value_micro),
+        "purchaseId": purchase_id,
+    }
+    encoded = encode_header(receipt).encode()
+    return header_lines([(b"x-payment-response", encoded), (b"x-purchase-id", purchase_id.encode())])
