@@ -113,6 +113,11 @@ def is_on_solana(row_id: str) -> bool:
     return row_id.endswith(_SUFFIX)
 
 
+def field_of(row_id: str) -> str:
+    """The last part of a row's name, whichever family it is of: `limit` of `4.3-pagination.limit-solana`."""
+    return row_id.removesuffix(_SUFFIX).rpartition(".")[2]
+
+
 ROWS: Final = (*_NAMES, *(on_solana(name) for name in _NAMES if name not in OF_ONE_FAMILY))
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., object])

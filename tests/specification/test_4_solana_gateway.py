@@ -100,38 +100,6 @@ async def test_a_direct_transfer_is_asked_for_by_a_402_and_made_with_a_payment(s
         assert refused.refusal == (400, "MISSING_PARAMETER", "validation")
 
 
-@row(
-    *("4.3-bearer-solana", "4.3-limit-solana", "4.3-offset-solana", "4.3-success-solana"),
-    *("4.3-pagination.totalCount-solana", "4.3-pagination.limit-solana", "4.3-pagination.offset-solana"),
-    *("4.3-pagination.hasNext-solana", "4.3-pagination.hasPrev-solana"),
-    *("4.3-apiVersion-solana", "4.3-timestamp-solana"),
-)
-async def test_a_solana_wallet_reads_its_history_in_pages(solana: SolanaWorld) -> None:
-    world, payer = solana.world, await solana.funded(6)
-    for value in (1, 2, 3):
-        assert (await world.settle({**await solana.asking(value, payer=payer), "confirm": True})).status == 200
-    for wrong in ("0", "101", "x"):
-        bearer = bearer_header((await solana.login(payer))["accessToken"])
-        refused = await world.hub("GET", "/api/v1/history", params={"limit": wrong}, headers=bearer)
-        assert refused.refusal == (400, "INVALID_PARAMETER", "validation")
-    without = await world.hub("GET", "/api/v1/history", params={"limit": "1"})
-    assert without.refusal == (401, "AUTH_REQUIRED", "authentication")
-    windows = {(2, 0): ["3", "2"], (2, 2): ["1"], (1, 1): ["2"], (100, 0): ["3", "2", "1"]}
-    for (limit, offset), amounts in windows.items():
-        body = await solana.history(payer, limit=limit, offset=offset)
-        assert (body["success"], body["apiVersion"], type(body["timestamp"])) == (True, "v1", str)
-        assert [item["amount"] for item in body["history"]] == amounts
-        assert body["pagination"] == {
-            "totalCount": 3,
-            "limit": limit,
-            "offset": offset,
-            "hasNext": offset + limit < 3,
-            "hasPrev": offset > 0,
-        }
-    assert (await solana.history(payer))["pagination"]["offset"] == 0
-    assert (await solana.history(Keypair()))["history"] == []
-
-
 @row("5.4-solana")
 async def test_tokens_of_a_solana_wallet_have_their_times_and_are_refreshed(solana: SolanaWorld) -> None:
     world, now = solana.world, int(time.time())
