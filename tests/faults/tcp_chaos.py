@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ LATENCY_SECONDS: Final = 0.04
 NODE_TIMEOUT_SECONDS: Final = 1.0
 TOO_LATE_SECONDS: Final = 1.3
 _QUIET_SECONDS: Final = 0.05
+_METHOD: Final = re.compile(rb'"method":"(\w+)"')
 
 
 class Fault(Enum):
@@ -39,10 +41,11 @@ class Fault(Enum):
 
 @dataclass
 class TcpChaos:
-    """`strike` chooses; `struck` counts how often it came to that."""
+    """`strike` chooses; `struck` counts how often it came to that. `methods`: what was called."""
 
     url: str = ""
     struck: int = 0
+    methods: set[str] = field(default_factory=set)
     kill: Callable[[], object] = lambda: None  # what kills the hub
     _marker: bytes = b""
     _fault: Fault = Fault.LATENCY
@@ -60,6 +63,7 @@ class TcpChaos:
 
     def judge(self, sent: bytes) -> Fault | None:
         """Whether these bytes from the hub are struck."""
+        self.methods.update(name.decode() for name in _METHOD.findall(sent))
         if self._left == 0 or self._marker not in sent:
             return None
         self._left -= 1

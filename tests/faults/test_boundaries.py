@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import aiohttp
 import pytest
@@ -86,8 +86,8 @@ class Case:
 
     @property
     def is_of_node(self) -> bool:
-        """The database's are called by functions' names, a Solana node's without an underscore."""
-        return self.boundary.startswith("eth_") or "_" not in self.boundary
+        """The database's are called by functions' names, a Solana node's in mixed letters."""
+        return self.boundary.startswith("eth_") or not self.boundary.islower()
 
 
 def cases(boundaries: tuple[str, ...], *kinds: Kind) -> Iterator[Case]:
@@ -103,29 +103,42 @@ def cases(boundaries: tuple[str, ...], *kinds: Kind) -> Iterator[Case]:
 class FaultyHub:
     """A hub process between a faulty database and a faulty node; a new one where the last one was killed."""
 
-    def __init__(self, directory: Path, chaos: TcpChaos, *, is_solana: bool = False) -> None:
+    def __init__(self, directory: Path, chaos: TcpChaos, **options: Any) -> None:
+        """`options`: of `HubProcess`."""
         self._directory = directory
         self._orders = directory / "order.json"
         self._chaos = chaos
-        self._is_solana = is_solana
+        self._options = options
         self._process: HubProcess | None = None
+        self._starting = asyncio.Lock()
         self.starts = 0
+        self.deaths = 0  # of which it was told
 
     async def url(self) -> str:
-        """Of the process that runs."""
-        if self._process is None or self._process.process.poll() is not None:
-            self.end()
-            self._process = await asyncio.to_thread(
-                HubProcess,
-                self._directory,
-                self._chaos.url,
-                node_timeout_seconds=NODE_TIMEOUT_SECONDS,
-                orders=self._orders,
-                is_solana=self._is_solana,
-            )
-            self._chaos.kill = self._process.kill
-            self.starts += 1
-        return self._process.url
+        """Of the process that runs; one that dies while it starts is started again."""
+        async with self._starting:
+            while self._process is None or not self._process.url or self._process.process.poll() is not None:
+                self.deaths += self._process is not None
+                self.end()
+                self._process = await asyncio.to_thread(
+                    HubProcess,
+                    self._directory,
+                    self._chaos.url,
+                    node_timeout_seconds=NODE_TIMEOUT_SECONDS,
+                    orders=self._orders,
+                    on_start=self._may_be_killed,
+                    **self._options,
+                )
+                self.starts += 1
+            return self._process.url
+
+    def _may_be_killed(self, process: HubProcess) -> None:
+        self._chaos.kill = process.kill
+
+    @property
+    def seen(self) -> set[str]:
+        """Every boundary that any of its processes came by."""
+        return {*self._orders.with_suffix(".seen").read_text("utf-8").split(), *self._chaos.methods}
 
     def prepare(self, case: Case) -> None:
         """The fault comes as soon as anything comes by its boundary."""
@@ -150,12 +163,13 @@ class FaultyHub:
         """No process runs any more."""
         if self._process is not None:
             self._process.__exit__()
+            self._process = None
 
 
 @asynccontextmanager
-async def faulty_hub(directory: Path, node_url: str, *, is_solana: bool = False) -> AsyncIterator[FaultyHub]:
+async def faulty_hub(directory: Path, node_url: str, **options: Any) -> AsyncIterator[FaultyHub]:
     async with run_tcp_chaos(node_url) as chaos:
-        hub = FaultyHub(directory, chaos, is_solana=is_solana)
+        hub = FaultyHub(directory, chaos, **options)
         try:
             yield hub
         finally:

@@ -49,11 +49,12 @@ def order(file: Path, boundary: str, moment: Moment, kind: Kind) -> None:
 
 
 class FaultyDatabase:
-    """`orders`: the file that a fault is ordered by."""
+    """`orders`: the file that a fault is ordered by; beside it, `.seen` holds the boundaries that came."""
 
     def __init__(self, real: Database, orders: Path) -> None:
         self.real = real
         self.orders = orders
+        self._seen: set[str] = set()
 
     async def read(self, statement: Statement) -> list[Row]:
         """As the real one, but for the fault."""
@@ -103,6 +104,10 @@ class FaultyDatabase:
         await self.real.close()
 
     async def _befall(self, name: str, moment: Moment) -> None:
+        if name not in self._seen:
+            self._seen.add(name)
+            with self.orders.with_suffix(".seen").open("a", encoding="utf-8") as seen:
+                seen.write(f"{name}\n")
         kind = self._ordered(name, moment)
         if kind is Kind.CRASH:
             os.kill(os.getpid(), signal.SIGKILL)

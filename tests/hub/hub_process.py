@@ -9,7 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -46,9 +46,15 @@ class HubProcess:
         life_seconds: float | None = None,
         orders: Path | None = None,
         is_solana: bool = False,
+        stuck_seconds: float | None = None,
         under: Sequence[str] = (),
+        on_start: Callable[[HubProcess], object] = lambda _process: None,
     ) -> None:
-        """`orders`: the file that faults of its database are ordered by; `under` is a command that runs it."""
+        """`orders`: the file that faults of its database are ordered by; `under` is a command that runs it.
+
+        `stuck_seconds`: how old a transaction is before it may be replaced. `on_start` is called once it runs, before
+        it listens.
+        """
         command = hub_command(
             directory,
             node_url,
@@ -56,8 +62,10 @@ class HubProcess:
             life_seconds=life_seconds,
             orders=None if orders is None else str(orders),
             is_solana=is_solana,
+            stuck_seconds=stuck_seconds,
         )
         self.process = subprocess.Popen([*under, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        on_start(self)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
 
@@ -93,7 +101,10 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
     key = derive_wallets().relayer.private_key
     config = hub_config(options["node_url"], **options.get("config", {}))
     life_seconds = options.get("life_seconds")
-    return new_hub(database, (key,), config, completer_interval_seconds=0.1, shared_life_seconds=life_seconds)
+    hub = new_hub(database, (key,), config, completer_interval_seconds=0.1, shared_life_seconds=life_seconds)
+    if options.get("stuck_seconds") is not None:
+        hub.completer.lanes.stuck_seconds = options["stuck_seconds"]
+    return hub
 
 
 def on_solana(database: Database, options: dict[str, Any]) -> Hub:
@@ -115,11 +126,14 @@ async def main(options: dict[str, Any]) -> None:
     if options.get("orders") is not None:
         database = FaultyDatabase(database, Path(options["orders"]))
     hub = on_solana(database, options) if options.get("is_solana") else on_evm(database, options)
-    await hub.start()
-    async with serving(create_app(hub, manages_hub=False)) as url:
-        sys.stdout.write(url + "\n")
-        sys.stdout.flush()
-        await asyncio.Event().wait()
+    try:
+        await hub.start()
+        async with serving(create_app(hub, manages_hub=False)) as url:
+            sys.stdout.write(url + "\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+    finally:
+        await database.close()  # its thread would keep a process alive that could not start
 
 
 if __name__ == "__main__":

@@ -1,0 +1,259 @@
+"""Every boundary where a hub waits while it recovers: it starts, replaces, fills, adopts, or settles several together.
+
+As in `test_boundaries`, before and after it, with every kind of fault: whatever happens there, each payment ends as one
+success, and its signer's nonces go on without a gap (F1 to F7, F20, F22).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import aiohttp
+import pytest
+
+from tests.chains.batching import plant
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.faults.client import assert_settled_once, pay, present
+from tests.faults.counts import came
+from tests.faults.test_boundaries import (
+    BOUNDARIES,
+    FEES_FORGOTTEN_SECONDS,
+    STARTING,
+    Case,
+    FaultyHub,
+    carry_out,
+    cases,
+    faulty_hub,
+)
+from tests.hub.faulty_database import Kind, Moment
+from tests.hub.hub_under_test import TestPayment, new_payment
+from tests.hub.test_restored_backup import carry_out as carry_out_elsewhere
+from tollkeeper.core.batches import Via
+
+PARTY: Final = 4
+# What comes where a lane stands still behind a transaction that became too cheap, and before a gap.
+REPLACING: Final = (
+    "eth_getBlockByNumber",
+    "settlements_of",
+    "eth_maxPriorityFeePerGas",
+    "replace_transaction",
+    "eth_getTransactionByHash",
+    "eth_sendRawTransaction",
+)
+FILLING: Final = ("eth_getTransactionCount", "store_filler")
+# What comes at a start that finds what a dead process carried; of what comes in a life anyway, what comes first.
+TAKING_OVER: Final = (
+    "join",
+    "eth_chainId",
+    "open_lane",
+    "eth_getCode",
+    "eth_getBalance",
+    "take_lease",
+    "has_orphans",
+    "take_over",
+    "stored_from",
+)
+# And where our signer carried a payment out that the database does not know, or not by that transaction.
+ADOPTING: Final = ("find_settlement", "eth_getLogs", "eth_getTransactionByHash", "adopt_and_sign", "move_all")
+FINDING: Final = (
+    "transactions_of",
+    "eth_call",
+    "eth_getLogs",
+    "eth_getTransactionByHash",
+    "_name",
+    "eth_getTransactionReceipt",
+    "move_all",
+)
+# What whoever looks at a payment's public status waits for.
+ASKING: Final = "find_payment"
+TOGETHER: Final = ("eth_getCode", "claim_and_sign", "eth_sendRawTransaction", "eth_getTransactionReceipt", "move_all")
+
+Act: TypeAlias = Callable[[FaultyHub, Path, ChainUnderTest, Case, str], Awaitable[list[TestPayment]]]
+
+
+def ask_per_gas(chain: ChainUnderTest, base_fee_wei: int) -> None:
+    """A block of that base fee."""
+    chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(base_fee_wei))
+    chain.rpc.call("anvil_mine", "0x1")
+
+
+def rows(directory: Path, sql: str, *values: object) -> list[Any]:
+    """What a statement of ours gives on the hub's file."""
+    with closing(sqlite3.connect(directory / "hub.db", timeout=20)) as connection, connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def resume(chain: ChainUnderTest) -> None:
+    """What waits is mined, and from now on everything at once."""
+    chain.rpc.call("evm_setAutomine", True)
+    chain.rpc.call("evm_mine")
+
+
+async def left_pending(hub: FaultyHub, chain: ChainUnderTest, key: str) -> TestPayment:
+    """A payment that waits to be mined, and whose caller went away."""
+    chain.rpc.call("evm_setAutomine", False)
+    payment = new_payment(chain)
+    async with aiohttp.ClientSession() as http:
+        assert await present(http, await hub.url(), payment, key=key, wait_seconds=0) is None
+    return payment
+
+
+async def until_come(hub: FaultyHub, case: Case) -> None:
+    """The fault came, whichever process it befell; a crash once another one runs."""
+    deaths = hub.deaths
+    async with asyncio.timeout(60):
+        while not hub.has_come(case) or (case.kind is Kind.CRASH and hub.deaths == deaths):
+            await hub.url()
+            await asyncio.sleep(0.05)
+    came(f"{case.kind.value} at a boundary of recovery")
+
+
+async def replace_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+    """Its transaction became too cheap."""
+    ask_per_gas(chain, 10**8)
+    payment = await left_pending(hub, chain, key)
+    if case.boundary == "eth_maxPriorityFeePerGas":
+        await asyncio.sleep(FEES_FORGOTTEN_SECONDS)
+    hub.prepare(case)
+    ask_per_gas(chain, 10**10)
+    await until_come(hub, case)
+    slot = "SELECT hash FROM raw_transactions WHERE signer_nonce = (SELECT MAX(signer_nonce) FROM raw_transactions)"
+    async with asyncio.timeout(60):
+        while len(rows(directory, slot)) < 2:
+            await hub.url()
+            await asyncio.sleep(0.05)
+    resume(chain)
+    assert (await pay(await hub.url(), payment, key=key))["success"] is True, case
+    return [payment]
+
+
+async def fill_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+    """Before its transaction is a nonce that nothing was signed for."""
+    await hub.url()
+    rows(directory, "UPDATE signer_lanes SET next_nonce = next_nonce + 1")
+    hub.prepare(case)
+    payment = new_payment(chain)
+    async with aiohttp.ClientSession() as http:
+        await present(http, await hub.url(), payment, key=key, wait_seconds=0)
+    await until_come(hub, case)
+    assert (await pay(await hub.url(), payment, key=key))["success"] is True, case
+    return [payment]
+
+
+async def take_it_over(
+    hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case: Case, key: str
+) -> list[TestPayment]:
+    """The process that carried it died."""
+    payment = await left_pending(hub, chain, key)
+    hub.end()
+    hub.prepare(case)
+    await until_come(hub, case)
+    resume(chain)
+    assert (await pay(await hub.url(), payment, key=key))["success"] is True, case
+    return [payment]
+
+
+async def adopt_it(hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+    """The database forgot it, and it is presented."""
+    payment = new_payment(chain)
+    carry_out_elsewhere(chain, payment, by_relayer=True)
+    assert await carry_out(hub, payment, key, case), case
+    return [payment]
+
+
+async def find_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+    """The database forgot the transaction that carried it out, and knows another one."""
+    payment = await left_pending(hub, chain, key)
+    hub.end()
+    ((known,),) = rows(
+        directory, "SELECT transaction_hash FROM settlements WHERE nonce = ?", payment.authorization.nonce
+    )
+    chain.rpc.call("anvil_dropTransaction", known)
+    chain.rpc.call("evm_setAutomine", True)
+    carry_out_elsewhere(chain, payment, by_relayer=True)
+    hub.prepare(case)
+    await until_come(hub, case)
+    assert (await pay(await hub.url(), payment, key=key))["success"] is True, case
+    return [payment]
+
+
+async def settle_together(
+    hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case: Case, key: str
+) -> list[TestPayment]:
+    """One goes alone; the others, which come while it is under way, share a transaction."""
+    first = await left_pending(hub, chain, key)
+    others = [new_payment(chain) for _ in range(PARTY)]
+    hub.prepare(case)
+
+    async def go(payment: TestPayment, number: int) -> bool:
+        async with asyncio.timeout(60), aiohttp.ClientSession() as http:
+            while (answer := await present(http, await hub.url(), payment, key=f"{key}.{number}")) is None:  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.05)
+        return bool(answer["success"])
+
+    going = [asyncio.create_task(go(payment, number)) for number, payment in enumerate(others)]
+    if case.boundary == "move_all":
+        resume(chain)
+    await until_come(hub, case)
+    resume(chain)
+    assert all(await asyncio.gather(*going)), case
+    assert (await pay(await hub.url(), first, key=key))["success"] is True, case
+    return [first, *others]
+
+
+# What is done, through which boundaries, and how many nonces each case takes at least and at most.
+RECOVERIES: Final[dict[str, tuple[Act, tuple[str, ...], range, dict[str, Any]]]] = {
+    "replace": (replace_it, REPLACING, range(1, 2), {"stuck_seconds": 0.2}),
+    "fill": (fill_it, FILLING, range(2, 3), {}),
+    "take over": (take_it_over, TAKING_OVER, range(1, 2), {}),
+    "adopt": (adopt_it, ADOPTING, range(1, 2), {}),
+    "find": (find_it, FINDING, range(1, 2), {}),
+    "together": (settle_together, TOGETHER, range(2, PARTY + 1), {"batch_queue_depth": 1}),
+}
+
+
+async def recover_through(directory: Path, chain: ChainUnderTest, name: str, kind: Kind, *moments: Moment) -> FaultyHub:
+    """Each case of it; every payment is settled once, and every nonce used."""
+    act, boundaries, nonces, options = RECOVERIES[name]
+    if "batch_queue_depth" in options:
+        plant(chain, Via.BATCHER)
+    before = chain.balance(chain.wallets.owner.address)
+    nonce = chain.nonce(chain.wallets.relayer)
+    chosen = [case for case in cases(boundaries, kind) if case.moment in moments]
+    payments: list[TestPayment] = []
+    async with faulty_hub(directory, chain.url, **options) as hub:
+        for number, case in enumerate(chosen):
+            payments += await act(hub, directory, chain, case, f"key.{number}")
+        await assert_settled_once(await hub.url(), directory, chain, payments, before)
+        used = chain.nonce(chain.wallets.relayer) - nonce
+        assert nonces[0] * len(chosen) <= used <= nonces[-1] * len(chosen)
+        (next_nonce,) = {row[0] for row in rows(directory, "SELECT next_nonce FROM signer_lanes")}
+        assert next_nonce == chain.nonce(chain.wallets.relayer)
+    return hub
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", RECOVERIES)
+async def test_an_error_where_a_hub_recovers_loses_nothing_and_nothing_else_is_waited_for(
+    tmp_path: Path, embedded_chain: ChainUnderTest, name: str
+) -> None:
+    hub = await recover_through(tmp_path, embedded_chain, name, Kind.ERROR, Moment.AFTER)
+    known = {boundary for boundaries in BOUNDARIES.values() for boundary in boundaries}
+    known |= {boundary for _, boundaries, _, _ in RECOVERIES.values() for boundary in boundaries}
+    assert hub.seen <= {*known, *STARTING, ASKING}
+    assert set(RECOVERIES[name][1]) <= hub.seen
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", RECOVERIES)
+@pytest.mark.parametrize("kind", Kind)
+async def test_every_kind_of_fault_where_a_hub_recovers_ends_as_it_should(
+    tmp_path: Path, embedded_chain: ChainUnderTest, name: str, kind: Kind
+) -> None:
+    await recover_through(tmp_path, embedded_chain, name, kind, *Moment)
