@@ -33,7 +33,7 @@ class Caller:
 
     async def answer(self, data: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
         """The next answer; `data` is what it answers."""
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)).decode()
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 30)).decode()
         first, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         body = b"" if data.startswith(b"HEAD") else await self.reader.readexactly(int(headers["content-length"]))
