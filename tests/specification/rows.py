@@ -115,7 +115,7 @@ def is_on_solana(row_id: str) -> bool:
 
 def field_of(row_id: str) -> str:
     """The last part of a row's name, whichever family it is of: `limit` of `4.3-pagination.limit-solana`."""
-    return row_id.removesuffix(_SUFFIX).rpartition(".")[2]
+    return row_id.removesuffix(_SUFFIX).replace("-", ".").rpartition(".")[2]
 
 
 ROWS: Final = (*_NAMES, *(on_solana(name) for name in _NAMES if name not in OF_ONE_FAMILY))

@@ -91,7 +91,7 @@ async def test_the_version_is_one(solana: SolanaWorld) -> None:
         await refused_and_taken(solana, {"x402Version": wrong}, "PAYMENT_INVALID")
 
 
-@row("2.3-scheme-solana", "9.3-solana")
+@row("2.3-scheme-solana")
 async def test_the_scheme_is_exact(solana: SolanaWorld) -> None:
     assert (await solana.kind())["scheme"] == "exact"
     for wrong in ("upto", "", 1):

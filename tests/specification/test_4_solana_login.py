@@ -145,7 +145,7 @@ async def test_login_is_message_signature_tokens(solana: SolanaWorld) -> None:
             assert me.body["walletAddress"] == str(wallet.pubkey())
 
 
-@row("5.5-solana", "7-INVALID_SIGNATURE-authentication-solana")
+@row("7-INVALID_SIGNATURE-authentication-solana")
 async def test_a_failed_wallet_signature_is_401(solana: SolanaWorld) -> None:
     world, wallet, thief = solana.world, Keypair(), Keypair()
     for base in (world.hub_url, world.gateway_url):

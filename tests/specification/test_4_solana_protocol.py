@@ -7,7 +7,7 @@ import asyncio
 from solders.keypair import Keypair
 
 from tests.specification.client import Json
-from tests.specification.rows import row
+from tests.specification.rows import field_of, row
 from tests.specification.solana_world import NETWORK, USDC_MINT, SolanaWorld
 from tests.specification.world import World
 
@@ -42,11 +42,17 @@ async def test_history_shows_solana_among_the_others_or_alone(solana: SolanaWorl
         assert (found["pagination"]["totalCount"], len(found["history"])) == (count, count)
 
 
-@row("4.4-supported-kinds-solana", "4.4-supported-scheme-solana", "4.4-supported-network-solana")
-async def test_a_kind_is_a_scheme_on_a_network(solana: SolanaWorld) -> None:
-    kind = await solana.kind()
+@row("4.4-supported-kinds-solana")
+async def test_supported_lists_one_kind_of_the_network(solana: SolanaWorld) -> None:
+    kinds = (await solana.world.hub("GET", "/supported")).body["kinds"]
+    (kind,) = [one for one in kinds if one["network"] == NETWORK]
     assert {"scheme", "network", "assets"} <= kind.keys()
-    assert (kind["scheme"], kind["network"]) == ("exact", NETWORK)
+
+
+@row("4.4-supported-scheme-solana", "4.4-supported-network-solana")
+async def test_a_kind_is_a_scheme_on_a_network(solana: SolanaWorld, row_id: str) -> None:
+    name = field_of(row_id)
+    assert (await solana.kind())[name] == {"scheme": "exact", "network": NETWORK}[name]
 
 
 @row(
@@ -57,7 +63,7 @@ async def test_a_kind_has_its_assets(solana: SolanaWorld, row_id: str) -> None:
     (asset,) = (await solana.kind())["assets"]
     expected = {"address": USDC_MINT, "name": "USD Coin", "symbol": "USDC", "decimals": 6}
     assert asset.keys() == expected.keys()
-    name = row_id.removesuffix("-solana").rpartition(".")[2]
+    name = field_of(row_id)
     assert (type(asset[name]), asset[name]) == (type(expected[name]), expected[name])
 
 
@@ -269,7 +275,7 @@ async def test_status_is_success_and_failed_where_the_chain_failed_it(solana: So
 )
 async def test_a_transfer_answers_with_signature_network_and_base_units(solana: SolanaWorld, row_id: str) -> None:
     answer = (await solana.world.transfer(await solana.moving(77))).body
-    name = row_id.removesuffix("-solana").rpartition(".")[2]
+    name = field_of(row_id)
     if name == "transaction":
         assert await is_carried_out(solana, answer["transaction"])
     else:

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from eth_utils.crypto import keccak
 
 from tests.specification.client import Answer, Wallet, header
-from tests.specification.program import bearer_header
-from tests.specification.rows import row
+from tests.specification.program import Program, bearer_header
+from tests.specification.rows import row, row_on_both
 from tests.specification.test_2_files import upload
 from tests.specification.world import World
 from tollkeeper.sandbox.wallets import PUBLIC_SEED
@@ -22,16 +22,16 @@ from tollkeeper.sandbox.wallets import PUBLIC_SEED
 DAY_MS = 24 * 3600 * 1000
 
 
-async def bearer_routes(world: World, headers: dict[str, str]) -> list[Answer]:
+async def bearer_routes(program: Program, headers: dict[str, str]) -> list[Answer]:
     """What each route that needs a bearer answers; logout comes last."""
-    gate = await world.gate(requireAuth=True)
+    gate = await program.gate(requireAuth=True)
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     return [
-        await upload(world, b"sold", token if scheme == "Bearer" else None),
-        await world.hub("GET", "/api/v1/auth/me", headers=headers),
-        await world.hub("GET", "/api/v1/history", params={"limit": "1"}, headers=headers),
-        await world.call(gate, headers=headers),
-        await world.hub("POST", "/api/v1/auth/logout", headers=headers),
+        await upload(program, b"sold", token if scheme == "Bearer" else None),
+        await program.hub("GET", "/api/v1/auth/me", headers=headers),
+        await program.hub("GET", "/api/v1/history", params={"limit": "1"}, headers=headers),
+        await program.call(gate, headers=headers),
+        await program.hub("POST", "/api/v1/auth/logout", headers=headers),
     ]
 
 
@@ -110,24 +110,27 @@ async def test_access_tokens_expire_after_15_minutes_and_refresh_tokens_after_7_
         assert abs(expires_ms - now * 1000 - 7 * DAY_MS) < 10_000
 
 
-@row("5.5")
-async def test_missing_invalid_and_forged_have_their_codes(world: World) -> None:
+@row_on_both("5.5")
+async def test_missing_invalid_and_forged_have_their_codes(program: Program) -> None:
     for headers, code in (
         ({}, "AUTH_REQUIRED"),
         ({"Authorization": "Basic eDp5"}, "AUTH_REQUIRED"),
         ({"Authorization": "Bearer no.such.token"}, "INVALID_TOKEN"),
-        (bearer_header(jwt.encode({"sub": world.buyer.address}, "k" * 32, algorithm="HS256")), "INVALID_TOKEN"),
+        (
+            bearer_header(jwt.encode({"sub": program.new_wallet().address}, "k" * 32, algorithm="HS256")),
+            "INVALID_TOKEN",
+        ),
     ):
-        for answer in await bearer_routes(world, headers):
+        for answer in await bearer_routes(program, headers):
             assert answer.refusal == (401, code, "authentication")
-    wallet, thief = Wallet(), Wallet()
-    for base in (world.hub_url, world.gateway_url):
+    wallet, thief = program.new_wallet(), program.new_wallet()
+    for base in (program.hub_url, program.gateway_url):
         query = {"walletAddress": wallet.address}
-        asked = await world.http.send("GET", base + "/api/v1/auth/message", params=query)
+        asked = await program.http.send("GET", base + "/api/v1/auth/message", params=query)
         message = asked.body["message"]
         for signature in (thief.sign_text(message), wallet.sign_text(message + " "), "0x" + "00" * 65):
             proof = {"message": message, "signature": signature}
-            answer = await world.http.send("POST", base + "/api/v1/auth/login", json=proof)
+            answer = await program.http.send("POST", base + "/api/v1/auth/login", json=proof)
             assert answer.refusal == (401, "INVALID_SIGNATURE", "authentication")
 
 

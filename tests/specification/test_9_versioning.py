@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 
 from tests.gateway.recording_target import Received, Writer
 from tests.specification.client import header
@@ -83,17 +85,17 @@ async def test_the_protocol_is_version_1_in_payloads_requests_and_every_answer(w
     assert versions == [b"x402-version: 1"]
 
 
-@row("9.3")
-async def test_the_scheme_is_exact(world: World) -> None:
-    gate = await world.gate()
-    assert [entry["scheme"] for entry in (await world.asked(gate))["accepts"]] == ["exact"]
-    assert {kind["scheme"] for kind in (await world.hub("GET", "/supported")).body["kinds"]} == {"exact"}
-    signed = world.signed(await world.wanted(gate))
-    refused = await world.call(gate, header({**signed, "scheme": "upto"}))
+@row_on_both("9.3")
+async def test_the_scheme_is_exact(program: Program) -> None:
+    gate = await program.gate()
+    assert [entry["scheme"] for entry in (await program.asked(gate))["accepts"]] == ["exact"]
+    assert {kind["scheme"] for kind in (await program.hub("GET", "/supported")).body["kinds"]} == {"exact"}
+    paid = await program.payment(gate)
+    refused = await program.call(gate, header({**json.loads(base64.b64decode(paid)), "scheme": "upto"}))
     assert refused.refusal == (402, "PAYMENT_INVALID", "payment")
     for name in ("paymentPayload", "paymentRequirements"):
-        asking = world.asking()
-        asking[name]["scheme"] = "upto"
-        assert (await world.verify(asking)).body["invalidReason"] == "unsupported_scheme"
-        assert (await world.settle(asking)).body["errorReason"] == "unsupported_scheme"
-    assert (await world.call(gate, header(signed))).status == 200
+        sale = await program.sale()
+        sale[name]["scheme"] = "upto"
+        assert (await program.verify(sale)).body["invalidReason"] == "unsupported_scheme"
+        assert (await program.settle(sale)).body["errorReason"] == "unsupported_scheme"
+    assert (await program.call(gate, paid)).status == 200
