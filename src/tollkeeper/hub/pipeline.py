@@ -19,7 +19,7 @@ from tollkeeper.chains.receipts import Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
-from tollkeeper.hub.recovery import Contradiction, Finding, Recovery, expected_transfer, seen
+from tollkeeper.hub.recovery import Contradiction, Finding, Recovery, Unexplained, expected_transfer, seen
 from tollkeeper.storage.settlements import Move, Moved, Settlement, move_all, read_settlement
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ class Pipeline:
         try:
             finding = await self.judge(account, row, submission, sighting)
         except RpcUnavailable:
+            return Advance(row)
+        except Unexplained:
+            _LOG.error("settlement_unexplained", settlement=row.id)
             return Advance(row)
         except Contradiction as error:
             _LOG.error("settlement_contradicted", settlement=row.id, transaction=str(error))
