@@ -59,6 +59,26 @@ def test_a_file_is_replaced_by_its_owner_and_the_link_stays(stack: Stack, tmp_pa
         assert done.stdout == f"{link} sells second.bin, 3000000 bytes, sha256 {digest}\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "sold"),
+    [
+        ("my réport (1).pdf", "my réport (1).pdf"),
+        ('a "b" 100%.txt', "a b 100%.txt"),
+        ("line\nbreak.txt", "linebreak.txt"),
+        ("latin-1 \udce9.txt", "latin-1 .txt"),  # how Python reads a name that is no UTF-8
+    ],
+)
+def test_a_file_is_sold_under_its_own_name(stack: Stack, tmp_path: Path, key_file: Path, name: str, sold: str) -> None:
+    file = tmp_path / name
+    file.write_text("content")
+    where = ("--gateway", stack.gateway_url, "--key-file", key_file)
+    made = finished("paygate", "create", "--file", file, "--price", "0.5", *where)
+    assert made.returncode == 0, made.stderr
+    done = finished("paygate", "replace", made.stdout.strip(), "--file", file, *where[2:])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f" sells {sold}, 7 bytes" in done.stdout
+
+
 def test_only_a_file_of_ones_own_is_replaced(stack: Stack, tmp_path: Path, key_file: Path) -> None:
     file, other = tmp_path / "x", tmp_path / "other.key"
     file.write_text("x")

@@ -32,7 +32,7 @@ async def test_message_is_for_the_wallet_address_of_the_query(solana: SolanaWorl
     body = await message_of(world, wallet, base)
     assert body.keys() == {"message", "apiVersion", "timestamp"}
     assert body["message"].split("\n")[1] == str(wallet.pubkey())
-    for wrong in (str(wallet.pubkey())[:20], str(wallet.pubkey()) + "1", "0OIl"):
+    for wrong in (str(wallet.pubkey())[:20], "1" + str(wallet.pubkey()), "0OIl"):  # 15 bytes, 33, no base58
         refused = await world.http.send("GET", f"{base}{AUTH}/message", params={"walletAddress": wrong})
         assert refused.refusal == (400, "INVALID_ADDRESS", "validation")
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID
 
 from tollkeeper.client.requests import RefusedError, ask, open_session
+from tollkeeper.core.downloads import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -81,7 +82,7 @@ async def _shown_on_a_bar(path: Path) -> AsyncIterator[Callable[[int], None]]:
     bar = Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True))
     bar.disable = not bar.console.is_terminal
     with bar:
-        task = bar.add_task(path.name, total=(await asyncio.to_thread(path.stat)).st_size)
+        task = bar.add_task(clean_name(path.name), total=(await asyncio.to_thread(path.stat)).st_size)
         yield partial(_show, bar, task)
 
 
@@ -120,8 +121,12 @@ async def _send_form(  # noqa: PLR0917 - what a request is made of
     fields: Mapping[str, object],
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
-    form = aiohttp.FormData({name: str(value) for name, value in fields.items()}, default_to_multipart=True)
-    form.add_field("file", _content(path, progress), filename=path.name, content_type="application/octet-stream")
+    # Names are sent as UTF-8, as browsers do: the bytes of an escape would be taken for the name (RFC 7578 4.2).
+    form = aiohttp.FormData(quote_fields=False, default_to_multipart=True)
+    for name, value in fields.items():
+        form.add_field(name, str(value))
+    content = _content(path, progress)
+    form.add_field("file", content, filename=clean_name(path.name), content_type="application/octet-stream")
     return await ask(session, method, url, data=form, headers={"Authorization": f"Bearer {token}"})
 
 
