@@ -1,12 +1,13 @@
 """Transactions that would make a careless fee payer pay more than a fee, or a fee for something else (A-27 to A-32).
 
-Each has a name and is made for one blockhash, payer and fee payer, so that it would be executed if it were signed.
+Each has a name and is made for one blockhash, payer and fee payer: what a careless fee payer signed would be executed,
+or fail for a fee. `FAMILIES` says which of them are attacks of one kind, and by which words they are refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from solders.hash import Hash
 from solders.instruction import AccountMeta, Instruction
@@ -223,10 +224,80 @@ def _bytes(scene: Scene) -> Iterator[tuple[str, SolanaPayload]]:
         changed = bytearray(raw)
         changed[65 + bit // 8] ^= 1 << bit % 8
         yield f"bytes: bit {bit} of the signature", encoded(bytes(changed))
-    for name, at in {"amount": len(raw) - 12, "blockhash": raw.index(blockhash)}.items():
+    for name, at in {"amount": len(raw) - 10, "blockhash": raw.index(blockhash)}.items():
         changed = bytearray(raw)
         changed[at] ^= 1
         yield f"bytes: another {name} than was signed", encoded(bytes(changed))
+
+
+def misdirected(scene: Scene) -> dict[str, SolanaPayload]:
+    """Payments that are right but for whose account is paid, by their names. What is asked decides, so not `drains`."""
+    thief, ours, second = (str(one.pubkey()) for one in (scene.thief, scene.fee_payer, _SECOND))
+    accounts = {f"to {whose} account": account_of(who) for whose, who in (("the thief's", thief), ("our", ours))}
+    accounts |= {"to a stranger's account": account_of(second), "to the recipient": key(scene.pay_to)}
+    accounts |= {
+        "to the thief": key(thief),
+        "to the recipient's account of Token-2022": account_of(scene.pay_to, token_program=TOKEN_2022_PROGRAM),
+        "to the recipient's account of another mint": account_of(scene.pay_to, mint=second),
+    }
+    limit, price, _ = scene.usual()
+    return {
+        f"misdirected: {name}": scene.draft(
+            limit, price, transfer(scene.amount, payer=scene.thief.pubkey(), destination=destination)
+        )
+        for name, destination in accounts.items()
+    }
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One kind of attack: how the names of its transactions begin, and the ends of the words that refuse them."""
+
+    names: tuple[str, ...]
+    reasons: frozenset[str]
+
+    def of(self, found: dict[str, SolanaPayload]) -> dict[str, SolanaPayload]:
+        """Those that are attacks of this kind."""
+        return {name: payload for name, payload in found.items() if name.startswith(self.names)}
+
+
+_USED: Final = "fee_payer_included_in_instruction_accounts"
+_LIMIT, _PRICE = "compute_limit_instruction", "compute_price_instruction"
+# What an instruction that does not belong there is told, by its place: first, second or third, or behind them.
+_OTHER: Final = frozenset({_LIMIT, "_instructions", "not_a_transfer_instruction", "not_spl_token_transfer_checked"})
+_ANYWHERE: Final = _OTHER | {_USED}
+FAMILIES: Final = {
+    "a transfer of lamports": Attack(("transfer of lamports",), _ANYWHERE),
+    "an approval": Attack(("approval",), _ANYWHERE),
+    "a closed account": Attack(("closed account",), _ANYWHERE),
+    "a new authority": Attack(("new authority", "new owner"), _ANYWHERE),
+    "an account at our cost": Attack(("account by", "allocation by"), _ANYWHERE),
+    "a token account at our cost": Attack(("token account",), _ANYWHERE),
+    "our fee payer as authority": Attack(
+        (
+            *("transfer: from our account", "transfer: of us afterwards", "plain token transfer of us"),
+            *("burnt tokens of us", "transfer: a signer of a multisignature", "signers: we sign"),
+        ),
+        frozenset({_USED}),
+    ),
+    "a priority fee": Attack(
+        ("budget: a limit just", "budget: a price just", "budget: the highest", "budget: the reference's"),
+        frozenset({f"{_LIMIT}_too_high", f"{_PRICE}_too_high"}),
+    ),
+    "a budget that is missing or there twice": Attack(
+        ("budget: no ", "budget: neither", "budget: two", "budget: a second", "budget: price before"),
+        frozenset({_LIMIT, _PRICE, "_instructions"}),
+    ),
+    "a lookup table": Attack(("bytes: a lookup table", "bytes: an unused lookup"), frozenset({"payload_transaction"})),
+    "more signers": Attack(("signers: a third",), frozenset({"excessive_signers"})),
+    "something else than was signed": Attack(
+        ("bytes: another", "bytes: bit", "signers: nobody", "signers: somebody else"), frozenset({"signature_invalid"})
+    ),
+    "a nonce account": Attack(("advanced nonce", "withdrawal from a nonce"), _ANYWHERE),
+    "another mint": Attack(("transfer: another mint",), frozenset({"mint_mismatch"})),
+    "other decimals": Attack(("transfer: other decimals",), frozenset({"mint_mismatch"})),
+    "another account": Attack(("misdirected",), frozenset({"transfer_to_incorrect_ata", _USED})),
+}
 
 
 def drains(scene: Scene) -> dict[str, SolanaPayload]:

@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 
 from tests.auth.server import SolanaWallet
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS, drafted, paid_for_by, paying
-from tests.core.solana_payments import account_of, compute_limit, compute_price, encoded, key, transfer
-from tests.hub.drains import Scene, drains
+from tests.core.solana_payments import compute_limit, compute_price, encoded, transfer
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS
@@ -195,36 +194,6 @@ async def test_many_payments_at_once_are_all_settled_by_both_fee_payers(world: S
     answers = await asyncio.gather(*(world.settle(body) for body in bodies))
     assert all(answer.body["success"] for answer in answers)
     assert world.earned == 60_000
-
-
-async def test_no_drain_is_signed_and_only_fees_leave(world: SolanaHub) -> None:
-    money, scene = world.fee_money, Scene(FEE_PAYER, BUYER, OWNER, world.node.chain.blockhash)
-    found = drains(scene)
-    assert len(found) >= 100
-    for name, payload in found.items():
-        body = body_of(payload, scene.amount)
-        verified, settled = await world.verify(body), await world.settle(body)
-        assert (verified.status, verified.body.get("isValid")) == (200, False), name
-        assert (settled.status, settled.body["success"], settled.body["transaction"]) == (200, False, ""), name
-        assert verified.reason == settled.reason, name
-    assert world.node.chain.executed == {}
-    assert world.fee_money == money
-    assert (await world.settle(world.payment())).body["success"]
-    assert money - world.fee_money == FEE_LAMPORTS
-
-
-@pytest.mark.parametrize("wallet", [WALLETS.buyer.address, WALLETS.second_buyer.address, str(FEE_PAYER.pubkey())])
-async def test_money_for_another_account_than_the_recipients_own_gets_no_signature(
-    world: SolanaHub, wallet: str
-) -> None:
-    money = world.fee_money
-    for destination in (account_of(key(wallet)), key(wallet), key(OWNER)):
-        moved = transfer(10_000, payer=BUYER.pubkey(), destination=destination)
-        body = world.asking(drafted(world.node, compute_limit(), compute_price(), moved))
-        verified, settled = await world.verify(body), await world.settle(body)
-        assert (verified.body["isValid"], settled.body["success"], settled.body["transaction"]) == (False, False, "")
-        assert verified.reason == settled.reason
-    assert (world.node.chain.executed, world.fee_money) == ({}, money)
 
 
 async def test_a_payment_that_fails_on_the_chain_is_no_success_and_never_tried_again(world: SolanaHub) -> None:
