@@ -5,6 +5,8 @@ connections whose requests leave at exponentially distributed intervals, from an
 `reference` are the medians over the rounds of each round's p99, in milliseconds; `ratio` is reference over ours, and
 what the gateway adds is in `added_p50_ms` and `added_p99_ms`. `sync_p50_ms` and `sync_p99_ms` are what the disk takes
 to sync one page in the same minutes, with nothing else of ours running: each paid call waits for one at least.
+`floor_*` is the same load on a relay that knows no rule, behind a durable commit of what a paid call must leave in the
+books (`servers.bare statements`): what it adds, no gateway on this loop, with these books and this disk, can leave out.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bench.measuring import Result, cores, say
-from bench.scene import PURCHASES, scene
+from bench.processes import serving
+from bench.scene import PURCHASES, latencies, scene
 from bench.wrk import CONNECTIONS, Calls, calls, request
 
 if TYPE_CHECKING:
@@ -44,11 +47,15 @@ def measure() -> Result:
             same = [request(url + "/small", X_Payment=payment) for payment in payments]
             ours = calls(running.directory, gate, requests, pause_ms=pause_ms)
             theirs = calls(running.directory, url, same, pause_ms=pause_ms)
-            return _in_turns(ours, theirs, load_core, measured.rate, running.directory)
+            books = ("statements", str(running.target_port), str(running.directory / "statements.db"))
+            with serving("bare", cores()[0], *books) as bare:
+                bared = [request(bare.url + "/small", X_Payment=payment) for payment in payments]
+                floor = calls(running.directory, bare.url, bared, pause_ms=pause_ms)
+                sides = {"ours": ours, "reference": theirs, "floor": floor}
+                return _in_turns(sides, load_core, measured.rate, running.directory)
 
 
-def _in_turns(ours: Calls, theirs: Calls, load_core: int, full_rate: float, directory: Path) -> Result:
-    sides = {"ours": ours, "reference": theirs}
+def _in_turns(sides: dict[str, Calls], load_core: int, full_rate: float, directory: Path) -> Result:
     runs = {side: [one.run(1, load_core)][:0] for side, one in sides.items()}
     syncs_ms: list[float] = []
     for number in range(1, ROUNDS + 1):
@@ -57,19 +64,16 @@ def _in_turns(ours: Calls, theirs: Calls, load_core: int, full_rate: float, dire
             runs[side].append(one.run(ROUND_SECONDS, load_core))
         texts = [f"{side} p50 {its[-1].p50_ms:.2f} p99 {its[-1].p99_ms:.2f} ms" for side, its in runs.items()]
         say(f"latency {number}/{ROUNDS}: {', '.join(texts)}")
-    p50 = {side: statistics.median(one.p50_ms for one in its) for side, its in runs.items()}
-    p99 = {side: statistics.median(one.p99_ms for one in its) for side, its in runs.items()}
+    told = latencies(runs)
+    ours_ms, reference_ms = float(told["ours_p99_ms"]), float(told["reference_p99_ms"])
     also: dict[str, float | str] = {
         "full_rate": full_rate,
         "offered_rate": statistics.median(one.rate for one in runs["ours"]),
-        "ours_p50_ms": p50["ours"],
-        "reference_p50_ms": p50["reference"],
-        "added_p50_ms": p50["ours"] - p50["reference"],
-        "added_p99_ms": p99["ours"] - p99["reference"],
+        **told,
         "sync_p50_ms": statistics.quantiles(syncs_ms, n=100)[49],
         "sync_p99_ms": statistics.quantiles(syncs_ms, n=100)[98],
     }
-    return Result("latency", p99["ours"], p99["reference"], p99["reference"] / p99["ours"], "ms", ROUNDS, also)
+    return Result("latency", ours_ms, reference_ms, reference_ms / ours_ms, "ms", ROUNDS, also)
 
 
 def _syncs_ms(path: Path) -> list[float]:

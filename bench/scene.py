@@ -9,6 +9,7 @@ more: answers per second of processor time that each side used itself, kernel in
 from __future__ import annotations
 
 import ipaddress
+import statistics
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -127,16 +128,20 @@ def scene() -> Iterator[Scene]:
 def compare(
     name: str, unit: str, ours: Calls, our_pid: int, theirs: Calls, their_pid: int, *, rounds: int = ROUNDS
 ) -> Result:
-    """Rates of both sides in turns, and each side's answers per second of its own processor time."""
+    """Rates of both sides in turns, and each side's answers per second of its own processor time.
+
+    Of the latencies the medians of the rounds, and what ours adds, at the full load of 64 connections.
+    """
     load_core = cores()[1]
     also: dict[str, float | str] = {"connections": 64.0}
     spent: dict[str, list[tuple[int, float]]] = {"ours": [], "reference": []}
+    runs: dict[str, list[Run]] = {"ours": [], "reference": []}
 
     def turn(side: str, calls: Calls, pid: int) -> float:
         before = family_cpu_seconds(pid)
         run = calls.run(ROUND_SECONDS, load_core)
         spent[side].append((run.answers, family_cpu_seconds(pid) - before))
-        _note(also, side, run)
+        runs[side].append(run)
         return run.rate
 
     result = alternate(
@@ -150,11 +155,21 @@ def compare(
     for side, turns in spent.items():
         also[f"{side}_per_cpu_second"] = sum(one for one, _ in turns[1:]) / sum(seconds for _, seconds in turns[1:])
     also["cpu_ratio"] = float(also["ours_per_cpu_second"]) / float(also["reference_per_cpu_second"])
+    also |= latencies({side: its[1:] for side, its in runs.items()})
     return result
 
 
-def _note(also: dict[str, float | str], side: str, run: Run) -> None:
-    also[f"{side}_p50_ms"], also[f"{side}_p99_ms"] = run.p50_ms, run.p99_ms
+def latencies(runs: dict[str, list[Run]]) -> dict[str, float | str]:
+    """The medians of each side's p50 and p99, and what every side adds to the `reference`."""
+    told: dict[str, float | str] = {}
+    for side, its in runs.items():
+        for name in ("p50_ms", "p99_ms"):
+            middle = statistics.median(getattr(one, name) for one in its)
+            told[f"{side}_{name}"] = middle
+            if side != "reference":
+                added = "added" if side == "ours" else f"{side}_added"
+                told[f"{added}_{name}"] = middle - statistics.median(getattr(one, name) for one in runs["reference"])
+    return told
 
 
 def _write_certificate(directory: Path) -> None:

@@ -385,7 +385,8 @@ async def test_a_caller_who_does_not_read_is_given_up() -> None:
 
 
 async def test_an_idle_connection_is_closed() -> None:
-    async with listener(keep_alive_seconds=0) as listening, caller(listening) as (reader, writer):
+    quick = Patience(sweep_seconds=0.05)
+    async with listener(quick, keep_alive_seconds=0) as listening, caller(listening) as (reader, writer):
         writer.write(get(b"/a"))
         assert first_answer(await asyncio.wait_for(everything(reader), 2)).status == 200
 

@@ -15,20 +15,18 @@ from typing import Any, ClassVar, Final
 
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import check_request_head, request_body_bytes
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.edge.call import CallHandler, InboundCall
+from tollkeeper.edge.caller_connection import CallerConnection
 from tollkeeper.edge.heads import RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
 from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.listener import Listener
 from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
-from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance, Presence
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers.
@@ -42,43 +40,15 @@ UNREAD_BODY_BYTES: Final = 1024 * 1024
 log = structlog.get_logger("tollkeeper.edge")
 
 
-class StrictProtocol(HttpToolsProtocol):
+class StrictProtocol(CallerConnection):
     """One caller's connection, of a class that `listening.strict_protocol` makes for each listener.
 
     A request is in its head (`_in_head`), then in its body (`_in_body`), then complete; answers are uvicorn's affair.
     `_refusal` is set once; from then on, and behind the last answer, nothing that comes in is read (`_is_deaf`).
     """
 
+    __slots__ = ()
     listener: ClassVar[Listener]
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._in_head = self._in_body = False
-        self._without_upgrade = False  # between a head that asks for an upgrade and its second reading without
-        self._begun = 0  # requests whose first byte was in the data that is being read
-        self._is_repeatable = False  # the newest request is a call, leaves the connection open, waits for nothing
-        self._head_bytes = self._chatter_bytes = 0
-        self._unanswered = 0  # requests that were accepted and have no whole answer yet
-        self._current: Any = None  # the one of them that is being answered
-        self._is_starting = False
-        self._is_accepted = False  # the newest request was accepted
-        self._is_http_11 = True  # the newest request
-        self._refusal: ApiError | None = None
-        self._is_deaf = self._is_draining = False
-        self._closes_early = False  # an answer before more of the newest body has come closes the connection
-        self._pieces = Pieces()
-        self._attendance: Attendance
-        self._unsent_bytes = 0  # by the last `check_patience`
-        self._lent_bytes = 0  # read ahead of an upload that its target does not take
-        self._is_fed = False  # since the last sweep
-        self._head_seconds = self._body_seconds = self._stuck_seconds = 0.0
-        self._lingering: Lingering | None = None
 
     # What the transport calls
 
@@ -125,8 +95,6 @@ class StrictProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what came in; refuse it at the first byte that breaks a rule."""
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
         if self._is_deaf:
             if self._lingering is not None and not self._lingering.discard(len(data), self.loop.time()):
                 self.transport.abort()
@@ -360,8 +328,10 @@ class StrictProtocol(HttpToolsProtocol):
     # What uvicorn calls
 
     def on_response_complete(self) -> None:
-        """An answer was written: wait for the next request, or refuse the one that was waiting for its turn."""
-        is_call = isinstance(self._current, InboundCall)
+        """An answer was written: wait for the next request, or refuse the one that was waiting for its turn.
+
+        Who sends none is given up by the sweep (`check_patience`), for less than uvicorn's timer of each answer.
+        """
         self._current = None
         self._unanswered -= 1
         self._head_seconds = 0.0
@@ -370,16 +340,10 @@ class StrictProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
             self._start_next()
-        elif not is_call and self._lingering is None:  # after a call the sweep does this, for less
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
         if self._refusal is not None:
             self._send_refusal_in_turn()
 
@@ -435,7 +399,6 @@ class StrictProtocol(HttpToolsProtocol):
     def _send_refusal_in_turn(self) -> None:
         if self._refusal is None or self._unanswered or self._lingering is not None or self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
         self.transport.write(self.listener.refusal_of(self._refusal))
         self._linger()
 
@@ -458,7 +421,8 @@ class StrictProtocol(HttpToolsProtocol):
         patience = self.listener.patience
         self._head_seconds += 0.0 if self._unanswered else passed_seconds
         self._body_seconds += passed_seconds if self._is_waiting_for_body() else 0.0
-        idle_seconds = self.timeout_keep_alive if self._is_accepted and not self._in_head else 0
+        is_between = self._is_accepted and not self._in_head
+        idle_seconds = self.timeout_keep_alive if is_between else 0
         unsent_bytes = self.transport.get_write_buffer_size()
         is_stuck = 0 < self._unsent_bytes <= unsent_bytes
         self._unsent_bytes = unsent_bytes
@@ -472,8 +436,11 @@ class StrictProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._unanswered and (self._attendance.is_silent or self.flow.read_paused):
             self._look_for_caller(now_seconds)
-        elif idle_seconds and self._head_seconds >= idle_seconds and not self._unanswered and self._lingering is None:
-            self.transport.close()
+        elif is_between and not self._unanswered and self._lingering is None:
+            if self._head_seconds >= idle_seconds:
+                self.transport.close()
+            elif not self._in_body:
+                self.forget_request()
 
     # Is the caller there?
 

@@ -51,9 +51,13 @@ class Pieces:
             self._line += piece
 
     def is_first_line(self, method: bytes, target: bytes, version: str) -> bool:
-        """Was the newest request's first line written with one space between its parts, as RFC 9112 3 has it?"""
+        """Was the newest request's first line written with one space between its parts, as RFC 9112 3 has it?
+
+        Asked once for each request; its bytes are forgotten.
+        """
         line = b"%b %b HTTP/%b\r\n" % (method, target, version.encode("ascii"))
-        return self._line.startswith(line) or _without_empty_lines(self._line).startswith(line)
+        read, self._line = self._line, b""
+        return read.startswith(line) or _without_empty_lines(read).startswith(line)
 
 
 def _without_empty_lines(text: bytes) -> bytes:

@@ -38,18 +38,23 @@ class Presence(Enum):
 class Attendance:
     """One caller. `is_silent`: its end was read."""
 
-    __slots__ = ("_asked_seconds", "_poll", "is_believed", "is_silent")
+    __slots__ = ("_asked_seconds", "_poll", "_socket_number", "is_believed", "is_silent")
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self._poll: select.poll | None = select.poll()
-        self._poll.register(transport.get_extra_info("socket").fileno(), _SENDS_NO_MORE)
+        self._socket_number: int | None = transport.get_extra_info("socket").fileno()
+        self._poll: select.poll | None = None  # made when it is needed: most connections never are
         self._asked_seconds: float | None = None
         self.is_silent = False
         self.is_believed = False  # silent, asked, and still there
 
     def look(self) -> Presence:
         """What the socket knows now, read or not; a system call of about a microsecond."""
-        seen = self._poll.poll(0) if self._poll is not None else [(0, _IS_GONE)]
+        if self._socket_number is None:
+            return Presence.GONE
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._socket_number, _SENDS_NO_MORE)
+        seen = self._poll.poll(0)
         if not seen:
             return Presence.SILENT if self.is_silent else Presence.THERE
         return Presence.GONE if seen[0][1] & _IS_GONE else Presence.SILENT
@@ -69,7 +74,7 @@ class Attendance:
 
     def end(self) -> None:
         """The connection is lost, and its socket's number another's."""
-        self._poll = None
+        self._poll = self._socket_number = None
 
 
 class ReadAhead:

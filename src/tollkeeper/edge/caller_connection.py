@@ -1,0 +1,85 @@
+"""What a caller's connection knows of itself while requests come and go, in less than a kibibyte when none does.
+
+Its fields are slots: uvicorn's protocol keeps a dictionary for each connection, which with these in it would be three
+times as large, for as many connections as are open. What they mean for a request is `inbound`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from tollkeeper.core.errors import ApiError
+from tollkeeper.edge.lingering import Lingering
+from tollkeeper.edge.pieces import Pieces
+from tollkeeper.edge.presence import Attendance
+
+
+class CallerConnection(HttpToolsProtocol):
+    """One caller's connection before anything came."""
+
+    __slots__ = (
+        "_attendance",
+        "_begun",
+        "_body_seconds",
+        "_chatter_bytes",
+        "_closes_early",
+        "_current",
+        "_head_bytes",
+        "_head_seconds",
+        "_in_body",
+        "_in_head",
+        "_is_accepted",
+        "_is_deaf",
+        "_is_draining",
+        "_is_fed",
+        "_is_http_11",
+        "_is_repeatable",
+        "_is_starting",
+        "_lent_bytes",
+        "_lingering",
+        "_pieces",
+        "_refusal",
+        "_stuck_seconds",
+        "_unanswered",
+        "_unsent_bytes",
+        "_without_upgrade",
+    )
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._in_head = self._in_body = False
+        self._without_upgrade = False  # between a head that asks for an upgrade and its second reading without
+        self._begun = 0  # requests whose first byte was in the data that is being read
+        self._is_repeatable = False  # the newest request is a call, leaves the connection open, waits for nothing
+        self._head_bytes = self._chatter_bytes = 0
+        self._unanswered = 0  # requests that were accepted and have no whole answer yet
+        self._current: Any = None  # the one of them that is being answered
+        self._is_starting = False
+        self._is_accepted = False  # the newest request was accepted
+        self._is_http_11 = True  # the newest request
+        self._refusal: ApiError | None = None
+        self._is_deaf = self._is_draining = False
+        self._closes_early = False  # an answer before more of the newest body has come closes the connection
+        self._pieces = Pieces()
+        self._attendance: Attendance
+        self._unsent_bytes = 0  # by the last `check_patience`
+        self._lent_bytes = 0  # read ahead of an upload that its target does not take
+        self._is_fed = False  # since the last sweep
+        self._head_seconds = self._body_seconds = self._stuck_seconds = 0.0
+        self._lingering: Lingering | None = None
+
+    def forget_request(self) -> None:
+        """Let go of the last request, which was read and answered whole; its head may have 32 KiB."""
+        self.cycle = self.scope = None  # type: ignore[assignment]  # as uvicorn has them before the first request
+        self.headers, self.url = [], b""
