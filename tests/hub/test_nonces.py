@@ -225,6 +225,61 @@ async def test_where_gas_costs_more_than_the_whole_cap_nothing_is_signed_and_the
     assert len(await stored(hub)) == 1
 
 
+async def mine_and_stick(hub: HubUnderTest, chain: ChainUnderTest) -> tuple[TestPayment, TestPayment]:
+    """A payment that was mined and that nobody has looked at since, and one that is stuck behind it."""
+    chain.rpc.call("evm_setAutomine", False)
+    mined = new_payment(chain)
+    assert (await hub.settle(mined, prefer="wait=0")).status == 503
+    chain.rpc.call("evm_mine")
+    (stuck,) = await stick(hub, chain, 1)
+    assert [await hub.status(payment) for payment in (mined, stuck)] == ["pending", "pending"]
+    return mined, stuck
+
+
+async def test_a_stuck_transaction_that_may_not_be_signed_any_more_holds_up_no_other_and_its_nonce_is_freed(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    """As after a start with another configuration: it was signed with more gas than may be signed for now."""
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    mined, stuck = await mine_and_stick(hub, chain)
+    nonce = chain.nonce(chain.wallets.relayer)
+    (relayer,) = hub.hub.evm_accounts[NETWORK].signers.relayers
+    object.__setattr__(relayer.policy, "gas_max", 100_000)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await hub.complete()
+    assert {line["event"] for line in logs if line["log_level"] == "error"} == {"transaction_not_allowed_now"}
+    assert [await hub.status(payment) for payment in (mined, stuck)] == ["success", "pending"]
+
+    hub.hub.completer.lanes.free_after_seconds = 0
+    await hub.complete()
+    freeing = read_signed(bytes((await stored(hub))[-1]["raw"])).transaction
+    assert (freeing.nonce, freeing.to, freeing.data) == (nonce, chain.wallets.relayer.address, b"")
+    chain.rpc.call("evm_mine")
+    await hub.complete()
+    assert [await hub.status(payment) for payment in (mined, stuck)] == ["success", "failed"]
+
+
+async def test_a_lane_that_cannot_be_read_holds_up_no_settlement(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    mined, stuck = await mine_and_stick(hub, chain)
+    row = (await stored(hub))[-1]
+    spoil = "UPDATE raw_transactions SET raw = :raw WHERE hash = :hash"
+    await hub.database.run(change(spoil, raw=b"\x02\xc0", hash=row["hash"]))
+    with capture_logs() as logs:
+        for _ in range(3):
+            await hub.complete()
+    assert {line["event"] for line in logs if line["log_level"] == "error"} == {"lane_not_understood"}
+    assert [await hub.status(payment) for payment in (mined, stuck)] == ["success", "pending"]
+    await hub.database.run(change(spoil, raw=bytes(row["raw"]), hash=row["hash"]))
+    await hub.complete()
+    chain.rpc.call("evm_mine")
+    await hub.complete()
+    assert await hub.status(stuck) == "success"
+
+
 async def test_what_is_young_or_pays_enough_is_not_replaced(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
     embedded_chain.rpc.call("evm_setAutomine", False)
     assert (await hub.settle(new_payment(embedded_chain), prefer="wait=0")).status == 503

@@ -141,7 +141,13 @@ class Completer:
         await self._watch.look(account, head.number, thoroughly=thoroughly)
         view = LaneView(chain_seconds=head.timestamp_seconds)
         for relayer in account.signers.relayers:
-            seen = await self.lanes.move(account, relayer)
+            try:
+                seen = await self.lanes.move(account, relayer)
+            except (StorageError, RpcUnavailable):
+                raise
+            except Exception:  # noqa: BLE001 - a poison lane: what lies in it is looked at row by row all the same
+                _LOG.exception("lane_not_understood", network=account.chain.network.name, signer=relayer.signer.address)
+                continue
             view.waiting |= seen.waiting
             view.taken |= seen.taken
         views[account.chain.network.name] = view

@@ -188,10 +188,14 @@ class LaneKeeper:
         cap = config.max_fee_per_gas_wei if frees_nonce else config.settlement_fee_cap_wei
         # A settlement that would still be too cheap is no better than one that cannot be replaced.
         needed = least if frees_nonce else max(least, base_fee_wei + fees.max_priority_fee_per_gas)
-        if needed > cap and not frees_nonce and self._keeps_nonce_too_long(raw):
-            frees_nonce, cap, needed = True, config.max_fee_per_gas_wei, least
-        if needed > cap:
-            _LOG.error("transaction_stuck_at_cap", network=raw.network, transaction=raw.hash)
+        obstacle = "transaction_stuck_at_cap" if needed > cap else ""
+        if not obstacle and not frees_nonce and not relayer.may_sign(old):
+            obstacle = "transaction_not_allowed_now"  # it was signed under another configuration
+        if obstacle and not frees_nonce and self._keeps_nonce_too_long(raw):
+            frees_nonce, cap = True, config.max_fee_per_gas_wei
+            obstacle = "transaction_stuck_at_cap" if least > cap else ""
+        if obstacle:
+            _LOG.error(obstacle, network=raw.network, transaction=raw.hash)
             return raw
         fee = min(max(fees.max_fee_per_gas, least), cap)
         new = replace(old, max_fee_per_gas=fee, max_priority_fee_per_gas=tip)

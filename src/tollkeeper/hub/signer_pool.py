@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tollkeeper.hub.accounts import unavailable
+from tollkeeper.hub.signer import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.core.evm import Transaction
     from tollkeeper.hub.purse import Purse
     from tollkeeper.hub.signer import Signer, SignerPolicy
 
@@ -29,6 +31,14 @@ class Relayer:
     def can_pay(self, count: int = 1) -> bool:
         """Does its money last for so many more than are on their way? Yes while nobody has looked."""
         return self.purse.affordable is None or self.purse.affordable >= self.in_flight + count
+
+    def may_sign(self, transaction: Transaction) -> bool:
+        """Does the policy allow it, as it is configured now?"""
+        try:
+            self.policy.check(transaction)
+        except PolicyError:
+            return False
+        return True
 
 
 class SignerPool:
