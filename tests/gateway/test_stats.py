@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
 from tests.gateway.market import Market
-from tests.gateway.recording_target import Received, Writer
+from tests.gateway.recording_target import Received, RecordingTarget, Writer
+from tests.gateway.shop import Shop
 from tests.gateway.test_races import call_at_once
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.wallets import derive_wallet
+from tollkeeper.sandbox.wallets import derive_wallet, derive_wallets
 
 
 async def stats(market: Market, path: str, **headers: str) -> Answer:
@@ -79,6 +85,39 @@ async def test_counts_are_exact_under_concurrency(market: Market) -> None:
     assert body["outstanding"] == {"credits": 0, "liability": "0"}
     total = (await stats(market, f"paygates/{gate['id']}/requests?limit=100")).json()["pagination"]["totalCount"]
     assert total == 92
+
+
+async def test_calls_are_served_while_nothing_can_be_counted_and_counted_once_it_can(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """What is recorded is off the hot path: where its tables cannot be written, only the counts wait."""
+    path = tmp_path / "tollkeeper.db"
+    tables = ("requests", "traffic_hours")
+
+    def rename(before: str, after: str) -> None:
+        with closing(sqlite3.connect(path, timeout=30)) as database, database:
+            for table in tables:
+                database.execute(f"ALTER TABLE {table}{before} RENAME TO {table}{after}")
+
+    async with composed(embedded_chain.url, path) as url, Buyer(derive_wallets().buyer) as buyer:
+        shop = Shop(url, path, target, buyer)
+        gate = await shop.gate(credits=50)
+        payment = await shop.payment(gate)
+        rename("", "_away")
+        for left in range(49, 9, -1):
+            answer = await buyer.call(gate["accessUrl"], payment)
+            assert (answer.status, answer.headers["x-credits-remaining"]) == (200, str(left))
+            await asyncio.sleep(0.03)  # over several writings
+        assert len(target.requests) == 40
+        rename("_away", "")
+        found: dict[str, Any] = {}
+        deadline = time.monotonic() + 20
+        while found.get("calls", {}).get("total") != 40 and time.monotonic() < deadline:
+            found = (await buyer.ask("GET", f"{url}/api/v1/paygates/{gate['id']}/stats")).json()
+            await asyncio.sleep(0.1)
+        assert (found["calls"]["served"], found["challenges"]) == (40, 1)
+        log = (await buyer.ask("GET", f"{url}/api/v1/paygates/{gate['id']}/requests")).json()
+        assert log["pagination"]["totalCount"] == 41
 
 
 async def test_an_owner_sees_all_of_his_gates_and_nobody_else_s(market: Market) -> None:

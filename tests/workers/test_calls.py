@@ -64,6 +64,35 @@ async def test_credits_are_exact_over_workers(tmp_path: Path, embedded_chain: Ch
         assert remaining == entries == 0
 
 
+async def test_counts_are_exact_over_workers(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain, workers=3) as shop:
+        gate = await shop.gate(credits=100)
+        payment, _ = await shop.buy(gate)
+        path = f"{shop.program.url}/api/v1/paygates/{gate['id']}"
+        async with lines_to_all(gate["url"], 3, count=12) as lines:
+            paid = [line.get(gate["url"], X_Payment=payment) for line in lines for _ in range(10)]
+            wrong = [line.get(gate["url"], X_Payment="unreadable") for line in lines for _ in range(3)]
+            unpaid = [line.get(gate["url"]) for line in lines * 5]
+            await asyncio.gather(*paid, *wrong, *unpaid)
+        # Besides these: the 402 that was paid, the first call of each line, and what came when the credits were gone.
+        challenged = len(unpaid) + 1 + len(lines) + len(paid) - 99
+        wanted = {"challenged": challenged, "refused": len(wrong), "served": 100}
+
+        def counted() -> dict[str, int]:
+            return dict(shop.site.rows("SELECT outcome, sum(requests) FROM traffic_hours GROUP BY outcome"))
+
+        await shop.until(lambda: sum(counted().values()) >= sum(wanted.values()))
+        assert counted() == wanted
+        told = (await shop.buyer.ask("GET", path + "/stats?bucket=hour")).json()
+        assert told["calls"] == {"total": 100, "served": 100, "targetError": 0, "failed": 0, "clientGone": 0}
+        assert (told["challenges"], told["refusals"], told["purchases"]) == (challenged, len(wrong), 1)
+        assert told["outstanding"] == {"credits": 0, "liability": "0"}
+        log = (await shop.buyer.ask("GET", path + "/requests?limit=1")).json()
+        assert log["pagination"]["totalCount"] == sum(wanted.values())
+        counters = (await shop.buyer.ask("GET", path)).json()["counters"]
+        assert (counters["calls"], counters["challenges"]) == (100, challenged)
+
+
 async def test_lines_of_the_log_are_whole(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     async with scene(tmp_path / "home", embedded_chain) as shop:
         gate = await shop.gate()
