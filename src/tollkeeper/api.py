@@ -178,6 +178,16 @@ def string_field(body: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def query_of(request: Request[Any, Any, Any]) -> dict[str, str]:
+    """The parameters of the query string. Raises: INVALID_PARAMETER for one that comes twice: either may be meant."""
+    found: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in found:
+            raise invalid(name, f"{name} came twice")
+        found[name] = value
+    return found
+
+
 def integer_parameter(query: Mapping[str, str], name: str, *, low: int, high: int, default: int | None) -> int:
     """A decimal integer of the query string; required where `default` is None.
 

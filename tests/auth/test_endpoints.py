@@ -141,6 +141,12 @@ async def test_a_message_needs_a_wallet(client: Client, query: dict[str, str]) -
     assert answer[1]["error"]["details"] == {"field": "walletAddress"}
 
 
+async def test_a_message_for_two_wallets_is_for_neither(client: Client) -> None:
+    answer = await client.send("GET", f"{MESSAGE}?walletAddress={Wallet().address}&walletAddress={Wallet().address}")
+    assert_refused(answer, 400, "INVALID_PARAMETER", "validation")
+    assert answer[1]["error"]["details"] == {"field": "walletAddress"}
+
+
 @pytest.mark.parametrize(
     "path_and_fields", [(LOGIN, ("message", "signature")), (REFRESH, ("refreshToken",)), (INTROSPECT, ("token",))]
 )

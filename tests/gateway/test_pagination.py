@@ -35,7 +35,7 @@ async def assert_in_pages(market: Market, path: str, items: str, headers: dict[s
         }
     behind, pagination = await page(market, path, items, f"limit=5&offset={total}", headers)
     assert (behind, pagination["hasNext"], pagination["hasPrev"]) == ([], False, True)
-    for wrong in ("limit=0", "limit=101", "limit=x", "limit=1&offset=-1", "limit=1&offset=1.5"):
+    for wrong in ("limit=0", "limit=101", "limit=x", "limit=1&offset=-1", "limit=1&offset=1.5", "limit=1&limit=2"):
         refused = await market.ask("GET", f"{path}?{wrong}", headers=headers)
         assert (refused.status, refused.error_code) == (400, "INVALID_PARAMETER"), wrong
 

@@ -149,8 +149,10 @@ async def test_an_owner_sees_all_of_his_gates_and_nobody_else_s(market: Market) 
     [
         "stats?bucket=week",
         "stats?from=x",
+        "stats?bucket=day&bucket=hour",
         "stats?from=2026-02-01&to=2026-01-01",
         "requests?outcome=x",
+        "requests?outcome=served&outcome=failed",
         "requests?limit=0",
     ],
 )

@@ -100,6 +100,8 @@ async def test_pages_are_newest_first_and_count_everything(hub: HubUnderTest, em
         ("", "MISSING_PARAMETER"),
         ("limit=0", "INVALID_PARAMETER"),
         ("limit=101", "INVALID_PARAMETER"),
+        ("limit=1&limit=2", "INVALID_PARAMETER"),
+        ("limit=1&role=signer&role=recipient", "INVALID_PARAMETER"),
         ("limit=1e2", "INVALID_PARAMETER"),
         ("limit=1&offset=-1", "INVALID_PARAMETER"),
         ("limit=1&offset=9223372036854775808", "INVALID_PARAMETER"),

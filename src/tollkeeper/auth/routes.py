@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from litestar import Request, Response
 
-from tollkeeper.api import bearer_token, iso, json_body, ok, read_body, string_field, unless_known
+from tollkeeper.api import bearer_token, iso, json_body, ok, query_of, read_body, string_field, unless_known
 from tollkeeper.auth import operations
 from tollkeeper.core.errors import missing
 from tollkeeper.core.wallets import shown_address
@@ -37,7 +37,7 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
     @route(operations.MESSAGE)
     async def message(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.2: EIP-4361 text for `walletAddress`."""
-        wallet_address = request.query_params.get("walletAddress")
+        wallet_address = query_of(request).get("walletAddress")
         if not wallet_address:
             raise missing("walletAddress")
         return ok({"message": await auth.message(wallet_address)}, headers=_NO_STORE)

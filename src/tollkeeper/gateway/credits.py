@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response
 
-from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, unless_known
+from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
 from tollkeeper.describing import route
@@ -68,7 +68,7 @@ def credit_routes(
     @route(operations.CREDITS)
     async def credits_held(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 2: free; spends nothing."""
-        limit, offset = page_parameters(request.query_params)
+        limit, offset = page_parameters(query_of(request))
         data, total = await held(request, limit, offset)
         page = pagination(total, limit, offset)
         return unless_known(request, {"data": data, "pagination": page}, {"Cache-Control": "no-store"})

@@ -17,6 +17,7 @@ from tollkeeper.api import (
     page_parameters,
     pagination,
     parse_json_object,
+    query_of,
     read_body,
     unless_known,
 )
@@ -307,7 +308,7 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
     @route(operations.PAGE)
     async def page(request: HttpRequest) -> Response[bytes]:
         """Contract 2: newest first."""
-        limit, offset = page_parameters(request.query_params)
+        limit, offset = page_parameters(query_of(request))
         return unless_known(request, await management.page(bearer_token(request.headers), limit, offset))
 
     @route(operations.READ)

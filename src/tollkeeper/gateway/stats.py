@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response
 
-from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, unless_known
+from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.statistics import Outcome, parse_span, statistics_body
 from tollkeeper.describing import route
@@ -97,20 +97,20 @@ def stats_routes(reports: Reports) -> list[HTTPRouteHandler]:
     @route(operations.ALL_STATISTICS)
     async def of_all(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
-        return unless_known(request, await reports.of_all(bearer_token(request.headers), request.query_params))
+        return unless_known(request, await reports.of_all(bearer_token(request.headers), query_of(request)))
 
     @route(operations.GATE_STATISTICS)
     async def of_gate(request: HttpRequest) -> Response[bytes]:
         """Contract 2."""
         gate_id = gate_id_of(request)
-        body = await reports.of_gate(bearer_token(request.headers), gate_id, request.query_params)
+        body = await reports.of_gate(bearer_token(request.headers), gate_id, query_of(request))
         return unless_known(request, body)
 
     @route(operations.REQUESTS)
     async def requests(request: HttpRequest) -> Response[bytes]:
         """Contract 2: newest first."""
         gate_id = gate_id_of(request)
-        body = await reports.requests(bearer_token(request.headers), gate_id, request.query_params)
+        body = await reports.requests(bearer_token(request.headers), gate_id, query_of(request))
         return unless_known(request, body)
 
     return [of_all, of_gate, requests]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response
 from litestar.params import FromPath
 
-from tollkeeper.api import bearer_token, iso, page_parameters, pagination, unless_known
+from tollkeeper.api import bearer_token, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
@@ -22,6 +22,8 @@ from tollkeeper.storage.history import HistoryQuery, history_row, list_history
 from tollkeeper.storage.settlements import Settlement, find_named, find_payment, read_settlement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.auth import Auth
@@ -39,8 +41,9 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
     async def history(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.3: newest first; `limit` is required."""
         session = await auth.authenticate(bearer_token(request.headers))
-        limit, offset = page_parameters(request.query_params, limit_required=True)
-        query = _query(session.wallet, request)
+        asked = query_of(request)
+        limit, offset = page_parameters(asked, limit_required=True)
+        query = _query(session.wallet, asked)
         rows, total = await list_history(database, query, limit, offset)
         items = [history_item(history_row(row, iso)) for row in rows]
         if prefers_csv(request.headers.get("accept", "")):
@@ -112,11 +115,11 @@ def status_body(row: Settlement) -> dict[str, Any]:
     }
 
 
-def _query(wallet: str, request: Request[Any, Any, Any]) -> HistoryQuery:
-    role = request.query_params.get("role", "")
+def _query(wallet: str, asked: Mapping[str, str]) -> HistoryQuery:
+    role = asked.get("role", "")
     if role not in _ROLES:
         raise invalid("role", "role must be signer or recipient")
     as_signer, as_recipient = _ROLES[role]
-    name = request.query_params.get("network")
+    name = asked.get("network")
     network = "" if name is None else normalise(name).name
     return HistoryQuery(wallet, as_signer, as_recipient, network)
