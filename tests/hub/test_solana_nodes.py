@@ -128,6 +128,39 @@ async def test_a_life_that_one_node_called_short_does_not_end_before_its_time(tm
         assert await world.status(body) == "success"
 
 
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_a_success_that_one_node_takes_back_stands(tmp_path: Path, needed: int) -> None:
+    """Its slot is final there, and the transaction is not in it."""
+    async with hub_of_two_nodes(tmp_path, needed) as (world, liar):
+        body = world.payment()
+        assert (await world.settle(body)).body["success"] is True
+        world.node.chain.next_slot(FINAL_SLOTS)
+        liar.falsify = saying(getSignatureStatuses=unseen)
+        await world.complete()
+        assert await world.status(body) == ("pending" if needed == 1 else "success")
+
+
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_a_success_that_a_fork_took_is_not_final_because_one_node_says_so(tmp_path: Path, needed: int) -> None:
+    async with hub_of_two_nodes(tmp_path, needed) as (world, liar):
+        body = world.payment()
+        slot = world.node.chain.slot
+        assert (await world.settle(body)).body["success"] is True
+        world.node.chain.roll_back(1)
+        world.node.chain.next_slot(FINAL_SLOTS)
+        liar.falsify = saying(
+            getSignatureStatuses=lambda result: (
+                result | {"value": [one | {"slot": slot} for one in executed(result)["value"]]}
+            )
+        )
+        await world.complete()
+        assert (await world.status(body), world.earned) == ("success", 0)
+        liar.calm()
+        await world.complete()
+        await world.complete()
+        assert world.earned == (0 if needed == 1 else 10_000)  # the one is believed for good
+
+
 async def test_payments_go_on_while_the_other_node_is_dead_and_the_operator_is_told(tmp_path: Path) -> None:
     async with hub_of_two_nodes(tmp_path, 0) as (world, other):
         chain = world.hub.hub.solana_accounts[NETWORK].chain

@@ -65,14 +65,28 @@ class Witnesses(ABC):
         What `is_open` says nothing is concluded yet, and needs nobody else's word. Raises: RpcUnavailable where no node
         answers.
         """
+
+        async def judge_one(node: Node) -> list[T]:
+            return [await judge(node)]
+
+        (found,) = await self.agreed_each_by(judge_one, is_open)
+        return found
+
+    async def agreed_each_by(
+        self, judge: Callable[[Node], Awaitable[list[T]]], is_open: Callable[[T], bool]
+    ) -> list[T | None]:
+        """As `agreed_by`, of several things at once, each for itself. Raises: RpcUnavailable where no node answers."""
         first, found = await self.first(judge)
-        if is_open(found):
-            return found
+        concluded = [place for place, one in enumerate(found) if not is_open(one)]
+        if not concluded:
+            return [*found]
 
-        async def ask(node: Node, _places: Sequence[int]) -> list[bool]:
-            return [await judge(node) == found]
+        async def ask(node: Node, places: Sequence[int]) -> list[bool]:
+            others = await judge(node)
+            return [others[place] == found[place] for place in places]
 
-        return found if await self.vouched(first, [0], ask) else None
+        vouched = await self.vouched(first, concluded, ask)
+        return [one if is_open(one) or place in vouched else None for place, one in enumerate(found)]
 
     async def first(self, ask: Callable[[Node], Awaitable[T]]) -> tuple[Node, T]:
         """The answer of the best node that gives one. Raises: RpcUnavailable where none does in the time there is."""

@@ -3,12 +3,13 @@
 An outcome is told once a supermajority has confirmed its slot. Until that slot is finalized its fork may still be left,
 and the transaction with it: then the row is pending again, is sent again while it can be carried out, and fails only by
 proof. Each row is asked about when its slot should be final, as a rule once. Where outcomes are told only when they are
-final there is nothing to watch.
+final there is nothing to watch. What became of a row is concluded once enough nodes show the same of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.chains.receipts import Sighting
+    from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.solana_account import SolanaAccount
@@ -33,6 +35,14 @@ _PAGE: Final = 500
 _LOOKED_BACK_MS: Final = 3_600_000
 # Another process may have been so slow to commit what it had timed.
 _LATE_MS: Final = 10_000
+
+
+class _Fate(Enum):
+    """What a node shows of a row that was told."""
+
+    OPEN = auto()
+    FINAL = auto()
+    GONE = auto()
 
 
 @dataclass(slots=True)
@@ -75,24 +85,23 @@ class FinalityWatch:
         watched.final = {version: at_ms for version, at_ms in watched.final.items() if at_ms >= kept_ms}
 
     async def _judge(self, account: SolanaAccount, watched: _Watched) -> None:
-        """Asks about those whose slot should be final by now."""
+        """Asks about those whose slot should be final by now. A pass that overlaps this one may be faster."""
         if not watched.waiting:
             return
         newest = await account.chain.final_slot()
         due = [row for row in watched.waiting.values() if (row.block_number or 0) <= newest]
         for start in range(0, len(due), STATUSES_MAX):
             rows = due[start : start + STATUSES_MAX]
-            newest, sightings = await account.chain.see_final([row.transaction_hash for row in rows])
             gone = []
-            for row, sighting in zip(rows, sightings, strict=True):
-                if _is_gone(row, sighting, newest):
+            for row, fate in zip(rows, await _fates(account.chain, rows), strict=True):
+                if fate is _Fate.GONE:
                     gone.append(row)
-                elif sighting.deep:
+                elif fate is _Fate.FINAL:
                     watched.final[row.id, row.version] = row.updated_ms
-                    del watched.waiting[row.id]
+                    watched.waiting.pop(row.id, None)
             await self._reopen(account.chain.network.name, gone)
             for row in gone:
-                del watched.waiting[row.id]
+                watched.waiting.pop(row.id, None)
 
     async def _reopen(self, network: str, rows: Sequence[Settlement]) -> None:
         """What was confirmed on a fork that the cluster has left is pending again."""
@@ -102,6 +111,22 @@ class FinalityWatch:
         count = await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
         _LOG.error("settlements_reorganised", network=network, settlements=count)
         self._metrics.reorganised.labels(network).inc(count)
+
+
+async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_Fate | None]:
+    """What becomes of each; None where one node's word is not enough. Raises: RpcUnavailable."""
+
+    async def judge(chain: SolanaChain) -> list[_Fate]:
+        newest, sightings = await chain.see_final([row.transaction_hash for row in rows])
+        return [_fate(row, sighting, newest) for row, sighting in zip(rows, sightings, strict=True)]
+
+    return await chain.agreed_each(judge, lambda fate: fate is _Fate.OPEN)
+
+
+def _fate(row: Settlement, sighting: Sighting, newest: int) -> _Fate:
+    if _is_gone(row, sighting, newest):
+        return _Fate.GONE
+    return _Fate.FINAL if sighting.deep else _Fate.OPEN
 
 
 def _is_gone(row: Settlement, sighting: Sighting, newest: int) -> bool:

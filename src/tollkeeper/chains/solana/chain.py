@@ -293,6 +293,14 @@ class SolanaChain:
             return await judge(self)
         return await self._witnesses.agreed_by(lambda node: judge(self._at(node)), is_open)
 
+    async def agreed_each(
+        self, judge: Callable[[SolanaChain], Awaitable[list[T]]], is_open: Callable[[T], bool]
+    ) -> Sequence[T | None]:
+        """As `agreed`, of several things at once, each for itself. Raises: RpcUnavailable."""
+        if self._witnesses is None:
+            return await judge(self)
+        return await self._witnesses.agreed_each_by(lambda node: judge(self._at(node)), is_open)
+
     def _at(self, node: Node) -> SolanaChain:
         """This chain for reading, as this node alone shows it."""
         alone = copy(self)
