@@ -84,6 +84,54 @@ async def test_each_purchase_is_one_version_that_was_shown_and_no_former_recipie
     assert len(market.target.requests) == sold.total() + spent
 
 
+async def test_whoever_signed_a_price_that_was_shown_gets_the_credits_shown_with_it_however_it_moved_since(
+    market: Market,
+) -> None:
+    """Prices go up and down, their recipient stays: a former price sells its own credits, never the current one's."""
+    dice = random.Random(4)
+    prices = dice.sample(range(1, 1000), 40)
+    payee = "0x" + "c6" * 20
+
+    def sells(price: int) -> dict[str, Any]:
+        return {"price": format_usdc(price), "credits": 2 * price + 1}
+
+    gate = await market.gate(**sells(prices[0]), paymentAddress=payee)
+    sold: Counter[int] = Counter()
+    current, former = prices[0], 0
+    done = asyncio.Event()
+
+    async def update() -> None:
+        nonlocal current
+        for price in prices[1:]:
+            assert (await market.ask("PUT", f"/api/v1/paygates/{gate['id']}", body=sells(price))).status == 200
+            current = price
+            await asyncio.sleep(dice.random() / 50)
+        done.set()
+
+    async def buy() -> None:
+        nonlocal former
+        while not done.is_set():
+            challenge = await market.challenge(gate)
+            price = int(challenge["accepts"][0]["maxAmountRequired"])
+            assert challenge["resource"]["credits"] == 2 * price + 1  # never a mixture
+            payment = market.buyer.sign(challenge)
+            await asyncio.sleep(dice.random() / 50)
+            was_former = current != price
+            answer = await market.pay(gate, payment)
+            assert answer.status == 200, answer.body
+            assert answer.receipt is not None
+            assert int(answer.receipt["amount"]) == price
+            assert int(answer.headers["x-credits-total"]) == 2 * price + 1
+            sold[price] += 1
+            former += was_former
+
+    await asyncio.gather(update(), *(buy() for _ in range(BUYERS)))
+    assert former > 0
+    assert set(sold) <= set(prices)
+    assert market.stack.balance_micro(payee) == sum(price * times for price, times in sold.items())
+    assert len(market.target.requests) == sold.total()
+
+
 async def test_a_gate_that_is_closed_and_opened_under_load_sells_nothing_while_it_is_closed(market: Market) -> None:
     gate = await market.gate(price="0.000001", credits=1, paymentAddress="0x" + "c5" * 20)
     path = f"/api/v1/paygates/{gate['id']}"
