@@ -161,6 +161,21 @@ async def test_a_success_that_a_fork_took_is_not_final_because_one_node_says_so(
         assert world.earned == (0 if needed == 1 else 10_000)  # the one is believed for good
 
 
+@pytest.mark.parametrize(("hours", "status"), [(0, 503), (1, 200)])
+async def test_a_node_whose_newest_block_is_old_has_no_say(tmp_path: Path, hours: int, status: int) -> None:
+    """It answers and shows nothing of what the other one does. One that only lags is waited for."""
+    async with hub_of_two_nodes(tmp_path, 0) as (world, standing):
+        world.node.chain.next_slot(20)
+        standing.falsify = saying(
+            getSlot=lambda slot: slot - 10,
+            getSignatureStatuses=unseen,
+            getBlockTime=lambda seconds: seconds - hours * 3600,
+        )
+        await world.hub.hub.solana_accounts[NETWORK].chain.open()  # the heights of both
+        answer = await world.settle(world.payment(), Prefer="wait=2")
+        assert answer.status == status
+
+
 async def test_payments_go_on_while_the_other_node_is_dead_and_the_operator_is_told(tmp_path: Path) -> None:
     async with hub_of_two_nodes(tmp_path, 0) as (world, other):
         chain = world.hub.hub.solana_accounts[NETWORK].chain

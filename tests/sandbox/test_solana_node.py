@@ -9,6 +9,7 @@ import asyncio
 import base64
 import itertools
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.core.solana_payments import Draft, compute_limit, compute_price, memo
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.sandbox.rpc_server import JsonRpcApp, RpcError
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS, TIMES_KEPT
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 from tollkeeper.sandbox.wallets import SolanaWallets, derive_solana_wallets
 
@@ -163,6 +164,23 @@ def test_what_is_no_transaction_is_refused(node: SolanaNode, text: str) -> None:
         with pytest.raises(RpcError) as caught:
             node.rpc.call(method, [text])
         assert caught.value.code == -32602
+
+
+def test_every_block_has_its_time(node: SolanaNode) -> None:
+    signature = node.rpc.call("sendTransaction", [paid(node.rpc)])
+    slot = node.rpc.call("getSlot")
+    seconds = node.rpc.call("getBlockTime", [slot])
+    assert abs(time.time() - seconds) < 60
+    assert node.rpc.call("getTransaction", [signature])["blockTime"] == seconds
+    asked = [str(BUYER.pubkey()), {"commitment": "confirmed"}]
+    assert node.rpc.call("getSignaturesForAddress", asked)[0]["blockTime"] == seconds
+    for none in (slot + 1, -1):
+        with pytest.raises(RpcError) as caught:
+            node.rpc.call("getBlockTime", [none])
+        assert caught.value.code == -32004
+    node.chain.next_slot(TIMES_KEPT)
+    with pytest.raises(RpcError, match="not available"):
+        node.rpc.call("getBlockTime", [slot])
 
 
 def test_accounts_and_the_cluster_are_described(node: SolanaNode) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +28,7 @@ from tollkeeper.core.solana.programs import TOKEN_PROGRAM, associated_token_acco
 
 NETWORK: Final = NETWORKS["solana-devnet"]
 RECENT_SLOTS: Final = 150
+TIMES_KEPT: Final = 10_000  # slots whose time is known, more than an hour of them
 FINAL_SLOTS: Final = 32
 LAMPORTS_PER_SOL: Final = 10**9
 _MINT_SUPPLY: Final = 10**15
@@ -46,6 +48,7 @@ class Executed:
     """A transaction that is on the chain. `error` None is success; `fee` is in lamports."""
 
     slot: int
+    time_seconds: int
     error: Any
     logs: list[str]
     compute_units: int
@@ -78,6 +81,7 @@ class EmbeddedSolanaChain:
         # Signatures and blockhashes are judged here: LiteSVM's own checks would also refuse simulations.
         # What was executed is remembered here too, so that it can be taken back.
         self._svm = LiteSVM().with_sigverify(False).with_blockhash_check(False).with_transaction_history(0)  # noqa: FBT003
+        self._times: OrderedDict[int, int] = OrderedDict()  # slot -> the Unix time of its block
         self._recent: OrderedDict[str, int] = OrderedDict()  # blockhash -> the last slot in which it is recent
         self._waiting: dict[str, VersionedTransaction] = {}
         self._messages: set[bytes] = set()  # that were executed
@@ -99,6 +103,10 @@ class EmbeddedSolanaChain:
     def is_recent(self, blockhash: str) -> bool:
         """May a transaction with this blockhash still be executed?"""
         return self._recent.get(blockhash, -1) >= self.slot
+
+    def time_of(self, slot: int) -> int | None:
+        """The Unix time of a slot's block; None where it is not there, or no longer known."""
+        return self._times.get(slot)
 
     def is_final(self, slot: int) -> bool:
         """Was this slot finalised?"""
@@ -225,6 +233,7 @@ class EmbeddedSolanaChain:
         self._messages.add(bytes(transaction.message))
         self.executed[str(transaction.signatures[0])] = Executed(
             slot=self.slot,
+            time_seconds=self._times[self.slot],
             error=error,
             logs=meta.logs(),
             compute_units=meta.compute_units_consumed(),
@@ -247,6 +256,9 @@ class EmbeddedSolanaChain:
         self._svm.set_account(Pubkey.from_string(address), Account(self.rent(len(data)), data, owner, executable=False))
 
     def _remember_blockhash(self) -> None:
+        self._times[self.slot] = int(time.time())
+        if len(self._times) > TIMES_KEPT:
+            self._times.popitem(last=False)
         self._recent[self.blockhash] = self.slot + RECENT_SLOTS
         while len(self._recent) > 2 * RECENT_SLOTS:
             self._recent.popitem(last=False)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _VERSION: Final = "2.0.0"
 _SIMULATION_FAILED: Final = -32002
 _SIGNATURE_FAILURE: Final = -32003
+_BLOCK_NOT_AVAILABLE: Final = -32004
 _AIRDROP_MAX: Final = 10 * LAMPORTS_PER_SOL
 _SIGNATURES_MAX: Final = 1_000
 _SLOTS_IN_EPOCH: Final = 432_000
@@ -62,6 +63,13 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
             "transactionCount": len(chain.executed),
         }
 
+    def get_block_time(slot: int) -> int:
+        seconds = chain.time_of(slot)
+        if seconds is None:
+            message = f"Block not available for slot {slot}"
+            raise RpcError(message, code=_BLOCK_NOT_AVAILABLE)
+        return seconds
+
     return {
         "getHealth": lambda: "ok",
         "getVersion": lambda: {"solana-core": _VERSION, "feature-set": 0},
@@ -69,6 +77,7 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
         "getSlot": lambda config=None: _height(chain, config),
         "getBlockHeight": lambda config=None: _height(chain, config),
         "getFirstAvailableBlock": lambda: chain.first_slot,
+        "getBlockTime": get_block_time,
         "getEpochInfo": get_epoch_info,
         "getLatestBlockhash": get_latest_blockhash,
         "isBlockhashValid": lambda blockhash, _config=None: _at(chain, chain.is_recent(blockhash)),
@@ -170,6 +179,7 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
                 "slot": one.slot,
                 "err": one.error,
                 "memo": None,
+                "blockTime": one.time_seconds,
                 "confirmationStatus": _depth(chain, one),
             }
             for name, one in reversed(chain.executed.items())
@@ -246,7 +256,7 @@ def _depth(chain: EmbeddedSolanaChain, executed: Executed) -> str:
 def _transaction(executed: Executed) -> Json:
     return {
         "slot": executed.slot,
-        "blockTime": None,
+        "blockTime": executed.time_seconds,
         "version": 0,
         "transaction": [base64.b64encode(executed.raw).decode(), "base64"],
         "meta": {
