@@ -1,5 +1,7 @@
 """Every boundary where a hub waits while it recovers: it starts, replaces, fills, adopts, or settles several together.
 
+Also where it tries one alone that failed in company, opens again what a reorganisation took away, or sets a row aside.
+
 As in `test_boundaries`, before and after it, with every kind of fault: whatever happens there, each payment ends as one
 success, and its signer's nonces go on without a gap (F1 to F7, F20, F22).
 """
@@ -69,8 +71,16 @@ FINDING: Final = (
     "eth_getTransactionReceipt",
     "move_all",
 )
+OPEN_BATCH: Final = (
+    "SELECT hash, signer_nonce FROM raw_transactions WHERE hash IN (SELECT transaction_hash FROM settlements"
+    " WHERE state != 'CONFIRMED' GROUP BY transaction_hash HAVING COUNT(*) > 1)"
+)
 # What whoever looks at a payment's public status waits for.
 ASKING: Final = "find_payment"
+# What comes where a batch lost its nonce, where a block was taken back, and where a row breaks an invariant.
+TRYING_ALONE: Final = ("transactions_of", "eth_call", "sign_again", "eth_sendRawTransaction")
+REOPENING: Final = ("list_blocks", "list_in_block", "reopen_all")
+SETTING_ASIDE: Final = ("list_broken", "set_aside")
 TOGETHER: Final = ("eth_getCode", "claim_and_sign", "eth_sendRawTransaction", "eth_getTransactionReceipt", "move_all")
 
 Act: TypeAlias = Callable[[FaultyHub, Path, ChainUnderTest, Case, str], Awaitable[list[TestPayment]]]
@@ -206,6 +216,71 @@ async def settle_together(
     return [first, *others]
 
 
+async def try_alone(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+    """Their common transaction lost its nonce to another one, while nobody was there."""
+    first = await left_pending(hub, chain, key)
+    others = [new_payment(chain) for _ in range(PARTY)]
+    async with aiohttp.ClientSession() as http:
+        url = await hub.url()
+        asking = (
+            present(http, url, payment, key=f"{key}.{number}", wait_seconds=0) for number, payment in enumerate(others)
+        )
+        assert await asyncio.gather(*asking) == [None] * PARTY
+    hub.end()
+    ((batch, nonce),) = rows(directory, OPEN_BATCH)
+    chain.rpc.call("anvil_dropTransaction", batch)
+    relayer = chain.wallets.relayer
+    chain.send(relayer, relayer.address, b"", nonce=nonce, gas=21_000)
+    hub.prepare(case)
+    resume(chain)
+    await until_come(hub, case)
+    for number, payment in enumerate(others):
+        assert (await pay(await hub.url(), payment, key=f"{key}.{number}"))["success"] is True, case
+    assert (await pay(await hub.url(), first, key=key))["success"] is True, case
+    return [first, *others]
+
+
+async def reopen_it(hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+    """Its success was told, and then its block was taken back."""
+    payment = new_payment(chain)
+    await hub.url()
+    checkpoint = chain.rpc.call("evm_snapshot")
+    assert (await pay(await hub.url(), payment, key=key))["success"] is True, case
+    chain.rpc.call("evm_setAutomine", False)
+    chain.rpc.call("evm_revert", checkpoint)
+    assert not chain.is_used(payment.authorization.payer, payment.authorization.nonce)
+    hub.prepare(case)
+    chain.rpc.call("anvil_mine", "0x2")
+    await until_come(hub, case)
+    resume(chain)
+    async with asyncio.timeout(60):
+        while not chain.is_used(payment.authorization.payer, payment.authorization.nonce):
+            await hub.url()
+            await asyncio.sleep(0.05)
+    assert (await pay(await hub.url(), payment, key=key))["success"] is True, case
+    return [payment]
+
+
+async def set_it_aside(
+    hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str
+) -> list[TestPayment]:
+    """Its row breaks an invariant, and is mended later."""
+    payment = await left_pending(hub, chain, key)
+    nonce = payment.authorization.nonce
+    hub.prepare(case)
+    rows(directory, "UPDATE settlements SET transaction_hash = 'x' || transaction_hash WHERE nonce = ?", nonce)
+    await until_come(hub, case)
+    async with asyncio.timeout(60):
+        while not rows(directory, "SELECT 1 FROM settlements WHERE nonce = ? AND failures > 0", nonce):
+            await hub.url()
+            await asyncio.sleep(0.05)
+    resume(chain)
+    rows(directory, "UPDATE settlements SET transaction_hash = substr(transaction_hash, 2) WHERE nonce = ?", nonce)
+    rows(directory, "UPDATE settlements SET retry_ms = 0 WHERE nonce = ?", nonce)
+    assert (await pay(await hub.url(), payment, key=key))["success"] is True, case
+    return [payment]
+
+
 # What is done, through which boundaries, and how many nonces each case takes at least and at most.
 RECOVERIES: Final[dict[str, tuple[Act, tuple[str, ...], range, dict[str, Any]]]] = {
     "replace": (replace_it, REPLACING, range(1, 2), {"stuck_seconds": 0.2}),
@@ -213,6 +288,9 @@ RECOVERIES: Final[dict[str, tuple[Act, tuple[str, ...], range, dict[str, Any]]]]
     "take over": (take_it_over, TAKING_OVER, range(1, 2), {}),
     "adopt": (adopt_it, ADOPTING, range(1, 2), {}),
     "find": (find_it, FINDING, range(1, 2), {}),
+    "alone": (try_alone, TRYING_ALONE, range(PARTY + 2, PARTY + 3), {"batch_queue_depth": 1}),
+    "reopen": (reopen_it, REOPENING, range(1, 2), {}),
+    "set aside": (set_it_aside, SETTING_ASIDE, range(1, 2), {}),
     "together": (settle_together, TOGETHER, range(2, PARTY + 1), {"batch_queue_depth": 1}),
 }
 

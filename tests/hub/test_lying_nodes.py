@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
@@ -200,3 +201,46 @@ async def test_a_failure_that_two_nodes_show_is_one(
         chain.rpc.call("evm_mine")
         await hub.complete()
         assert await hub.status(payment) == "failed"
+
+
+def of_nonce(nonce: int, *tags: str) -> Any:
+    """Says of every account that it has sent so many transactions."""
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        is_meant = call["method"] == "eth_getTransactionCount" and call["params"][1] in tags
+        return answer | {"result": hex(nonce)} if is_meant else answer
+
+    return falsify
+
+
+async def test_a_nonce_that_one_node_made_up_moves_no_lane(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    """It would leave a gap that is to be filled at our cost, and everything signed later would wait behind it."""
+    chain, hub = embedded_chain, hub_of_three
+    assert (await hub.settle(new_payment(chain))).body["success"] is True
+    mined = chain.nonce(chain.wallets.relayer)
+    nodes[0].falsify = of_nonce(mined + 1_000, "latest", "pending")
+    with capture_logs() as logs:
+        for _ in range(3):
+            await hub.complete()
+    assert "nonces_doubted" in {line["event"] for line in logs}
+    nodes[0].calm()
+    await hub.complete()
+    assert (await hub.settle(new_payment(chain))).body["success"] is True
+    assert chain.nonce(chain.wallets.relayer) == mined + 1
+
+
+async def test_a_lane_does_not_begin_at_a_nonce_that_one_node_made_up(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    chain = embedded_chain
+    mined = chain.nonce(chain.wallets.relayer)
+    nodes[0].falsify = of_nonce(mined + 1_000, "latest", "pending")
+    config = {"rpc_urls": tuple(node.url for node in nodes), "timeout_seconds": 1.0}
+    async with run_hub(tmp_path, chain, config=config) as hub:
+        assert (await hub.settle(new_payment(chain))).code == "UNAVAILABLE"
+        nodes[0].falsify = of_nonce(mined + 1_000, "pending")  # as one whose pool has what no other has
+        await hub.complete()
+        assert (await hub.settle(new_payment(chain))).body["success"] is True
+    assert chain.nonce(chain.wallets.relayer) == mined + 1

@@ -70,6 +70,14 @@ class AuthorizationReader:
         mined = dict(zip(signers, map(quantity, counts), strict=True))
         return Standing(word_of(used) != 0, mined, read_block(block))
 
+    async def nonce_of(self, signer: str, tag: str) -> int:
+        """How many transactions of this account are mined ("latest"), or also waited for ("pending").
+
+        Raises: RpcUnavailable.
+        """
+        (count,) = await self._ask([("eth_getTransactionCount", [signer, tag])])
+        return quantity(count)
+
     async def find_use(self, payer: str, nonce: str, since_seconds: int | None = None) -> Use | None:
         """Who used or cancelled it; None where that is not found. Raises: RpcUnavailable.
 

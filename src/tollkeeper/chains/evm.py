@@ -359,6 +359,13 @@ class EvmChain:
         """How many transactions of this account are mined. Raises: RpcUnavailable."""
         return quantity(await self._result("eth_getTransactionCount", signer, "latest"))
 
+    async def agreed_nonce(self, signer: str, tag: str = "latest") -> int | None:
+        """The nonce that enough nodes show alike, None where they do not: what a lane never comes back from.
+
+        Raises: RpcUnavailable.
+        """
+        return await self.agreed(lambda view: view.authorizations.nonce_of(signer, tag), lambda _nonce: False)
+
     async def submit(self, raw: bytes, transaction_hash: str) -> Submission:
         """Hands a signed transaction to the node.
 

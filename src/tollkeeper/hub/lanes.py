@@ -92,6 +92,11 @@ class LaneKeeper:
             return view
         next_nonce = await next_nonce_of(self.database, network, signer)
         if mined > next_nonce:
+            agreed = await chain.agreed_nonce(signer)
+            if agreed is None or agreed < mined:
+                _LOG.error("nonces_doubted", network=network, signer=signer, stored=next_nonce, mined=mined)
+                return view
+            mined = agreed
             _LOG.error("nonces_used_elsewhere", network=network, signer=signer, stored=next_nonce, mined=mined)
             next_nonce = await self.database.run(open_lane(network, signer, mined))
         newest = {one.transaction.signer_nonce: one for one in stored}

@@ -30,11 +30,12 @@ from tollkeeper.storage.claims import Claim, Claimed, hand_out
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
 from tollkeeper.storage.settlements import Settlement, find_settlement, read_settlement
-from tollkeeper.storage.transactions import open_lane
+from tollkeeper.storage.transactions import next_nonce_of, open_lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
@@ -83,6 +84,8 @@ class Settlements:
         network = account.chain.network.name
         for address in account.signers.addresses:
             pending = await account.chain.pending_nonce(address)
+            if pending > await next_nonce_of(self._database, network, address):
+                pending = await _agreed_nonce(account.chain, address)
             next_nonce = await self._database.run(open_lane(network, address, pending))
             if next_nonce > pending:
                 _LOG.info("nonces_ahead_of_chain", network=network, next_nonce=next_nonce, chain_nonce=pending)
@@ -321,6 +324,19 @@ class Settlements:
             details={"transaction": transaction_hash, "statusUrl": self._status_url(key), "network": key.network},
             headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
         )
+
+
+async def _agreed_nonce(chain: EvmChain, signer: str) -> int:
+    """Where a lane begins that the database knows nothing of, or too little. Raises: RpcUnavailable.
+
+    What nodes have in their pools may differ; what is mined may not.
+    """
+    for tag in ("pending", "latest"):
+        agreed = await chain.agreed_nonce(signer, tag)
+        if agreed is not None:
+            return agreed
+    msg = f"the nodes do not show the same nonce of {signer}"
+    raise RpcUnavailable(msg)
 
 
 def _has_outcome(row: Settlement, *, confirm: bool) -> bool:
