@@ -339,7 +339,7 @@ async def test_a_target_that_takes_too_long_is_a_502_that_consumes_and_is_counte
         target.answer = silent
         started = time.monotonic()
         answer = await world.call(gate, paid)
-        assert 0.5 <= time.monotonic() - started < 5
+        assert 0.5 <= time.monotonic() - started < 60
         assert answer.refusal == (502, "UPSTREAM_TIMEOUT", "server")
         assert answer.headers["x-credits-remaining"] == "1"
         assert answer.confirmation["success"] is True

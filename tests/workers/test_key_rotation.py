@@ -24,6 +24,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished, running
@@ -76,6 +77,7 @@ class Load:
     payment: str
     token: str
     held: dict[str, Any]
+    link: str  # of a file that was bought before
     answers: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     may_break: bool = False  # somebody is killed: connections and 503 are no fault then
@@ -84,7 +86,8 @@ class Load:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         tasks = [
-            asyncio.create_task(one()) for one in (self._header, self._header, self._token, self._manage, self._buy)
+            asyncio.create_task(one())
+            for one in (self._header, self._header, self._token, self._download, self._manage, self._buy)
         ]
         try:
             yield
@@ -121,6 +124,9 @@ class Load:
         await self._again_and_again(
             "token", "POST", f"/{self.held['tokenSlug']}", 200, headers={"X-Credit-Token": self.token}
         )
+
+    async def _download(self) -> None:
+        await self._again_and_again("download", "GET", self.link, 200)
 
     async def _manage(self) -> None:
         """Creates (with a key, twice), changes and reads gates with every sealed field."""
@@ -175,7 +181,18 @@ async def prepared(site: Scene, rows: int = OLD_ROWS) -> Load:
     _, by_token = await site.buy(gates[1])
     held = {"slug": gates[0]["slug"], "tokenSlug": gates[1]["slug"], "soldSlug": gates[2]["slug"]}
     token = by_token.headers["x-credit-token"]
-    return Load(site.program.url, site.target.url, payment, token, held)
+    return Load(site.program.url, site.target.url, payment, token, held, await link_of_a_file(site))
+
+
+async def link_of_a_file(site: Scene) -> str:
+    """Path and query of a download link that was bought."""
+    form = aiohttp.FormData({"price": "0.01", "resourceType": "file"}, default_to_multipart=True)
+    form.add_field("file", b"content", filename="a.txt")
+    bearer = {"Authorization": f"Bearer {await site.buyer.login(site.program.url)}"}
+    made = await site.buyer.ask("POST", site.program.url + "/api/v1/paygates", form=form, headers=bearer)
+    _, bought = await site.buy({"url": f"{site.program.url}/{made.json()['slug']}"})
+    link = URL(bought.json()["downloadUrl"], encoded=True)
+    return link.raw_path_qs
 
 
 @dataclass
@@ -213,7 +230,8 @@ async def test_no_request_fails_while_the_key_is_replaced(stage: Stage, workers:
                 assert done.returncode == 0, done.stdout + done.stderr
             await asyncio.sleep(1)
         assert load.wrong == []
-        assert min(load.answers[name] for name in ("header", "token", "create", "change", "secret", "read", "buy")) > 3
+        kinds = ("header", "token", "download", "create", "change", "secret", "read", "buy")
+        assert min(load.answers[name] for name in kinds) > 3
         (current,) = ids(site.home)
         assert current != first
         assert values_under(site.database, first) == {}
@@ -229,7 +247,7 @@ async def test_no_request_fails_while_the_key_is_replaced(stage: Stage, workers:
     assert first in parse_key_ring(retired.read_text()).keys
     assert retired.stat().st_mode & 0o777 == 0o600
     async with stage.serving(workers) as serving:  # by the new key alone
-        load = Load(serving.program.url, load.target, load.payment, load.token, load.held)
+        load = Load(serving.program.url, load.target, load.payment, load.token, load.held, load.link)
         async with load.running():
             await asyncio.sleep(1)
         assert load.wrong == []
@@ -323,7 +341,7 @@ async def test_whoever_is_killed_in_the_middle_every_value_opens_and_the_rotatio
     assert len(ids(site.home)) == 1
     assert values_under(site.database, first) == {}
     async with stage.serving(2, port) as serving:
-        load = Load(serving.program.url, load.target, load.payment, load.token, load.held)
+        load = Load(serving.program.url, load.target, load.payment, load.token, load.held, load.link)
         async with load.running():
             await asyncio.sleep(1)
         assert load.wrong == []
