@@ -151,7 +151,7 @@ async def silent(_request: Received, _writer: Writer) -> None:
     """Never an answer."""
 
 
-@row("7-proxy-1-solana", "8-proxy-time-solana")
+@row("7-proxy-1-solana")
 async def test_a_target_that_takes_too_long_consumes_the_credit_and_is_counted(
     tmp_path: Path, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

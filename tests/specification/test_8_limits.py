@@ -18,7 +18,7 @@ from tests.auth.server import Wallet as LoginWallet
 from tests.gateway.recording_target import Received, Writer, answer_ok
 from tests.specification.client import Answer, Json
 from tests.specification.program import Program, bearer_header
-from tests.specification.rows import is_on_solana, row, row_on_both
+from tests.specification.rows import is_on_solana, row_on_both
 from tests.specification.world import World
 from tollkeeper.core.limits import PROXY_TIMEOUT_SECONDS
 from tollkeeper.edge.forwarding import Forwarder
@@ -27,8 +27,8 @@ PROXY_SIZE_BYTES = 10_485_760
 DAY_SECONDS = 24 * 3600
 
 
-@row("8-proxy-time")
-async def test_the_gateway_waits_600_seconds_for_a_target(world: World) -> None:
+@row_on_both("8-proxy-time")
+async def test_the_gateway_waits_600_seconds_for_a_target(program: Program) -> None:
     """What happens when they are over is `7-proxy-1`, with a shorter wait; `-m long` waits them out."""
     assert PROXY_TIMEOUT_SECONDS == 600
     for forward in (Forwarder.relay, Forwarder.stream):
@@ -39,8 +39,8 @@ async def test_the_gateway_waits_600_seconds_for_a_target(world: World) -> None:
         await asyncio.sleep(2)
         await answer_ok(request, writer)
 
-    world.target.answer = late
-    _, answer = await world.buy(await world.gate())
+    program.target.answer = late
+    _, answer = await program.buy(await program.gate())
     assert answer.content == b'{"served":true}'
 
 
