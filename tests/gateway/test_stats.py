@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
@@ -87,29 +88,38 @@ async def test_counts_are_exact_under_concurrency(market: Market) -> None:
     assert total == 92
 
 
+def rename(database: Path, before: str, after: str) -> None:
+    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+        for table in ("requests", "traffic_hours"):
+            connection.execute(f"ALTER TABLE {table}{before} RENAME TO {table}{after}")
+
+
+def take_away(database: Path) -> None:
+    """From now on nothing that is counted can be written."""
+    rename(database, "", "_away")
+
+
+def bring_back(database: Path) -> None:
+    """And from now on it can."""
+    rename(database, "_away", "")
+
+
 async def test_calls_are_served_while_nothing_can_be_counted_and_counted_once_it_can(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
     """What is recorded is off the hot path: where its tables cannot be written, only the counts wait."""
     path = tmp_path / "tollkeeper.db"
-    tables = ("requests", "traffic_hours")
-
-    def rename(before: str, after: str) -> None:
-        with closing(sqlite3.connect(path, timeout=30)) as database, database:
-            for table in tables:
-                database.execute(f"ALTER TABLE {table}{before} RENAME TO {table}{after}")
-
     async with composed(embedded_chain.url, path) as url, Buyer(derive_wallets().buyer) as buyer:
         shop = Shop(url, path, target, buyer)
         gate = await shop.gate(credits=50)
         payment = await shop.payment(gate)
-        rename("", "_away")
+        take_away(path)
         for left in range(49, 9, -1):
             answer = await buyer.call(gate["accessUrl"], payment)
             assert (answer.status, answer.headers["x-credits-remaining"]) == (200, str(left))
             await asyncio.sleep(0.03)  # over several writings
         assert len(target.requests) == 40
-        rename("_away", "")
+        bring_back(path)
         found: dict[str, Any] = {}
         deadline = time.monotonic() + 20
         while found.get("calls", {}).get("total") != 40 and time.monotonic() < deadline:
@@ -118,6 +128,25 @@ async def test_calls_are_served_while_nothing_can_be_counted_and_counted_once_it
         assert (found["calls"]["served"], found["challenges"]) == (40, 1)
         log = (await buyer.ask("GET", f"{url}/api/v1/paygates/{gate['id']}/requests")).json()
         assert log["pagination"]["totalCount"] == 41
+
+
+async def test_a_program_that_cannot_count_ends_as_any_other(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    path = tmp_path / "tollkeeper.db"
+    async with composed(embedded_chain.url, path) as url, Buyer(derive_wallets().buyer) as buyer:
+        shop = Shop(url, path, target, buyer)
+        gate = await shop.gate(credits=2)
+        payment = await shop.payment(gate)
+        take_away(path)
+        assert (await buyer.call(gate["accessUrl"], payment)).status == 200
+    async with Buyer(derive_wallets().buyer) as buyer:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await buyer.ask("GET", url + "/healthz")
+    bring_back(path)
+    async with composed(embedded_chain.url, path) as url, Buyer(derive_wallets().buyer) as buyer:
+        served = await buyer.call(f"{url}/{gate['slug']}", payment)
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, "0")
 
 
 async def test_an_owner_sees_all_of_his_gates_and_nobody_else_s(market: Market) -> None:

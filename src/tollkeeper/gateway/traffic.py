@@ -16,6 +16,7 @@ import structlog
 
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
+from tollkeeper.storage import StatementError
 from tollkeeper.storage.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ class Traffic:
             await self._purchases.end_calls({}, self._clock_ms())
         except ApiError as error:
             _LOG.warning("flush_failed", error=error.message)
+        except StatementError:  # a fault of ours, which must not keep the program from ending
+            _LOG.exception("flush_failed")
         if self._dropped:
             _LOG.warning("ended_calls_dropped", count=self._dropped)
             self._dropped = 0
