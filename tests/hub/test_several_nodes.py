@@ -12,6 +12,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tests.hub.test_restored_backup import carry_out
 from tollkeeper.chains.evm import EvmChain
 
 
@@ -325,3 +326,21 @@ async def test_where_too_few_nodes_answer_settlements_wait_and_the_operator_is_t
         await hub.complete()
         assert await hub.status(payment) == "success"
         assert (await hub.get("/readyz")).body["problems"] == []
+
+
+async def test_what_the_first_node_keeps_no_logs_of_another_one_explains(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    """A payment of ours whose transaction the database forgot, at a node that keeps no old logs."""
+    for node in nodes:
+        node.on("eth_sendRawTransaction", Act.CUT)
+    ours, foreign = new_payment(embedded_chain), new_payment(embedded_chain)
+    for payment, by_relayer in ((ours, True), (foreign, False)):
+        assert (await hub_of_three.settle(payment, prefer="wait=0")).status == 503
+        carry_out(embedded_chain, payment, by_relayer=by_relayer)
+    for node in nodes:
+        node.calm()
+    nodes[0].falsify = lambda call, answer: answer | {"result": []} if call["method"] == "eth_getLogs" else answer
+    for _ in range(2):
+        await hub_of_three.complete()
+    assert [await hub_of_three.status(payment) for payment in (ours, foreign)] == ["success", "failed"]

@@ -89,18 +89,21 @@ class Witnesses(ABC):
         return [one if is_open(one) or place in vouched else None for place, one in enumerate(found)]
 
     async def first(self, ask: Callable[[Node], Awaitable[T]]) -> tuple[Node, T]:
-        """The answer of the best node that gives one. Raises: RpcUnavailable where none does in the time there is."""
+        """The answer of the best node that gives one.
+
+        Raises: RpcUnavailable where none does in the time there is, as the best one said it.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._rpc.budget_seconds
-        last = RpcUnavailable("no node may be asked")
+        why: RpcUnavailable | None = None
         for node in self._rpc.nodes.in_order(loop.time()):
             if loop.time() >= deadline:
                 break
             try:
                 return node, await ask(node)
             except RpcUnavailable as error:
-                last = error
-        raise last
+                why = why or error
+        raise why or RpcUnavailable("no node may be asked")
 
     async def vouched(
         self, first: Node, places: Sequence[int], ask: Callable[[Node, Sequence[int]], Awaitable[list[bool]]]

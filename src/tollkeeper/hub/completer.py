@@ -21,7 +21,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.settling import EXPIRY_MARGIN_SECONDS
 from tollkeeper.core.transactions import State
 from tollkeeper.hub.lanes import LaneKeeper, LaneView
-from tollkeeper.hub.recovery import Finding, expected_transfer, valid_before
+from tollkeeper.hub.recovery import Finding, Unexplained, expected_transfer, valid_before
 from tollkeeper.hub.reorganisations import ReorganisationWatch
 from tollkeeper.storage import StorageError
 from tollkeeper.storage.settlements import (
@@ -205,6 +205,9 @@ class Completer:
             else:
                 submission = Submission.TAKEN if row.transaction_hash in view.taken else Submission.UNCLEAR
                 finding = await pipeline.judge(account, row, submission, sighting)
+        except Unexplained:
+            _LOG.error("settlement_unexplained", settlement=row.id)
+            await self._set_aside(row.id)
         except RpcUnavailable as error:
             _LOG.warning("settlement_waits", settlement=row.id, reason=str(error))
         except StorageError:

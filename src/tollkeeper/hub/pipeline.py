@@ -82,10 +82,10 @@ class Pipeline:
         """Writes down what was learned of a row. Raises: StorageError."""
         try:
             finding = await self.judge(account, row, submission, sighting)
-        except RpcUnavailable:
-            return Advance(row)
         except Unexplained:
             _LOG.error("settlement_unexplained", settlement=row.id)
+            return Advance(row)
+        except RpcUnavailable:
             return Advance(row)
         except Contradiction as error:
             _LOG.error("settlement_contradicted", settlement=row.id, transaction=str(error))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.receipts import Expected, Sighting, Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.settling import Conclusion, Evidence, conclude
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
@@ -48,8 +49,11 @@ class Contradiction(Exception):  # noqa: N818 - what the chain shows, not a faul
     """Our own transaction used the authorization and moved nothing: a node that lies, or a token that is no USDC."""
 
 
-class Unexplained(Contradiction):
-    """The authorization is used, and no node shows by which transaction: one without old logs, or that lies."""
+class Unexplained(RpcUnavailable):
+    """The authorization is used, and a node does not show by which transaction: one without old logs, or that lies.
+
+    As where a node does not answer, the next one is asked.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,6 @@ class _Judged:
 
     conclusion: Conclusion
     used_by: str
-    is_unexplained: bool  # used, and by what is not to be found
     use: Use | None = field(compare=False)
     signed: SignedTransaction | None = field(compare=False)
     block: Block = field(compare=False)
@@ -104,7 +107,7 @@ class Recovery:
     async def find_out(self, account: Account, row: Settlement) -> Finding:
         """What the chain shows of the row, by all of its transactions.
 
-        Raises: RpcUnavailable, StorageError, Contradiction.
+        Raises: RpcUnavailable, Unexplained, StorageError, Contradiction.
         """
         chain = account.chain
         depths = chain.config.depths
@@ -118,8 +121,6 @@ class Recovery:
         judged = await chain.agreed(partial(_judge, account, row, raws), _needs_no_second_word)
         if judged is None:
             _LOG.warning("failure_doubted", settlement=row.id)
-        if judged is not None and judged.is_unexplained:
-            raise Unexplained(row.id)
         if judged is None or judged.conclusion is Conclusion.WAIT:
             return Finding(row)
         if judged.conclusion is Conclusion.REVERTED:
@@ -181,13 +182,15 @@ class Recovery:
 
 
 async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], view: View) -> _Judged:
-    """What follows from what these nodes show of the authorization. Raises: RpcUnavailable."""
+    """What follows from what these nodes show of the authorization. Raises: RpcUnavailable, Unexplained."""
     key, depth = row.key, account.chain.config.depths.of(row.value)
     signers = sorted({raw.signer for raw in raws})
     standing = await view.authorizations.standing(key.payer, key.nonce, signers, depth)
     since_seconds = row.created_ms // 1000 - _BEFORE_CLAIM_SECONDS
     use = await view.authorizations.find_use(key.payer, key.nonce, since_seconds) if standing.is_used else None
-    is_unexplained = standing.is_used and use is None
+    if standing.is_used and use is None:
+        msg = "the authorization is used, and by which transaction is not shown"
+        raise Unexplained(msg)
     if use is not None and use.depth_blocks < depth:
         use = None
     signed = None if use is None else await view.authorizations.signed(use.transaction_hash)
@@ -202,7 +205,7 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
         )
     )
     used_by = "" if use is None else use.transaction_hash
-    return _Judged(conclusion, used_by, is_unexplained, use, signed, standing.block)
+    return _Judged(conclusion, used_by, use, signed, standing.block)
 
 
 def _needs_no_second_word(judged: _Judged) -> bool:
