@@ -16,6 +16,7 @@ from tests.gateway.foreign_on_evm import SalesOnEvm, site_on_evm
 from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import ChaosNode, run_chaos
+from tollkeeper.chains import vouching
 from tollkeeper.core.evm import (
     AUTHORIZATION_USED_TOPIC,
     SELECTOR_AUTHORIZATION_STATE,
@@ -118,6 +119,25 @@ async def test_a_transfer_that_one_node_made_up_serves_nothing(
         payload = parse_payload(abroad.site.foreign.settles[0]["paymentPayload"]["payload"])
         assert isinstance(payload, EvmPayload)
         await abroad.site.foreign.send(payload)  # now it is made
+        assert (await calling).status == 200
+
+
+async def test_where_no_block_came_for_long_a_node_knows_as_much_as_the_one_that_lies(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vouching, "_STANDS_STILL_SECONDS", -3600)  # by any clock the newest block is old
+    async with gateway_of_two_nodes(tmp_path, embedded_chain, target, 0) as (abroad, node):
+        gate = await abroad.gate()
+        payment, authorization = await abroad.sign(gate)
+        abroad.site.foreign.settling = says_success_and_sends_nothing
+        node.falsify = answering(paying(embedded_chain, authorization))
+        calling = asyncio.create_task(abroad.pay(gate, payment))
+        assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
+        assert (abroad.site.received_micro(), target.requests) == (0, [])
+        node.calm()
+        payload = parse_payload(abroad.site.foreign.settles[0]["paymentPayload"]["payload"])
+        assert isinstance(payload, EvmPayload)
+        await abroad.site.foreign.send(payload)
         assert (await calling).status == 200
 
 

@@ -126,17 +126,21 @@ class Witnesses(ABC):
                 continue
             missed = {place for place, is_shared in zip(asked, shares, strict=True) if not is_shared}
             alike.update(place for place in asked if place not in missed)
-            if missed and not await self._stands_still(node):
+            if missed and not await self._stands_still(node, first):
                 denied |= missed
         return {place for place in places if alike[place] >= self.needed or (may_be_alone and place not in denied)}
 
-    async def _stands_still(self, node: Node) -> bool:
-        """Does this node itself say that it has seen no block for long? What another one says of it does not count."""
+    async def _stands_still(self, node: Node, first: Node) -> bool:
+        """Does this node itself say that it has seen no block for long, and the first one, that there are newer ones?
+
+        What another one says of it does not count, and where no block came for long it knows as much as the first.
+        """
         try:
             seen_seconds = await self.newest_seconds(node)
+            is_old = seen_seconds < time.time() - _STANDS_STILL_SECONDS
+            return is_old and seen_seconds < await self.newest_seconds(first)
         except RpcUnavailable:
             return False
-        return seen_seconds < time.time() - _STANDS_STILL_SECONDS
 
     @abstractmethod
     async def newest_seconds(self, node: Node) -> int:
