@@ -123,3 +123,11 @@ def test_other_events_and_other_contracts_do_not_disturb_the_pairs() -> None:
 def test_an_amount_that_is_no_number_is_no_log_of_a_token() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         shows_transfer([replace(moved(ONE), data="zz"), used(ONE)], ONE)
+
+
+@pytest.mark.parametrize("topics", [1, 2, 4])
+@pytest.mark.parametrize("kind", [AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC])
+def test_an_event_with_other_topics_than_its_kind_has_is_no_log_of_a_token(kind: str, topics: int) -> None:
+    odd = Log(ASSET, (kind, word(ONE.payer), ONE.nonce, ONE.nonce)[:topics], "0x")
+    with pytest.raises(ValueError, match="other topics"):
+        shows_transfer([used(ONE), moved(ONE), odd, moved(ONE)], ONE)

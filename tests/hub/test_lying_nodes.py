@@ -18,6 +18,12 @@ from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, SELECTOR_AUTHORIZATION
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
 
+
+def log_of(receipt: dict[str, Any], *topics: str) -> dict[str, Any]:
+    """Another event of the token's."""
+    return receipt["logs"][0] | {"topics": list(topics)}
+
+
 FORGED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another hash": lambda receipt: receipt | {"transactionHash": "0x" + "11" * 32},
     "another block": lambda receipt: receipt | {"blockHash": "0x" + "11" * 32},
@@ -28,6 +34,10 @@ FORGED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another token": lambda receipt: (
         receipt | {"logs": [log | {"address": "0x" + "11" * 20} for log in receipt["logs"]]}
     ),
+    "a use of nobody's": lambda receipt: (
+        receipt | {"logs": [*receipt["logs"], log_of(receipt, AUTHORIZATION_USED_TOPIC), receipt["logs"][-1]]}
+    ),
+    "an amount of null": lambda receipt: receipt | {"logs": [log | {"data": None} for log in receipt["logs"]]},
     "a status of text": lambda receipt: receipt | {"status": "success"},
     "no status": lambda receipt: {name: value for name, value in receipt.items() if name != "status"},
     "a list": lambda receipt: [receipt],

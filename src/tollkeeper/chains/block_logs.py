@@ -77,7 +77,7 @@ class BlockLogs:
 
 def read_log(log: dict[str, Any]) -> Log:
     """A log object. Raises: KeyError, TypeError, AttributeError for what is none."""
-    return Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"])
+    return Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"].lower())
 
 
 def _by_transaction(logs: list[Any], block_number: int, block_hash: str, contract: str) -> dict[str, Written]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+import structlog
+
 from tollkeeper.chains.block_logs import BlockLogs, read_log
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
 from tollkeeper.core.receipt_logs import Transfer, shows_transfer
@@ -23,6 +25,7 @@ from tollkeeper.core.receipt_logs import Transfer, shows_transfer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+_LOG = structlog.get_logger("tollkeeper.chains")
 _FIRST_POLL_SECONDS: Final = 0.002
 _LAST_POLL_SECONDS: Final = 0.5
 # More than so many are looked for by blocks: the receipts of the first name blocks, which show many of the others.
@@ -308,6 +311,9 @@ class ReceiptWatcher(Generic[T]):
         try:
             sightings = list(await self._reader.look([waiter.expected for waiter in due]))
         except RpcUnavailable:
+            sightings = [None] * len(due)
+        except Exception:  # noqa: BLE001 - whatever a node may have shown: who waits for the next look is not left alone
+            _LOG.exception("receipts_not_understood")
             sightings = [None] * len(due)
         now = asyncio.get_running_loop().time()
         for waiter, sighting in zip(due, sightings, strict=True):
