@@ -21,7 +21,7 @@ from tollkeeper.storage.database import Statement
 
 def log_of(receipt: dict[str, Any], *topics: str) -> dict[str, Any]:
     """Another event of the token's."""
-    return receipt["logs"][0] | {"topics": list(topics)}
+    return {**receipt["logs"][0], "topics": list(topics)}
 
 
 FORGED: dict[str, Callable[[dict[str, Any]], Any]] = {
