@@ -223,14 +223,16 @@ async def test_closing_ends_what_is_being_asked(clock: Clock) -> None:
     asked = asyncio.Event()
 
     async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if b"introspect" in head:
-            asked.set()
-            await reader.read()
-        else:
-            body = json.dumps(SigningKeys(KEYRING).jwks()).encode()
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        writer.close()
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"introspect" in head:
+                asked.set()
+                await reader.read()
+            else:
+                body = json.dumps(SigningKeys(KEYRING).jwks()).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        finally:
+            writer.close()
 
     async with await asyncio.start_server(stay_silent, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -322,7 +321,7 @@ async def test_a_connection_whose_answers_are_one_call_behind_is_given_up() -> N
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         last = b""
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
@@ -330,7 +329,10 @@ async def test_a_connection_whose_answers_are_one_call_behind_is_given_up() -> N
                 body, last = last or reply, reply
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
                 await writer.drain()
-        writer.close()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:

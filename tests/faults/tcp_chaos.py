@@ -169,8 +169,9 @@ async def run_tcp_chaos(node_url: str) -> AsyncIterator[TcpChaos]:
                 await asyncio.gather(*ways, return_exceptions=True)
                 link.end()
         except (ConnectionError, asyncio.CancelledError):  # the test is over, or its node
-            hub.close()
+            pass
         finally:
+            hub.close()
             links.discard(task)
 
     server = await asyncio.start_server(carry, "127.0.0.1", 0)

@@ -88,13 +88,15 @@ async def test_an_answer_before_a_long_body_is_seen_and_what_follows_is_no_reque
 
 async def test_a_target_s_answer_before_the_body_is_the_caller_s(market: Market) -> None:
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nmuch")
-        writer.write_eof()
-        with contextlib.suppress(ConnectionError):
-            while await reader.read(65_536):
-                pass
-        writer.close()
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nmuch")
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(65_536):
+                    pass
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(answers, "127.0.0.1", 0)
     async with server:

@@ -40,8 +40,10 @@ async def silent_node() -> AsyncIterator[str]:
     """A node that takes a connection and says nothing."""
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
+        try:
+            await reader.read()
+        finally:
+            writer.close()
         await writer.wait_closed()
         left.set()
 
