@@ -100,6 +100,20 @@ def denying(authorization: Authorization) -> Shown:
     return shown
 
 
+async def assert_served_once_it_is_made(
+    abroad: SalesOnEvm, liar: ChaosNode, target: RecordingTarget, gate: dict[str, Any], payment: str
+) -> None:
+    """While the liar alone shows the transfer the call waits; then the transfer is made."""
+    calling = asyncio.create_task(abroad.pay(gate, payment))
+    assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
+    assert (abroad.site.received_micro(), target.requests) == (0, [])
+    liar.calm()
+    payload = parse_payload(abroad.site.foreign.settles[0]["paymentPayload"]["payload"])
+    assert isinstance(payload, EvmPayload)
+    await abroad.site.foreign.send(payload)
+    assert (await calling).status == 200
+
+
 @pytest.mark.parametrize("needed", [0, 1])
 async def test_a_transfer_that_one_node_made_up_serves_nothing(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, needed: int
@@ -112,14 +126,7 @@ async def test_a_transfer_that_one_node_made_up_serves_nothing(
         if needed == 1:  # the lie is a good one
             assert (await abroad.present(gate, payment)).status == 200
             return
-        calling = asyncio.create_task(abroad.pay(gate, payment))
-        assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
-        assert (abroad.site.received_micro(), target.requests) == (0, [])
-        node.calm()
-        payload = parse_payload(abroad.site.foreign.settles[0]["paymentPayload"]["payload"])
-        assert isinstance(payload, EvmPayload)
-        await abroad.site.foreign.send(payload)  # now it is made
-        assert (await calling).status == 200
+        await assert_served_once_it_is_made(abroad, node, target, gate, payment)
 
 
 async def test_where_no_block_came_for_long_a_node_knows_as_much_as_the_one_that_lies(
@@ -131,14 +138,7 @@ async def test_where_no_block_came_for_long_a_node_knows_as_much_as_the_one_that
         payment, authorization = await abroad.sign(gate)
         abroad.site.foreign.settling = says_success_and_sends_nothing
         node.falsify = answering(paying(embedded_chain, authorization))
-        calling = asyncio.create_task(abroad.pay(gate, payment))
-        assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
-        assert (abroad.site.received_micro(), target.requests) == (0, [])
-        node.calm()
-        payload = parse_payload(abroad.site.foreign.settles[0]["paymentPayload"]["payload"])
-        assert isinstance(payload, EvmPayload)
-        await abroad.site.foreign.send(payload)
-        assert (await calling).status == 200
+        await assert_served_once_it_is_made(abroad, node, target, gate, payment)
 
 
 @pytest.mark.parametrize("needed", [0, 1])
