@@ -105,7 +105,7 @@ def test_a_serving_process_holds_no_reader_of_command_lines_and_no_framework_tha
         (loaded,) = [line for line in program.process.stdout.read().decode().splitlines() if line.startswith("LOADED")]
     packages = {name.partition(".")[0] for name in loaded.split()}
     assert "litestar" in packages
-    assert packages.isdisjoint({"typer", "pydantic", "pydantic_core", "attrs", "obstore"})
+    assert packages.isdisjoint({"typer", "rich", "pydantic", "pydantic_core", "attrs", "obstore"})
 
 
 @pytest.mark.parametrize("option", ["--config {}", "--config={}"], ids=["plain", "otherwise"])

@@ -25,11 +25,14 @@ _NUMBERS: Final = {"--port": range(65_536), "--workers": range(1, WORKERS_MAX + 
 
 def main() -> None:
     """What `tollkeeper` runs."""
+    plain = read_plain(sys.argv[1:])
+    if plain is not None:
+        _leave_rich_out()
     from tollkeeper.serving import StartError
     from tollkeeper.storage import StorageError
 
     try:
-        if (plain := read_plain(sys.argv[1:])) is None:
+        if plain is None:
             from tollkeeper.cli.commands import app
 
             app()
@@ -66,6 +69,14 @@ def serve(role: Role, config: str | None, overrides: Mapping[str, str]) -> None:
     from tollkeeper.serving.process import serve as serve_settings
 
     serve_settings(settings)
+
+
+def _leave_rich_out() -> None:
+    """Import structlog without `rich`, which it would take for tracebacks as we never draw them: three megabytes."""
+    sys.modules["rich"] = None  # type: ignore[assignment]  # which the import system reads as "there is none"
+    import structlog  # noqa: F401
+
+    del sys.modules["rich"]  # whoever needs it later, to refuse for instance, finds it
 
 
 def _refuse(*problems: str) -> None:
