@@ -16,15 +16,18 @@ pip := $(bin)/python -m pip --disable-pip-version-check --no-input --quiet
 interop := PYTHON=$(bin)/python scripts/with-node tests/interop/setup
 
 # The core's own tests cover every branch of it, without the two long loops, which cover none that others leave.
-core_coverage = export COVERAGE_FILE=.cache/coverage-core && mkdir -p .cache && \
+core_coverage = export COVERAGE_FILE=.cache/coverage-core; \
 	$(bin)/python -m coverage run --branch --source=tollkeeper.core -m pytest tests/core -q --no-header --no-summary \
 	  -k "not million and not ten_thousand" && \
 	$(bin)/python -m coverage report --skip-covered --fail-under=100
+tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
 
 # Settings of the machine that would change what is installed or imported. (Where it comes from stays the machine's.)
 unexport PIP_FIND_LINKS PIP_NO_INDEX PIP_NO_BINARY PIP_ONLY_BINARY PIP_PRE PIP_CONSTRAINT PIP_REQUIREMENT
 unexport PIP_REQUIRE_HASHES PIP_REQUIRE_VIRTUALENV PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Tests start the program over a thousand times, which must not compile it each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test faults check bench lock clean interop-setup
 .DELETE_ON_ERROR:
@@ -35,9 +38,13 @@ demo: $(VENV)/.sandbox
 	$(if $(filter official,$(CLIENT)),@$(interop) x402-1.0.0 npm)
 	@$(if $(filter official,$(CLIENT)),scripts/with-node )$(bin)/tollkeeper demo $(if $(CLIENT),--client $(CLIENT))
 
+# The tests wait more than they compute, so the coverage is taken beside them; its report is printed if it falls short.
 test: setup
-	$(if $(PYTEST),,@$(core_coverage))
-	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
+	$(if $(PYTEST),@$(tests),@mkdir -p .cache; \
+	  { $(core_coverage); } >.cache/coverage-core.txt 2>&1 & covered=$$!; \
+	  $(tests); passed=$$?; \
+	  wait $$covered || { cat .cache/coverage-core.txt; exit 1; }; \
+	  exit $$passed)
 
 # The long forms of what kills, cuts, forks and fills, and how many faults came: three quarters of an hour on two cores. The short
 # ones are in `make test`.
