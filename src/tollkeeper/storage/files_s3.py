@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.files import Upload
 
 # What lies in buckets was cut by it, so it can never change. Two parts are in memory while a file passes: larger ones
-# would take a process over 100 MiB, smaller ones make a bucket's listing longer.
+# would take a process over 100 MB, smaller ones make a bucket's listing longer.
 PART_SIZE_BYTES: Final = 1536 * 1024
 _PART: Final = re.compile(r"((?:check-)?[0-9a-f]{32})/[0-9]{8,}")
 _DELETED_AT_ONCE: Final = 1000
