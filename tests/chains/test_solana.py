@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,8 +20,9 @@ from tests.core.solana_payments import account_of, compute_limit, compute_price,
 from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import LAG_BLOCKS, Lifetime, SolanaChain, SolanaConfig
+from tollkeeper.chains.solana import LAG_BLOCKS, Lifetime, SolanaChain, SolanaConfig, has_expired
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.verification import Reason
@@ -124,12 +126,12 @@ async def test_expiry_is_proven_by_finalized_height_and_never_by_absence(node: S
     assert await solana.submit(raw, signature) is Submission.TAKEN
     assert (await solana.wait(expected(signature), deadline(0.05))).verdict is Verdict.ABSENT
     node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + 1)  # expired, and a fork could still show it
-    assert not await solana.has_expired(signature, lifetime, str(Hash(draft.blockhash)))
+    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.next_slot(FINAL_SLOTS)
     node.chain.first_slot = lifetime.first_slot + 1  # a node that has thrown away where it could be
-    assert not await solana.has_expired(signature, lifetime, str(Hash(draft.blockhash)))
+    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.first_slot = lifetime.first_slot
-    assert await solana.has_expired(signature, lifetime, str(Hash(draft.blockhash)))
+    assert await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.release()
     assert (await solana.see([signature]))[0].verdict is Verdict.ABSENT
 
@@ -140,7 +142,46 @@ async def test_what_was_executed_has_not_expired(node: SolanaNode, solana: Solan
     raw, signature = signed(solana, draft)
     await solana.submit(raw, signature)
     node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
-    assert not await solana.has_expired(signature, lifetime, str(Hash(draft.blockhash)))
+    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+
+
+async def test_a_life_that_was_counted_too_long_ends_by_the_blocks_own_times(
+    node: SolanaNode, solana: SolanaChain
+) -> None:
+    """The blockhash is old, long after the signature, by our clock and by finalized blocks', and no block shows it."""
+    node.chain.holds = True
+    draft = paying(node, 5)
+    raw, signature = signed(solana, draft)
+    await solana.submit(raw, signature)
+    now = int(time.time())
+    told = Lifetime(node.chain.slot, 10**9)
+
+    async def is_over(doubted_since: int | None) -> bool:
+        return await has_expired(solana, signature, str(Hash(draft.blockhash)), told, doubted_since)
+
+    node.chain.ahead_seconds = LIFETIME_DOUBTED_SECONDS + 5
+    node.chain.next_slot(FINAL_SLOTS + 1)
+    assert not await is_over(now)  # a transaction with this blockhash may still be executed
+    node.chain.next_slot(RECENT_SLOTS - FINAL_SLOTS)
+    assert await is_over(now)
+    assert not await is_over(now + 10)  # the block is not so much younger
+    assert not await is_over(None)  # our clock says that it is not long ago
+    node.chain.first_slot = 1  # the node has thrown away what was before, and its first block is younger than that
+    assert not await is_over(now)
+    assert not await is_over(now + LIFETIME_DOUBTED_SECONDS)
+    node.chain.first_slot = 0
+    node.chain.release()
+    node.chain.next_slot(1)
+    assert await is_over(now)
+
+
+async def test_what_was_executed_long_ago_has_not_expired(node: SolanaNode, solana: SolanaChain) -> None:
+    draft = paying(node, 5)
+    raw, signature = signed(solana, draft)
+    await solana.submit(raw, signature)
+    node.chain.ahead_seconds = 2 * LIFETIME_DOUBTED_SECONDS
+    node.chain.next_slot(RECENT_SLOTS + FINAL_SLOTS + 1)
+    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), Lifetime(0, 10**9), int(time.time()))
 
 
 async def test_a_refused_transaction_is_unclear_until_it_is_seen(node: SolanaNode, solana: SolanaChain) -> None:
@@ -252,7 +293,7 @@ async def test_a_mint_of_token_2022_is_taken_where_it_is_configured_and_does_not
     ],
 )
 async def test_a_node_of_another_chain_or_token_disables_the_network(answers: Answers, problem: str) -> None:
-    runner, url = await serve({"getAccountInfo": valued(None), "getSlot": {"result": 7}, **answers})
+    runner, url = await serve({"getAccountInfo": valued(None), "getSlot": {"result": 1}, **answers})
     chain = SolanaChain(SolanaConfig(DEVNET, (url,)))
     for _ in range(2):
         await chain.open()
@@ -297,6 +338,8 @@ LIES: list[tuple[str, Any]] = [
     ("getBlockHeight", {"error": {"code": -32005, "message": "behind"}}),
     ("getFirstAvailableBlock", {"error": {"code": -32601, "message": "Method not found"}}),
     ("getSlot", {"result": None}),
+    ("getBlockTime", {"result": None}),
+    ("getBlockTime", {"error": {"code": -32004, "message": "Block not available for slot 10000"}}),
     ("getBalance", valued(None)),
     ("simulateTransaction", {"result": {"value": {"err": None}}}),
     ("simulateTransaction", valued({})),
@@ -315,10 +358,11 @@ async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie
         "getSignatureStatuses": valued([None]),
         "getBlockHeight": {"result": 10_000},
         "getFirstAvailableBlock": {"result": 0},
-        "getSlot": {"result": 10_000},
+        "getSlot": {"result": 1},
         "getBalance": valued(5),
         "simulateTransaction": valued({"err": None}),
-        "isBlockhashValid": valued(True),
+        "getBlockTime": {"result": 1_000},
+        "isBlockhashValid": valued(False),
         "getMultipleAccounts": valued([None, None]),
     }
     runner, url = await serve({**honest, method: lie})
@@ -327,7 +371,7 @@ async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie
 
     async def ask_all() -> None:
         await chain.see(["1" * 64])
-        await chain.has_expired("1" * 64, Lifetime(3, 5), "1" * 32)
+        await has_expired(chain, "1" * 64, "1" * 32, Lifetime(3, 10_000), 400)
         await chain.see_final(["1" * 64])
         await chain.simulate(moved)
         await chain.state(moved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,6 +119,7 @@ def new_solana_hub(
     rpc_url: str,
     *,
     keys: Sequence[SolanaWallet] = WALLETS.fee_payers,
+    now_ms: Callable[[], int] = clock_ms,
     completer_interval_seconds: float = 3600,
     shared_life_seconds: float | None = None,
     **changes: Any,
@@ -132,6 +133,7 @@ def new_solana_hub(
         auth,
         networks,
         public_url=PUBLIC_URL,
+        now_ms=now_ms,
         completer_interval_seconds=completer_interval_seconds,
         shared_life_seconds=shared_life_seconds,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,33 @@ import pytest
 from tests.chains.solana_node import WALLETS
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.solana_hub import NETWORK, SolanaHub, hub_of
+from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 
 FAR = 10**6
+LONG_SECONDS = LIFETIME_DOUBTED_SECONDS + 5
+
+
+@dataclass
+class Clock:
+    """The hub's; `ahead_seconds` of ours."""
+
+    ahead_seconds: int = 0
+
+    def __call__(self) -> int:
+        return clock_ms() + self.ahead_seconds * 1000
 
 
 @asynccontextmanager
-async def hub_of_two_nodes(directory: Path, needed: int) -> AsyncIterator[tuple[SolanaHub, ChaosNode]]:
+async def hub_of_two_nodes(
+    directory: Path, needed: int, now_ms: Callable[[], int] = clock_ms
+) -> AsyncIterator[tuple[SolanaHub, ChaosNode]]:
     """The first of the nodes lies on command."""
     async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, run_chaos(node.url) as liar:
-        config: dict[str, Any] = {"rpc_urls": (liar.url, node.url), "confirm_nodes": needed}
+        config: dict[str, Any] = {"rpc_urls": (liar.url, node.url), "confirm_nodes": needed, "now_ms": now_ms}
         async with hub_of(directory, node, **config) as running:
             yield running, liar
 
@@ -129,6 +146,58 @@ async def test_a_life_that_one_node_called_short_does_not_end_before_its_time(tm
 
 
 @pytest.mark.parametrize("needed", [0, 1])
+@pytest.mark.parametrize("lies_on", [False, True])
+async def test_a_life_that_one_node_called_endless_ends_by_proof(tmp_path: Path, needed: int, *, lies_on: bool) -> None:
+    """It names a far too high height when the payment is signed, and perhaps at any time after."""
+    clock = Clock()
+    async with hub_of_two_nodes(tmp_path, needed, clock) as (world, liar):
+        chain = world.node.chain
+        liar.falsify = saying(getBlockHeight=lambda height: FAR**2 if height == chain.slot else height)
+        chain.holds = True
+        body = world.payment()
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        if not lies_on:
+            liar.calm()
+        chain.drop()
+        chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
+        await world.complete()
+        assert await world.status(body) == "pending"  # by that height it may still be carried out
+        clock.ahead_seconds = LONG_SECONDS
+        await world.complete()
+        assert await world.status(body) == "pending"  # no block shows yet that so much time has passed
+        chain.ahead_seconds = LONG_SECONDS
+        chain.next_slot(FINAL_SLOTS + 1)
+        await world.complete()
+        assert await world.status(body) == "failed"
+        chain.release()
+        again = await world.settle(body)
+        assert (again.body["success"], again.reason) == (False, "settle_exact_svm_block_height_exceeded")
+        assert world.earned == 0
+
+
+@pytest.mark.parametrize("needed", [0, 1])
+async def test_a_long_time_that_one_node_makes_up_fails_nothing(tmp_path: Path, needed: int) -> None:
+    """It shows late blocks, an old blockhash and no transaction, which was executed all the same."""
+    clock = Clock()
+    async with hub_of_two_nodes(tmp_path, needed, clock) as (world, liar):
+        liar.falsify = saying(
+            getSignatureStatuses=unseen,
+            isBlockhashValid=lambda result: result | {"value": False},
+            getBlockTime=lambda seconds: seconds + LONG_SECONDS,
+        )
+        world.node.chain.next_slot(FINAL_SLOTS + 1)
+        body = world.payment()
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        assert world.earned == 10_000
+        clock.ahead_seconds = LONG_SECONDS
+        await world.complete()
+        assert await world.status(body) == ("failed" if needed == 1 else "pending")
+        liar.calm()
+        await world.complete()
+        assert await world.status(body) == ("failed" if needed == 1 else "success")
+
+
+@pytest.mark.parametrize("needed", [0, 1])
 async def test_a_success_that_one_node_takes_back_stands(tmp_path: Path, needed: int) -> None:
     """Its slot is final there, and the transaction is not in it."""
     async with hub_of_two_nodes(tmp_path, needed) as (world, liar):
@@ -189,3 +258,49 @@ async def test_payments_go_on_while_the_other_node_is_dead_and_the_operator_is_t
         await chain.open()
         assert (await world.settle(world.payment())).body["success"] is True
         assert world.hub.hub.solana_accounts[NETWORK].obstacles == []
+
+
+async def test_a_refusal_that_one_node_makes_up_leaves_the_payment_as_good_as_it_was(tmp_path: Path) -> None:
+    """Verify and settle are refused by one node's word: nothing is written, signed or spent."""
+    async with hub_of_two_nodes(tmp_path, 0) as (world, liar):
+        liar.falsify = saying(
+            simulateTransaction=lambda result: (
+                result | {"value": result["value"] | {"err": {"InstructionError": [2, {"Custom": 1}]}}}
+            )
+        )
+        body, money = world.payment(), world.fee_money
+        assert (await world.verify(body)).reason == "invalid_exact_svm_payload_transaction_simulation_failed"
+        settled = await world.settle(body)
+        assert (settled.body["success"], settled.body["transaction"]) == (False, "")
+        assert await world.status(body) == "unknown"
+        assert (world.node.chain.executed, world.fee_money) == ({}, money)
+        liar.calm()
+        assert (await world.verify(body)).body["isValid"] is True
+        assert (await world.settle(body)).body["success"] is True
+
+
+async def test_a_validity_that_one_node_makes_up_pays_nothing_and_costs_one_fee(tmp_path: Path) -> None:
+    """The payer has not so much. The chain says so, to whoever is asked for the outcome."""
+    async with hub_of_two_nodes(tmp_path, 0) as (world, liar):
+        body, money = world.payment(BUYER_MICRO + 1), world.fee_money
+
+        def rich(result: Any) -> Any:
+            accounts = result["value"]
+            data = bytearray(base64.b64decode(accounts[0]["data"][0]))
+            data[64:72] = (10**12).to_bytes(8, "little")
+            told = accounts[0] | {"data": [base64.b64encode(data).decode(), "base64"]}
+            return result | {"value": [told, *accounts[1:]]}
+
+        liar.falsify = saying(
+            simulateTransaction=lambda result: result | {"value": result["value"] | {"err": None}},
+            getMultipleAccounts=rich,
+        )
+        assert (await world.verify(body)).body["isValid"] is True
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        world.node.chain.next_slot(FINAL_SLOTS)
+        await world.complete()
+        settled = await world.settle(body)
+        assert (settled.body["success"], settled.reason) == (False, "invalid_exact_svm_transaction_failed")
+        assert await world.status(body) == "failed"
+        assert world.earned == 0
+        assert money - world.fee_money == 2 * 5_000 + 1

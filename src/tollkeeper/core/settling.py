@@ -12,6 +12,9 @@ from typing import Final
 
 # An authorization has expired for good once a block this much younger than its end exists: no reorganisation that deep.
 EXPIRY_MARGIN_SECONDS: Final = 60
+# On Solana blocks are counted and not seconds, from what a node said. After so long it is no longer believed: by then
+# every block of before the signature is final, also where our clock or those of the blocks go wrong by minutes.
+LIFETIME_DOUBTED_SECONDS: Final = 600
 
 
 class Conclusion(Enum):

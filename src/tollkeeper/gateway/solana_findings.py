@@ -9,14 +9,15 @@ an error in a finalized slot, or in none of the finalized blocks in which its bl
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
+from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended
 from tollkeeper.chains.solana.uses import UseReader
 from tollkeeper.core.base58 import decode
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
+from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.core.verification import Reason
 from tollkeeper.gateway.findings import NOTHING, Finding, Seen
@@ -37,6 +38,13 @@ _SLOTS_BEFORE: Final = 2 * (BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
 _LIFETIMES_MAX: Final = 20_000
 
 
+class _Counted(NamedTuple):
+    """A payment's lifetime, and from when on (Unix milliseconds) what it was counted from is asked again."""
+
+    lifetime: Lifetime
+    doubted_ms: int
+
+
 class SolanaFindings:
     """Of one network."""
 
@@ -45,7 +53,7 @@ class SolanaFindings:
         self._clock_ms = clock_ms
         self._uses = UseReader(chain)
         # Of payments that were not found. Where one is forgotten, by a start or among too many, it begins later.
-        self._lifetimes: OrderedDict[PaymentKey, Lifetime] = OrderedDict()
+        self._counted: OrderedDict[PaymentKey, _Counted] = OrderedDict()
 
     async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
         """What the chain shows of the payment now; `named` as in `ChainProofs.find`. Raises: RpcUnavailable."""
@@ -59,16 +67,16 @@ class SolanaFindings:
             finding = await self._search(owed, named, senders)
         # What has expired stays so: presented again, it is told at once. What was seen is found again by its name.
         if finding.seen is not Seen.NOTHING and finding.reason is not Reason.SVM_EXPIRED:
-            self._lifetimes.pop(owed.key, None)
+            self._counted.pop(owed.key, None)
         return finding
 
     async def _search(self, owed: Owed, named: str, senders: Senders) -> Finding:
         lifetime = await self._lifetime(owed)
-        has_ended = await self._chain.has_ended(lifetime)  # before the search, which then sees all that there will be
+        is_over = await has_ended(self._chain, lifetime)  # before the search, which then sees all that there will be
         signature = await self._uses.find(owed.key, lifetime.first_slot)
         if signature is None:
-            is_over = has_ended and await self._is_nowhere(owed.key, lifetime)
-            return Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED) if is_over else NOTHING
+            has_failed = is_over and await self._is_nowhere(owed.key, lifetime)
+            return Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED) if has_failed else NOTHING
         use = await self._uses.read(signature)
         return NOTHING if use is None else self._judge(use, owed, named, senders)
 
@@ -93,17 +101,23 @@ class SolanaFindings:
         return Finding(Seen.PAID if is_owed and is_theirs else Seen.FOREIGN, payment.transaction_hash)
 
     async def _lifetime(self, owed: Owed) -> Lifetime:
-        """Where the chain can hold the payment. Its blockhash was there when it was asked for, or never."""
-        found = self._lifetimes.get(owed.key)
-        if found is None:
+        """Where the chain can hold the payment. Its blockhash was there when it was asked for, or never.
+
+        What a node said of the newest block is counted from, and asked again after a while, because it may have lied.
+        """
+        counted, now_ms = self._counted.get(owed.key), self._clock_ms()
+        if counted is None or now_ms >= counted.doubted_ms:
             slot, height = await self._chain.head()
-            age_seconds = max(0, self._clock_ms() - owed.asked_ms) // 1000 + 1
+            age_seconds = max(0, now_ms - owed.asked_ms) // 1000 + 1
             first_slot = max(0, slot - age_seconds * _SLOTS_PER_SECOND_MAX - _SLOTS_BEFORE)
-            found = Lifetime(first_slot, height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
-            self._lifetimes[owed.key] = found
-            while len(self._lifetimes) > _LIFETIMES_MAX:
-                self._lifetimes.popitem(last=False)
-        return found
+            lifetime = Lifetime(first_slot, height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
+            if counted is not None:  # either is right where the nodes were
+                lifetime = counted.lifetime.within(lifetime)
+            counted = _Counted(lifetime, now_ms + LIFETIME_DOUBTED_SECONDS * 1000)
+            self._counted[owed.key] = counted
+            while len(self._counted) > _LIFETIMES_MAX:
+                self._counted.popitem(last=False)
+        return counted.lifetime
 
 
 def _is_signature(text: str) -> bool:

@@ -79,7 +79,10 @@ class FeePayers:
         return tuple(self._by_address)
 
     def advertised(self, now_seconds: int, with_money: Collection[str]) -> str:
-        """Whom `/supported` names: the same one for an hour, each in turn; one without money is passed over."""
+        """Whom `/supported` names: the same one for an hour, each in turn; one that is not `with_money` is passed over.
+
+        The hour is the clock's, so that every process of a hub names the same, also after a restart.
+        """
         turn = now_seconds // ADVERTISED_SECONDS % len(self.addresses)
         in_turn = self.addresses[turn:] + self.addresses[:turn]
         return next((address for address in in_turn if address in with_money), in_turn[0])

@@ -29,14 +29,19 @@ class Purse:
     def see(self, balance: int, max_fee_per_gas: int) -> None:
         """Takes note of the signer's money and says when it runs low. Both are in this purse's unit."""
         affordable = balance // max(1, max_fee_per_gas * self.gas_limit)
-        was_low = self.affordable is not None and self.affordable < LOW_SETTLEMENTS
+        was_low = self.is_low
         was_empty, self.affordable = self.is_empty, affordable
         self.metrics.signer_settlements.labels(self.network, self.address).set(affordable)
         about = {"network": self.network, "signer": self.address, f"balance_{self.unit}": balance}
         if self.is_empty and not was_empty:
             _LOG.error("signer_without_gas", **about)
-        elif affordable < LOW_SETTLEMENTS and not was_low:
+        elif self.is_low and not was_low:
             _LOG.warning("signer_low_on_gas", **about, settlements=affordable)
+
+    @property
+    def is_low(self) -> bool:
+        """Does what was seen last not last for long?"""
+        return self.affordable is not None and self.affordable < LOW_SETTLEMENTS
 
     @property
     def is_empty(self) -> bool:

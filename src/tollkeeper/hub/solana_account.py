@@ -81,7 +81,10 @@ class SolanaAccount:
     def kind(self, now_seconds: int) -> dict[str, Any]:
         """What `/supported` says of this network beside its name. To be asked of an open network only."""
         usdc = self.asset.network.usdc
-        with_money = [relayer.signer.address for relayer in self.signers.relayers if relayer.can_pay()]
+        relayers = self.signers.relayers
+        # What is left of one that runs low is for the 402s that name it.
+        able = [one for one in relayers if not one.purse.is_low] or [one for one in relayers if one.can_pay()]
+        with_money = [relayer.signer.address for relayer in able]
         shown = {"address": self.asset.address, "name": NAME, "symbol": usdc.symbol, "decimals": usdc.decimals}
         if self.chain.config.is_token_2022:  # a payer's account is derived from it
             shown["tokenProgram"] = self.asset.token_program

@@ -15,8 +15,9 @@ import structlog
 from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, Lifetime
+from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_expired
 from tollkeeper.core.base58 import encode, encode_key
+from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.transactions import Proof, State
@@ -127,7 +128,9 @@ class SolanaRecovery(Recovery):
             failed = self._failed(Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
             return Finding(row, failed if sighting.deep else None)
         blockhash = encode_key(read_transaction(raw.raw).message.recent_blockhash)
-        if await chain.has_expired(raw.hash, lifetime_of(row), blockhash):
+        is_long_ago = self._clock_ms() - raw.created_ms >= LIFETIME_DOUBTED_SECONDS * 1000
+        doubted_since = raw.created_ms // 1000 if is_long_ago else None
+        if await has_expired(chain, raw.hash, blockhash, lifetime_of(row), doubted_since):
             return Finding(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
         return await self._sent_again(account, row, raw)
 
@@ -201,13 +204,14 @@ class SolanaSettlements(Settlements):
         (sighting,) = await account.chain.see([signature])
         if sighting.verdict is not Verdict.TRANSFERRED or sighting.block_number is None:
             return await self._recorded_with_key(order, refusal(reason.value))
-        slot = sighting.block_number
+        _, height = await account.chain.head()
+        lifetime = Lifetime(sighting.block_number, height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
         row_id = self._signing.settlement_id(known)
         _LOG.warning("transaction_adopted", settlement=row_id, transaction=signature)
         self._metrics.adopted.labels(order.key.network).inc()
         self._active.add(row_id)
         try:
-            return await self._carry(order, known, row_id, Lifetime(slot, slot + BLOCKHASH_LIFETIME_BLOCKS))
+            return await self._carry(order, known, row_id, lifetime)
         finally:
             self._active.discard(row_id)
 

@@ -77,6 +77,7 @@ class EmbeddedSolanaChain:
         self.slot = 1
         self.holds = False
         self.first_slot = 0  # what was before it, a node no longer has
+        self.ahead_seconds = 0  # of the clock, are the times of its next blocks
         self.executed: dict[str, Executed] = {}
         # Signatures and blockhashes are judged here: LiteSVM's own checks would also refuse simulations.
         # What was executed is remembered here too, so that it can be taken back.
@@ -256,7 +257,7 @@ class EmbeddedSolanaChain:
         self._svm.set_account(Pubkey.from_string(address), Account(self.rent(len(data)), data, owner, executable=False))
 
     def _remember_blockhash(self) -> None:
-        self._times[self.slot] = int(time.time())
+        self._times[self.slot] = int(time.time()) + self.ahead_seconds
         if len(self._times) > TIMES_KEPT:
             self._times.popitem(last=False)
         self._recent[self.blockhash] = self.slot + RECENT_SLOTS

@@ -1,22 +1,21 @@
 """One Solana network behind its nodes (specification 2.3, 2.4, 4.4).
 
-Read `chain` first: open it, read the facts of a payment, simulate, send, wait, prove expiry; its names are this
-package's. `uses` says which transaction carried a payment out, `payments` which payments a range of slots holds.
+Read `chain` first: open it, read the facts of a payment, simulate, send, wait. `lifetimes` proves that a transaction
+can be executed no longer; the names of both are this package's. `uses` says which transaction carried a payment out,
+`payments` which payments a range of slots holds, `answers` reads what nodes say.
 Whether a payment is good is decided in `core.solana`.
 """
 
 from __future__ import annotations
 
 from tollkeeper.chains.solana.chain import (
-    BLOCKHASH_LIFETIME_BLOCKS,
-    LAG_BLOCKS,
     LAMPORTS_PER_SIGNATURE,
     STATUSES_MAX,
-    Lifetime,
     Simulation,
     SolanaChain,
     SolanaConfig,
 )
+from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended, has_expired
 
 __all__ = [
     "BLOCKHASH_LIFETIME_BLOCKS",
@@ -27,4 +26,6 @@ __all__ = [
     "Simulation",
     "SolanaChain",
     "SolanaConfig",
+    "has_ended",
+    "has_expired",
 ]

@@ -1,4 +1,4 @@
-"""One Solana network behind its nodes: facts of a payment, sending, waiting, expiry (specification 2.3, 4.4; A-15).
+"""One Solana network behind its nodes: facts of a payment, sending, waiting (specification 2.3, 4.4; A-15).
 
 `open` checks each node's genesis hash and the mint. A transaction is simulated without our signature, which it gets
 only when it passed. What was executed and failed is told from what was executed before its confirmation is looked at.
@@ -8,8 +8,6 @@ Whether a payment is good is decided in `core.solana`, what a settlement becomes
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -19,6 +17,16 @@ import structlog
 from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import NOTHING_SEEN, Expected, ReceiptWatcher, Sighting, Verdict
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.solana.answers import (
+    number_or_none,
+    read_account,
+    read_error,
+    read_list,
+    read_number,
+    read_slot,
+    read_value,
+)
+from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.settling import Depths
@@ -42,9 +50,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
-BLOCKHASH_LIFETIME_BLOCKS: Final = 150
-# By so much a node that names the height may lag behind the one that simulated: providers spread calls over several.
-LAG_BLOCKS: Final = 32
 LAMPORTS_PER_SIGNATURE: Final = 5_000
 _SIGNATURES: Final = 2
 _MICRO_LAMPORTS: Final = 10**6
@@ -54,7 +59,6 @@ _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": _FINAL}
 _BASE64: Final = {"encoding": "base64", **_CONFIRMED}
 _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BASE64}
-_ENDS: Final[list[Call]] = [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", [])]
 _HEAD: Final[list[Call]] = [("getSlot", [_CONFIRMED]), ("getBlockHeight", [_CONFIRMED])]
 _SENDING: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
 
@@ -95,14 +99,6 @@ class SolanaConfig:
     def policy(self, fee_payers: Sequence[str]) -> FeePolicy:
         """What a transaction may make these fee payers pay."""
         return FeePolicy(tuple(fee_payers), self.compute_limit_max, self.compute_price_max_micro_lamports)
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """Where the chain can hold a transaction that is sent from now on: not before a slot, not behind a height."""
-
-    first_slot: int
-    last_height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +153,7 @@ class SolanaChain:
                 continue
             self._mark(node, problem)
             problems.append(problem)
-            node.height = None if isinstance(answers, RpcUnavailable) else _number_or_none(answers[2])
+            node.height = None if isinstance(answers, RpcUnavailable) else number_or_none(answers[2])
         self.rpc.nodes.compare_heights()
         if "" in problems:
             self.asset = self.asset or SolanaAsset(self.network, self._mint, self.config.token_program)
@@ -181,13 +177,13 @@ class SolanaChain:
         """Why a node must not be asked; empty where it may. Raises: RpcUnavailable."""
         if isinstance(answers, RpcUnavailable):
             raise answers
-        genesis, mint = answers[0], _value(answers[1])
+        genesis, mint = answers[0], read_value(answers[1])
         if not isinstance(genesis, str):
             msg = "the node does not answer getGenesisHash"
             raise RpcUnavailable(msg)
         if genesis != self.network.genesis_hash:
             return f"the node's genesis hash is {genesis}, not {self.network.genesis_hash}"
-        data = _account_data(mint)
+        data = read_account(mint)
         if data is None:
             return f"there is no account at the mint's address {self._mint}"
         decimals = self.network.usdc.decimals
@@ -209,15 +205,15 @@ class SolanaChain:
                 _simulation(transfer),
             ]
         )
-        found = _value(accounts)
+        found = read_value(accounts)
         if not isinstance(found, list) or len(found) != 2:
             msg = "the node does not show the accounts"
             raise RpcUnavailable(msg)
-        is_recent = _value(recent)
+        is_recent = read_value(recent)
         if not isinstance(is_recent, bool):
             msg = "the node does not judge the blockhash"
             raise RpcUnavailable(msg)
-        return SolanaFacts(self._held(found[0]), self._held(found[1]), is_recent, _error(simulation))
+        return SolanaFacts(self._held(found[0]), self._held(found[1]), is_recent, read_error(simulation))
 
     async def simulate(self, transfer: SolanaTransfer) -> Simulation:
         """What settling would meet now, in one batch.
@@ -231,8 +227,10 @@ class SolanaChain:
                 ("getBalance", [transfer.fee_payer, _CONFIRMED]),
             ]
         )
-        last_height = _number(height) + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
-        return Simulation(_error(simulation), Lifetime(_slot(simulation), last_height), _number(_value(money)))
+        last_height = read_number(height) + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
+        return Simulation(
+            read_error(simulation), Lifetime(read_slot(simulation), last_height), read_number(read_value(money))
+        )
 
     async def owner_of(self, account: str) -> str | None:
         """Whose the asset's token account at this address is; None unless one is there and usable.
@@ -240,13 +238,13 @@ class SolanaChain:
         Raises: RpcUnavailable.
         """
         (info,) = await self.rpc.ask([("getAccountInfo", [account, _BASE64])])
-        found = self._held(_value(info))
+        found = self._held(read_value(info))
         return found.owner if found is not None and found.is_usable and found.mint == self._mint else None
 
     async def balances(self, addresses: Sequence[str]) -> list[int]:
         """Lamports of each. Raises: RpcUnavailable."""
         answers = await self.rpc.ask([("getBalance", [address, _CONFIRMED]) for address in addresses])
-        return [_number(_value(answer)) for answer in answers]
+        return [read_number(read_value(answer)) for answer in answers]
 
     async def submit(self, raw: bytes, signature: str) -> Submission:
         """Hands a signed transaction to the node.
@@ -314,56 +312,23 @@ class SolanaChain:
     async def _seen(self, wanted: Sequence[str]) -> list[Sighting]:
         pages = [wanted[start : start + STATUSES_MAX] for start in range(0, len(wanted), STATUSES_MAX)]
         answers = await self.rpc.ask([_statuses(page) for page in pages])
-        statuses = [_list(answer, page) for answer, page in zip(answers, pages, strict=True)]
+        statuses = [read_list(answer, page) for answer, page in zip(answers, pages, strict=True)]
         deep_enough = {_FINAL} if self.config.is_final_needed else {"confirmed", _FINAL}
         return [_sighting(status, deep_enough) for page in statuses for status in page]
-
-    async def has_expired(self, signature: str, lifetime: Lifetime, blockhash: str) -> bool:
-        """Is it proven that the transaction, which holds this blockhash, was not executed and never will be?
-
-        Every block that could hold it is finalized, the node still has all of them, and none shows it. The lifetime was
-        one node's word, so none of those that are asked may take the blockhash still. Raises: RpcUnavailable, also
-        where the node keeps no history.
-        """
-
-        async def judge(chain: SolanaChain) -> bool:
-            calls = [*_ENDS, ("isBlockhashValid", [blockhash, _CONFIRMED]), _statuses([signature])]
-            *ends, recent, statuses = await chain.rpc.ask(calls)
-            (status,) = _list(statuses, [signature])
-            return _has_ended(ends, lifetime) and status is None and _value(recent) is False
-
-        return bool(await self.agreed(judge, lambda has_expired: not has_expired))
-
-    async def has_ended(self, lifetime: Lifetime) -> bool:
-        """Is every block of this lifetime finalized, and does the node still have all of them? Raises: RpcUnavailable.
-
-        What no later question finds was then never executed.
-        """
-
-        async def judge(chain: SolanaChain) -> bool:
-            return _has_ended(await chain.rpc.ask(_ENDS), lifetime)
-
-        return bool(await self.agreed(judge, lambda has_ended: not has_ended))
 
     async def head(self) -> tuple[int, int]:
         """The newest confirmed slot, and its block's height: of several nodes the lowest and the highest.
 
         Raises: RpcUnavailable.
         """
-        if self._witnesses is None:
-            slot, height = await self.rpc.ask(_HEAD)
-            return _number(slot), _number(height)
-        told = [answers for node, answers in await self.rpc.probe(_HEAD) if not node.barred]
-        heads = [tuple(map(_number, answers)) for answers in told if not isinstance(answers, RpcUnavailable)]
-        if not heads:
-            msg = "no node names its newest block"
-            raise RpcUnavailable(msg)
+        told = [await self.rpc.ask(_HEAD)] if self._witnesses is None else await self._witnesses.told(_HEAD)
+        heads = [tuple(map(read_number, answers)) for answers in told]
         return min(slot for slot, _ in heads), max(height for _, height in heads)
 
     async def final_slot(self) -> int:
         """The newest finalized slot. Raises: RpcUnavailable."""
         (slot,) = await self.rpc.ask([("getSlot", [_FINALIZED])])
-        return _number(slot)
+        return read_number(slot)
 
     async def see_final(self, wanted: Sequence[str]) -> tuple[int, list[Sighting]]:
         """The newest finalized slot, and what becomes of these transactions there: `deep` is finalized.
@@ -371,7 +336,7 @@ class SolanaChain:
         At most 256. Raises: RpcUnavailable.
         """
         slot, statuses = await self.rpc.ask([("getSlot", [_FINALIZED]), _statuses(wanted)])
-        return _number(slot), [_sighting(status, {_FINAL}) for status in _list(statuses, wanted)]
+        return read_number(slot), [_sighting(status, {_FINAL}) for status in read_list(statuses, wanted)]
 
     async def close(self) -> None:
         """Ends the watcher and the connections."""
@@ -380,15 +345,10 @@ class SolanaChain:
 
     def _held(self, account: Any) -> TokenAccount | None:  # noqa: ANN401 - JSON
         """The token account; None where there is none of the asset's program. Raises: RpcUnavailable."""
-        data = _account_data(account)
+        data = read_account(account)
         if data is None or account["owner"] != self.config.token_program:
             return None
         return read_token_account(data)
-
-
-def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
-    height, first_slot = map(_number, ends)
-    return first_slot <= lifetime.first_slot and height > lifetime.last_height
 
 
 def _sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: ANN401 - JSON
@@ -404,8 +364,8 @@ def _sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: A
         msg = "the node's status of a transaction cannot be read"
         raise RpcUnavailable(msg) from failure
     if error is not None:
-        return Sighting(Verdict.REVERTED, confirmed == _FINAL, _number(slot))
-    return Sighting(Verdict.TRANSFERRED, confirmed in deep_enough, _number(slot))
+        return Sighting(Verdict.REVERTED, confirmed == _FINAL, read_number(slot))
+    return Sighting(Verdict.TRANSFERRED, confirmed in deep_enough, read_number(slot))
 
 
 def _blockhash(transfer: SolanaTransfer) -> str:
@@ -418,69 +378,3 @@ def _simulation(transfer: SolanaTransfer) -> Call:
 
 def _statuses(signatures: Sequence[str]) -> Call:
     return "getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}]
-
-
-def _value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
-    """What an answer with a slot says. Raises: RpcUnavailable."""
-    if isinstance(answer, RpcError):
-        msg = f"the node refused a read: {answer.message}"
-        raise RpcUnavailable(msg) from answer
-    if not isinstance(answer, dict) or "value" not in answer:
-        msg = "the node's answer has no value"
-        raise RpcUnavailable(msg)
-    return answer["value"]
-
-
-def _slot(answer: Answer) -> int:
-    """The slot that an answer is of. Raises: RpcUnavailable."""
-    try:
-        return _number(answer["context"]["slot"])  # type: ignore[index]  # an error is no such answer either
-    except (KeyError, TypeError) as error:
-        msg = "the node's answer names no slot"
-        raise RpcUnavailable(msg) from error
-
-
-def _list(answer: Answer, asked: Sequence[str]) -> list[Any]:
-    found = _value(answer)
-    if not isinstance(found, list) or len(found) != len(asked):
-        msg = "the node does not answer for every transaction"
-        raise RpcUnavailable(msg)
-    return found
-
-
-def _number_or_none(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _number(value: object) -> int:
-    number = _number_or_none(value)
-    if number is None:
-        msg = "the node answered with something that is no number"
-        raise RpcUnavailable(msg)
-    return number
-
-
-def _account_data(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
-    """The bytes of an account; None where there is none. Raises: RpcUnavailable."""
-    if account is None:
-        return None
-    try:
-        data, encoding = account["data"]
-        if encoding == "base64" and isinstance(account["owner"], str):
-            return base64.b64decode(data, validate=True)
-    except (KeyError, TypeError, ValueError, binascii.Error):
-        pass
-    msg = "the node's account cannot be read"
-    raise RpcUnavailable(msg)
-
-
-def _error(simulation: Answer) -> str | None:
-    """The error of a simulation as a text; None where it passed. Raises: RpcUnavailable where it was not run."""
-    value = _value(simulation)
-    if not isinstance(value, dict) or "err" not in value:
-        msg = "the node did not simulate"
-        raise RpcUnavailable(msg)
-    error = value["err"]
-    if error is None or isinstance(error, str):
-        return error
-    return json.dumps(error, separators=(",", ":"))

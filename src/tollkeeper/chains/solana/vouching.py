@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
@@ -30,6 +31,21 @@ class NodeReads:
 
 class SolanaWitnesses(Witnesses):
     """The nodes of one network."""
+
+    async def told(self, calls: Sequence[Call]) -> list[list[Answer]]:
+        """What each node that answers says. Raises: RpcUnavailable where another one that is in reach does not.
+
+        Where enough of them answer, the others are not missed.
+        """
+        loop = asyncio.get_running_loop()
+        asked = [(node, answers) for node, answers in await self._rpc.probe(calls) if not node.barred]
+        told = [answers for _, answers in asked if not isinstance(answers, RpcUnavailable)]
+        silent = [node for node, answers in asked if isinstance(answers, RpcUnavailable)]
+        is_missed = self.is_fixed or any(not self._rpc.nodes.is_out_of_reach(node, loop.time()) for node in silent)
+        if not told or (len(told) < self.needed and silent and is_missed):
+            msg = "too few nodes answer"
+            raise RpcUnavailable(msg)
+        return told
 
     async def newest_seconds(self, node: Node) -> int:
         """Of the slot that it calls confirmed; it stands there for a block."""

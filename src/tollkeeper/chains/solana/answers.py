@@ -1,0 +1,87 @@
+"""What a Solana node answers, read strictly (specification 2.3; security A-15).
+
+An answer that cannot be read is none: nothing is concluded from it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any
+
+from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.chains.rpc import Answer
+
+
+def read_value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
+    """What an answer with a slot says. Raises: RpcUnavailable."""
+    if isinstance(answer, RpcError):
+        msg = f"the node refused a read: {answer.message}"
+        raise RpcUnavailable(msg) from answer
+    if not isinstance(answer, dict) or "value" not in answer:
+        msg = "the node's answer has no value"
+        raise RpcUnavailable(msg)
+    return answer["value"]
+
+
+def read_slot(answer: Answer) -> int:
+    """The slot that an answer is of. Raises: RpcUnavailable."""
+    try:
+        return read_number(answer["context"]["slot"])  # type: ignore[index]  # an error is no such answer either
+    except (KeyError, TypeError) as error:
+        msg = "the node's answer names no slot"
+        raise RpcUnavailable(msg) from error
+
+
+def read_list(answer: Answer, asked: Sequence[str]) -> list[Any]:
+    """What is said of each of those that were asked about. Raises: RpcUnavailable."""
+    found = read_value(answer)
+    if not isinstance(found, list) or len(found) != len(asked):
+        msg = "the node does not answer for every transaction"
+        raise RpcUnavailable(msg)
+    return found
+
+
+def number_or_none(value: object) -> int | None:
+    """A number that counts something; None for what is none."""
+    return value if type(value) is int and value >= 0 else None
+
+
+def read_number(value: object) -> int:
+    """A number that counts something. Raises: RpcUnavailable for what is none."""
+    number = number_or_none(value)
+    if number is None:
+        msg = "the node answered with something that is no number"
+        raise RpcUnavailable(msg)
+    return number
+
+
+def read_account(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
+    """The bytes of an account; None where there is none. Raises: RpcUnavailable."""
+    if account is None:
+        return None
+    try:
+        data, encoding = account["data"]
+        if encoding == "base64" and isinstance(account["owner"], str):
+            return base64.b64decode(data, validate=True)
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        pass
+    msg = "the node's account cannot be read"
+    raise RpcUnavailable(msg)
+
+
+def read_error(simulation: Answer) -> str | None:
+    """The error of a simulation as a text; None where it passed. Raises: RpcUnavailable where it was not run."""
+    value = read_value(simulation)
+    if not isinstance(value, dict) or "err" not in value:
+        msg = "the node did not simulate"
+        raise RpcUnavailable(msg)
+    error = value["err"]
+    if error is None or isinstance(error, str):
+        return error
+    return json.dumps(error, separators=(",", ":"))

@@ -1,0 +1,95 @@
+"""When a transaction can be executed no longer, by proof (contract 5.2; security 5, A-15; decisions 0025, 0040).
+
+What holds a recent blockhash can be executed for 150 blocks. Where that ends was counted when it was signed, from a
+height that one node named, and a node may lie. So each node is judged by its own finalized blocks, and a second proof
+needs no such count: what was signed long ago by our clock and by the finalized blocks' own times, whose blockhash is
+not taken any more, and that no block shows. Its blockhash was there when it was signed, or never.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.solana.answers import read_number, read_slot, read_value
+from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.chains.rpc import Answer, Call
+    from tollkeeper.chains.solana.chain import SolanaChain
+
+BLOCKHASH_LIFETIME_BLOCKS: Final = 150
+# By so much a node that names the height may lag behind the one that simulated: providers spread calls over several.
+LAG_BLOCKS: Final = 32
+_CONFIRMED: Final = {"commitment": "confirmed"}
+_FINALIZED: Final = {"commitment": "finalized"}
+_ENDS: Final[list[Call]] = [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """Where the chain can hold a transaction that is sent from now on: not before a slot, not behind a height."""
+
+    first_slot: int
+    last_height: int
+
+    def within(self, other: Lifetime) -> Lifetime:
+        """Where both say that the chain can hold it."""
+        return Lifetime(max(self.first_slot, other.first_slot), min(self.last_height, other.last_height))
+
+
+async def has_expired(
+    chain: SolanaChain, signature: str, blockhash: str, lifetime: Lifetime, doubted_since: int | None
+) -> bool:
+    """Is it proven that the transaction, which holds this blockhash, was not executed and never will be?
+
+    Every block that could hold it is finalized, the node still has all of them, and none shows it. The lifetime was
+    one node's word, so none of those that are asked may take the blockhash still. `doubted_since`: when it was signed,
+    in Unix seconds, where that is so long ago by our clock that its lifetime is no longer waited for; else None.
+    Raises: RpcUnavailable, also where the node keeps no history.
+    """
+
+    async def judge(chain: SolanaChain) -> bool:
+        final_slot, recent, *ends = await chain.rpc.ask(
+            [("getSlot", [_FINALIZED]), ("isBlockhashValid", [blockhash, _CONFIRMED]), *_ENDS]
+        )
+        if read_value(recent) is not False:
+            return False
+        newest = read_number(final_slot)
+        is_over = _has_ended(ends, lifetime) or (
+            doubted_since is not None
+            and read_slot(recent) >= newest  # said by who knows of that block
+            and await _is_long_over(chain, read_number(ends[1]), newest, doubted_since)
+        )
+        return is_over and (await chain.see([signature]))[0].verdict is Verdict.ABSENT
+
+    return bool(await chain.agreed(judge, lambda has_expired: not has_expired))
+
+
+async def has_ended(chain: SolanaChain, lifetime: Lifetime) -> bool:
+    """Is every block of this lifetime finalized, and does the node still have all of them? Raises: RpcUnavailable.
+
+    What no later question finds was then never executed.
+    """
+
+    async def judge(chain: SolanaChain) -> bool:
+        return _has_ended(await chain.rpc.ask(_ENDS), lifetime)
+
+    return bool(await chain.agreed(judge, lambda has_ended: not has_ended))
+
+
+def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
+    height, first_slot = map(read_number, ends)
+    return first_slot <= lifetime.first_slot and height > lifetime.last_height
+
+
+async def _is_long_over(chain: SolanaChain, first_slot: int, final_slot: int, signed_seconds: int) -> bool:
+    """Is a block finalized that is much younger than the signature, and does the node have those of before it?"""
+    slots = [final_slot, *([first_slot] if first_slot else [])]  # from slot 0 on it has all
+    answers = await chain.rpc.ask([("getBlockTime", [slot]) for slot in slots])
+    newest, *oldest = map(read_number, answers)
+    is_kept = all(seconds <= signed_seconds - LIFETIME_DOUBTED_SECONDS for seconds in oldest)
+    return is_kept and newest >= signed_seconds + LIFETIME_DOUBTED_SECONDS

@@ -1,0 +1,103 @@
+"""How long a gateway waits for a payment on Solana that nobody sent, whatever a node says (contract 4.4; A-15)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
+from tests.hub.chaos import Act, run_chaos
+from tests.hub.solana_hub import NETWORK
+from tollkeeper.api import clock_ms
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import LAG_BLOCKS, SolanaChain, SolanaConfig
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
+from tollkeeper.gateway.findings import Owed, Seen
+from tollkeeper.gateway.hub_client import Senders
+from tollkeeper.gateway.solana_findings import SolanaFindings
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana_node import SolanaNode
+
+EXPIRED_SLOTS = RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1
+SENDERS = Senders(frozenset({str(FEE_PAYER.pubkey())}), are_all=True)
+
+
+def owed_on(node: SolanaNode) -> Owed:
+    """A payment that nobody sends."""
+    transfer = read_transfer(paying(node, 10_000).payload())
+    key = payment_key(SolanaAsset(NETWORKS[NETWORK], NETWORKS[NETWORK].usdc.address), transfer)
+    return Owed(key, WALLETS.owner.address, 10_000, None, clock_ms())
+
+
+@asynccontextmanager
+async def chain_of(*urls: str) -> AsyncIterator[SolanaChain]:
+    chain = SolanaChain(SolanaConfig(NETWORKS[NETWORK], urls))
+    await chain.open()
+    try:
+        yield chain
+    finally:
+        await chain.close()
+
+
+def heights(changed: Callable[[int], int]) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"result": changed(answer["result"])} if call["method"] == "getBlockHeight" else answer
+
+    return falsify
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_far_too_high_height_that_a_node_named_once_is_not_counted_from_for_ever(count: int) -> None:
+    now_ms = clock_ms()
+    async with (
+        SolanaNode(slot_seconds=None) as node,
+        run_chaos(node.url) as liar,
+        chain_of(*(liar.url, node.url)[:count]) as chain,
+    ):
+        findings = SolanaFindings(chain, lambda: now_ms)
+        owed = owed_on(node)
+        liar.falsify = heights(lambda _height: 10**12)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+        liar.calm()
+        node.chain.next_slot(EXPIRED_SLOTS)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+        now_ms += LIFETIME_DOUBTED_SECONDS * 1000
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING  # it is counted anew
+        node.chain.next_slot(EXPIRED_SLOTS)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.FAILED
+
+
+async def test_counting_anew_makes_no_life_longer() -> None:
+    """Where slots are slow, more time passes than a life was given, and fewer blocks."""
+    now_ms = clock_ms()
+    async with SolanaNode(slot_seconds=None) as node, chain_of(node.url) as chain:
+        findings = SolanaFindings(chain, lambda: now_ms)
+        owed = owed_on(node)
+        for _ in range(EXPIRED_SLOTS // 20):
+            assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+            now_ms += LIFETIME_DOUBTED_SECONDS * 1000
+            node.chain.next_slot(20)
+        node.chain.next_slot(20)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.FAILED
+
+
+async def test_a_low_height_of_one_node_is_not_believed_while_another_one_only_fails_to_answer() -> None:
+    """Else what can still be carried out would be called expired."""
+    async with SolanaNode(slot_seconds=None) as node, run_chaos(node.url) as liar, run_chaos(node.url) as other:
+        node.chain.next_slot(2 * EXPIRED_SLOTS)
+        async with chain_of(liar.url, other.url) as chain:
+            findings = SolanaFindings(chain, clock_ms)
+            owed = replace(owed_on(node), asked_ms=clock_ms() - 3_600_000)
+            liar.falsify = heights(lambda _height: 0)
+            other.act = lambda _methods: Act.CUT
+            with pytest.raises(RpcUnavailable):
+                await findings.find(owed, "", SENDERS)
+            liar.calm()
+            other.calm()
+            assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING

@@ -1,0 +1,118 @@
+"""A fee payer that was advertised pays for its 402s, whoever else is advertised meanwhile (contract 5.1, 5.2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from solders.keypair import Keypair
+
+from tests.chains.solana_node import WALLETS, paid_for_by, paying
+from tests.hub.solana_hub import NETWORK, SolanaHub, body_of, hub_of
+from tollkeeper.hub.fee_payers import ADVERTISED_SECONDS
+from tollkeeper.hub.purse import LOW_SETTLEMENTS
+from tollkeeper.sandbox.solana_node import SolanaNode
+
+KEYS = {one.address: Keypair.from_seed(one.seed) for one in WALLETS.fee_payers}
+HOUR_MS = 1000 * ADVERTISED_SECONDS
+START_MS = 1_800_000_000_000 // HOUR_MS * HOUR_MS
+
+
+class Clock:
+    """The hub's, in Unix milliseconds."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def advertised(world: SolanaHub) -> str:
+    """Whom the hub names, once it has seen what its fee payers have."""
+    world.hub.hub.solana_completer.check_interval_seconds = 0
+    await world.complete()
+    (kind,) = (await world.hub.get("/supported")).body["kinds"]
+    return str(kind["extra"]["feePayer"])
+
+
+def outstanding(node: SolanaNode, fee_payer: str) -> dict[str, Any]:
+    """A payment as a buyer makes it from a 402 that names this fee payer."""
+    return body_of(paid_for_by(paying(node, 1_000), KEYS[fee_payer]).payload(), 1_000, extra={"feePayer": fee_payer})
+
+
+async def settles(world: SolanaHub, body: dict[str, Any]) -> bool:
+    assert (await world.verify(body)).body["isValid"]
+    return bool((await world.settle(body)).body["success"])
+
+
+async def test_the_fee_payer_of_an_hour_ago_still_pays(tmp_path: Path, clock: Clock) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, hub_of(tmp_path, node, now_ms=clock) as world:
+        first = await advertised(world)
+        clock.now_ms += HOUR_MS - 1
+        assert await advertised(world) == first
+        body = outstanding(node, first)
+        clock.now_ms += 1
+        assert await advertised(world) != first
+        assert await settles(world, body)
+        asked_anew = {**body, "paymentRequirements": outstanding(node, await advertised(world))["paymentRequirements"]}
+        asked_anew["paymentPayload"] = outstanding(node, first)["paymentPayload"]
+        assert await settles(world, asked_anew)  # by a server that copied the newer one
+
+
+async def test_one_that_runs_low_is_advertised_no_more_and_pays_for_what_names_it(tmp_path: Path, clock: Clock) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, hub_of(tmp_path, node, now_ms=clock) as world:
+        first = await advertised(world)
+        body = outstanding(node, first)
+        config = world.hub.hub.solana_accounts[NETWORK].chain.config
+        enough = LOW_SETTLEMENTS * config.fee_max_lamports
+        node.chain.drain(first)
+        node.chain.airdrop(first, enough)
+        assert await advertised(world) == first
+        node.chain.drain(first)
+        node.chain.airdrop(first, enough - 1)
+        other = await advertised(world)
+        assert other != first
+        assert await settles(world, body)
+        node.chain.drain(other)
+        node.chain.airdrop(other, enough - 1)
+        assert await advertised(world) == first  # none is better off
+
+
+async def test_a_restart_changes_nobody(tmp_path: Path, clock: Clock) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        async with hub_of(tmp_path, node, now_ms=clock) as world:
+            first = await advertised(world)
+            body = outstanding(node, first)
+        async with hub_of(tmp_path, node, now_ms=clock) as world:
+            (kind,) = (await world.hub.get("/supported")).body["kinds"]
+            assert kind["extra"]["feePayer"] == first == await advertised(world)
+            assert await settles(world, body)
+
+
+async def test_a_restart_without_a_key_refuses_what_names_it_and_nothing_is_spent(tmp_path: Path, clock: Clock) -> None:
+    """The buyer learns who pays now, and signs again."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        async with hub_of(tmp_path, node, now_ms=clock) as world:
+            gone = await advertised(world)
+        body, money = outstanding(node, gone), node.chain.balance(gone)
+        left = [one for one in WALLETS.fee_payers if one.address != gone]
+        async with hub_of(tmp_path, node, now_ms=clock, keys=left) as world:
+            for answer in (await world.verify(body), await world.settle(body)):
+                assert answer.reason == "fee_payer_not_managed_by_facilitator"
+            assert (node.chain.executed, node.chain.balance(gone)) == ({}, money)
+            assert await settles(world, outstanding(node, await advertised(world)))
+
+
+async def test_one_more_key_takes_nothing_from_the_others(tmp_path: Path, clock: Clock) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        async with hub_of(tmp_path, node, now_ms=clock, keys=WALLETS.fee_payers[:1]) as world:
+            body = outstanding(node, await advertised(world))
+        async with hub_of(tmp_path, node, now_ms=clock) as world:
+            assert await settles(world, body)
