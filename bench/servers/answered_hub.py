@@ -21,7 +21,8 @@ from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.verification import ChainFacts
 from tollkeeper.hub.accounts import Account
-from tollkeeper.hub.app import Hub, HubNetwork, create_app
+from tollkeeper.hub.app import Hub, create_app
+from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.signer import Signer
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -63,7 +64,8 @@ async def serve_hub(directory: str, stop: asyncio.Event) -> None:
     hub = Hub(database, auth, [HubNetwork(config, (signer,))], public_url=PUBLIC_URL)
     chain = AnsweredChain(config)
     await chain.open()
-    account = hub.evm_accounts[NETWORK.name]
+    account = hub.accounts[NETWORK.name]
+    assert isinstance(account, Account)
     hub.accounts[NETWORK.name] = Account(chain, account.signers, account.gas, account.company)
     try:  # not started: nothing is settled here, so nothing needs to be completed
         await serve_application(AccessLog(create_app(hub, manages_hub=False)), stop)

@@ -26,7 +26,7 @@ from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.verification import Reason
-from tollkeeper.hub.fee_payers import FeePayer
+from tollkeeper.hub.solana.fee_payers import FeePayer
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 

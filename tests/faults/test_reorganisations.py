@@ -226,7 +226,7 @@ async def test_transactions_that_nobody_mines_are_replaced_and_the_chain_carries
         chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * base_fee))
         chain.rpc.call("evm_mine")
         assert chain.balance(chain.wallets.owner.address) == before
-        hub.hub.completer.lanes.stuck_seconds = 0
+        hub.completer.lanes.stuck_seconds = 0
         async with asyncio.timeout(SETTLING_SECONDS):
             while chain.balance(chain.wallets.owner.address) != before + PRICE * count:
                 chain.rpc.call("evm_mine")

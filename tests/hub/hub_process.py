@@ -19,6 +19,7 @@ import structlog
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_under_test import hub_config, new_hub, serving
 from tests.hub.solana_hub import new_solana_hub
+from tollkeeper.core.networks import Family
 from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.storage import Database, open_database
@@ -103,7 +104,7 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
     life_seconds = options.get("life_seconds")
     hub = new_hub(database, (key,), config, completer_interval_seconds=0.1, shared_life_seconds=life_seconds)
     if options.get("stuck_seconds") is not None:
-        hub.completer.lanes.stuck_seconds = options["stuck_seconds"]
+        hub.completers[Family.EVM].lanes.stuck_seconds = options["stuck_seconds"]
     return hub
 
 

@@ -23,8 +23,11 @@ from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.chains.evm import EvmConfig
 from tollkeeper.core.evm import Authorization, authorization_digest, personal_message_digest, sign_digest
-from tollkeeper.core.networks import NETWORKS
-from tollkeeper.hub.app import Hub, HubNetwork, create_app
+from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.hub.accounts import Account
+from tollkeeper.hub.app import Hub, create_app
+from tollkeeper.hub.completer import Completer
+from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.signer import Signer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
@@ -174,9 +177,21 @@ class HubUnderTest:
                 await asyncio.sleep(0.02)
         return await self.get(payment.status_path)
 
+    @property
+    def completer(self) -> Completer:
+        """Of the EVM networks."""
+        return self.hub.completers[Family.EVM]
+
+    @property
+    def account(self) -> Account:
+        """Of the chain's network."""
+        account = self.hub.accounts[NETWORK]
+        assert isinstance(account, Account)
+        return account
+
     async def complete(self) -> None:
         """One pass of the completer, now, over everything."""
-        await self.hub.completer.complete(clock_ms() + 3_600_000)
+        await self.completer.complete(clock_ms() + 3_600_000)
 
     async def login(self, wallet: TestWallet) -> str:
         """A bearer of that wallet."""

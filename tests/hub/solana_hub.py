@@ -19,12 +19,15 @@ from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, serving
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.chains.solana import SolanaConfig
-from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.solana import read_transfer
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.wire import SolanaPayload
-from tollkeeper.hub.app import Hub, SolanaHubNetwork, create_app
-from tollkeeper.hub.fee_payers import FeePayer
+from tollkeeper.hub.app import Hub, create_app
+from tollkeeper.hub.completer import Completer
+from tollkeeper.hub.families import HubNetwork
+from tollkeeper.hub.solana.account import SolanaAccount
+from tollkeeper.hub.solana.fee_payers import FeePayer
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import SolanaWallet
 from tollkeeper.settings import NetworkSettings, Role, Settings
@@ -83,9 +86,21 @@ class SolanaHub:
         """One settle."""
         return await self.hub.post("/settle", {**body, "confirm": confirm}, **headers)
 
+    @property
+    def completer(self) -> Completer:
+        """Of the Solana networks."""
+        return self.hub.hub.completers[Family.SOLANA]
+
+    @property
+    def account(self) -> SolanaAccount:
+        """Of the chain's network."""
+        account = self.hub.hub.accounts[NETWORK]
+        assert isinstance(account, SolanaAccount)
+        return account
+
     async def complete(self) -> None:
         """One pass of the completer, now, over everything."""
-        await self.hub.hub.solana_completer.complete(clock_ms() + 3_600_000)
+        await self.completer.complete(clock_ms() + 3_600_000)
 
     async def status(self, body: dict[str, Any]) -> str:
         """The public status of a payment; "unknown" where the hub knows none."""
@@ -127,7 +142,7 @@ def new_solana_hub(
     """A hub of the embedded chain's network, its completer at rest unless told otherwise."""
     config = replace(SolanaConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=10.0), **changes)
     auth = Auth(database, [("k1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
-    networks = [SolanaHubNetwork(config, [FeePayer(one.seed) for one in keys])]
+    networks = [HubNetwork(config, [FeePayer(one.seed) for one in keys])]
     return Hub(
         database,
         auth,

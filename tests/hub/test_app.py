@@ -75,6 +75,6 @@ async def test_the_lifespan_starts_and_closes_the_hub(tmp_path: Path, embedded_c
 
 async def test_a_network_of_another_family_is_a_fault_of_the_settings(tmp_path: Path) -> None:
     database = open_database(str(tmp_path / "hub.db"))
-    with pytest.raises(ValueError, match="solana-devnet is not an EVM network"):
+    with pytest.raises(ValueError, match="solana-devnet is configured as a network of another family"):
         new_hub(database, (bytes(range(1, 33)),), hub_config("http://x", network=NETWORKS["solana-devnet"]))
     await database.close()

@@ -226,7 +226,7 @@ async def test_a_node_that_does_not_show_the_carrier_keeps_nobody_from_settling(
         answers = await asyncio.gather(*(hub.settle(payment) for payment in payments))
         assert [answer.body.get("success") for answer in answers] == [True] * 4
         chaos.calm()
-        hub.hub.completer.check_interval_seconds = 0
+        hub.completer.check_interval_seconds = 0
         await hub.complete()  # the nodes are looked at again, and the contract is there
         answers = await asyncio.gather(*(hub.settle(new_payment(embedded_chain)) for _ in range(4)))
         assert len({answer.body["transaction"] for answer in answers}) == 2
@@ -280,7 +280,7 @@ async def test_a_batch_that_became_too_cheap_is_replaced_for_all_of_it(
         chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * base_fee))
         node.mine()
         assert set(await statuses(hub, payments)) == {"pending"}
-        hub.hub.completer.lanes.stuck_seconds = 0
+        hub.completer.lanes.stuck_seconds = 0
         for _ in range(2):
             await hub.complete()
         node.mine()

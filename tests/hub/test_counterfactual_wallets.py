@@ -224,7 +224,7 @@ async def test_payer_and_operator_are_told_why_a_listed_factory_cannot_be_called
         assert reason in problem
         assert (await hub.settle(new_payment(chain))).body["success"] is True  # who needs no factory pays
         await in_thread(chain.rpc.call, "anvil_setCode", absent, code)
-        hub.hub.completer.check_interval_seconds = 0
+        hub.completer.check_interval_seconds = 0
         async with asyncio.timeout(30):
             while (await hub.get("/readyz")).body["problems"]:  # noqa: ASYNC110 - over HTTP
                 await asyncio.sleep(0.1)

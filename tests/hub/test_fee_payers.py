@@ -14,8 +14,8 @@ from tests.core.solana_payments import BLOCKHASH, DEVNET, PAY_TO, PAYER, Draft, 
 from tests.hub.drains import Scene, drains
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana import FeePolicy
-from tollkeeper.hub.fee_payers import ADVERTISED_SECONDS, FeePayer, FeePayers
 from tollkeeper.hub.signer import PolicyError
+from tollkeeper.hub.solana.fee_payers import ADVERTISED_SECONDS, FeePayer, FeePayers
 
 SEEDS = [bytes([number]) * 32 for number in (0x61, 0x62, 0x63)]
 KEYS = [Keypair.from_seed(seed) for seed in SEEDS]

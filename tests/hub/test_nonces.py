@@ -40,7 +40,7 @@ async def stick(hub: HubUnderTest, chain: ChainUnderTest, count: int) -> list[Te
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * int(block["baseFeePerGas"], 16)))
     chain.rpc.call("anvil_mine", "0x1")
-    hub.hub.completer.lanes.stuck_seconds = 0
+    hub.completer.lanes.stuck_seconds = 0
     return payments
 
 
@@ -93,7 +93,7 @@ async def test_fees_of_a_replacement_stay_under_the_cap(
     await stick(hub_on_anvil, anvil_fiat_token, 1)
     (row,) = await stored(hub_on_anvil)
     old = read_signed(bytes(row["raw"])).transaction
-    chain = hub_on_anvil.hub.evm_accounts[NETWORK].chain
+    chain = hub_on_anvil.account.chain
     base_fee = (await chain.latest_block()).base_fee_wei
     cap = base_fee + base_fee // 4
     object.__setattr__(chain.config, "max_fee_per_gas_wei", cap)
@@ -113,7 +113,7 @@ async def stick_at_the_cap(hub: HubUnderTest, chain: ChainUnderTest) -> tuple[Te
     (payment,) = await stick(hub, chain, 1)
     (row,) = await stored(hub)
     old = read_signed(bytes(row["raw"])).transaction
-    evm_chain = hub.hub.evm_accounts[NETWORK].chain
+    evm_chain = hub.account.chain
     object.__setattr__(evm_chain.config, "max_fee_per_gas_wei", -(-old.max_fee_per_gas * 9 // 8) + 1)
     assert evm_chain.config.settlement_fee_cap_wei == old.max_fee_per_gas
     ask_per_gas(chain, old.max_fee_per_gas + 1)
@@ -139,14 +139,14 @@ async def test_a_nonce_whose_settlement_the_cap_does_not_pay_for_is_freed_and_th
     assert {line["event"] for line in logs if line["log_level"] == "error"} == {"transaction_stuck_at_cap"}
     assert len(await stored(hub)) == 1
 
-    hub.hub.completer.lanes.free_after_seconds = 0
+    hub.completer.lanes.free_after_seconds = 0
     with capture_logs() as logs:
         await hub.complete()
     (replaced,) = [line for line in logs if line["event"] == "transaction_replaced"]
     assert replaced["frees_nonce"] is True
     freeing = read_signed(bytes((await stored(hub))[-1]["raw"])).transaction
     assert (freeing.nonce, freeing.to, freeing.value, freeing.data) == (nonce, relayer.address, 0, b"")
-    cap = hub.hub.evm_accounts[NETWORK].chain.config.max_fee_per_gas_wei
+    cap = hub.account.chain.config.max_fee_per_gas_wei
     assert old.max_fee_per_gas < freeing.max_fee_per_gas <= cap
     assert await hub.status(payment) == "pending"
 
@@ -177,7 +177,7 @@ async def test_of_a_settlement_and_what_frees_its_nonce_whichever_is_mined_count
 ) -> None:
     hub, chain = hub_on_anvil, anvil_fiat_token
     payment, old = await stick_at_the_cap(hub, chain)
-    hub.hub.completer.lanes.free_after_seconds = 0
+    hub.completer.lanes.free_after_seconds = 0
     for _ in range(2):
         await hub.complete()
     settling, freeing = await stored(hub)
@@ -215,9 +215,9 @@ async def test_where_gas_costs_more_than_the_whole_cap_nothing_is_signed_and_the
 ) -> None:
     hub, chain = hub_on_anvil, anvil_fiat_token
     await stick(hub, chain, 1)
-    ask_per_gas(chain, 2 * hub.hub.evm_accounts[NETWORK].chain.config.max_fee_per_gas_wei)
+    ask_per_gas(chain, 2 * hub.account.chain.config.max_fee_per_gas_wei)
     chain.rpc.call("anvil_mine", "0x1")
-    hub.hub.completer.lanes.free_after_seconds = 0
+    hub.completer.lanes.free_after_seconds = 0
     with capture_logs() as logs:
         for _ in range(3):
             await hub.complete()
@@ -243,7 +243,7 @@ async def test_a_stuck_transaction_that_may_not_be_signed_any_more_holds_up_no_o
     hub, chain = hub_on_anvil, anvil_fiat_token
     mined, stuck = await mine_and_stick(hub, chain)
     nonce = chain.nonce(chain.wallets.relayer)
-    (relayer,) = hub.hub.evm_accounts[NETWORK].signers.relayers
+    (relayer,) = hub.account.signers.relayers
     object.__setattr__(relayer.policy, "gas_max", 100_000)
     with capture_logs() as logs:
         for _ in range(3):
@@ -251,7 +251,7 @@ async def test_a_stuck_transaction_that_may_not_be_signed_any_more_holds_up_no_o
     assert {line["event"] for line in logs if line["log_level"] == "error"} == {"transaction_not_allowed_now"}
     assert [await hub.status(payment) for payment in (mined, stuck)] == ["success", "pending"]
 
-    hub.hub.completer.lanes.free_after_seconds = 0
+    hub.completer.lanes.free_after_seconds = 0
     await hub.complete()
     freeing = read_signed(bytes((await stored(hub))[-1]["raw"])).transaction
     assert (freeing.nonce, freeing.to, freeing.data) == (nonce, chain.wallets.relayer.address, b"")
@@ -284,7 +284,7 @@ async def test_what_is_young_or_pays_enough_is_not_replaced(hub: HubUnderTest, e
     embedded_chain.rpc.call("evm_setAutomine", False)
     assert (await hub.settle(new_payment(embedded_chain), prefer="wait=0")).status == 503
     for stuck_seconds in (45, 0):
-        hub.hub.completer.lanes.stuck_seconds = stuck_seconds
+        hub.completer.lanes.stuck_seconds = stuck_seconds
         for _ in range(3):
             await hub.complete()
         assert len(await stored(hub)) == 1

@@ -9,9 +9,9 @@ import pytest
 from solders.keypair import Keypair
 
 from tests.chains.solana_node import WALLETS, paid_for_by, paying
-from tests.hub.solana_hub import NETWORK, SolanaHub, body_of, hub_of
-from tollkeeper.hub.fee_payers import ADVERTISED_SECONDS
+from tests.hub.solana_hub import SolanaHub, body_of, hub_of
 from tollkeeper.hub.purse import LOW_SETTLEMENTS
+from tollkeeper.hub.solana.fee_payers import ADVERTISED_SECONDS
 from tollkeeper.sandbox.solana_node import SolanaNode
 
 KEYS = {one.address: Keypair.from_seed(one.seed) for one in WALLETS.fee_payers}
@@ -36,7 +36,7 @@ def clock() -> Clock:
 
 async def advertised(world: SolanaHub) -> str:
     """Whom the hub names, once it has seen what its fee payers have."""
-    world.hub.hub.solana_completer.check_interval_seconds = 0
+    world.completer.check_interval_seconds = 0
     await world.complete()
     (kind,) = (await world.hub.get("/supported")).body["kinds"]
     return str(kind["extra"]["feePayer"])
@@ -70,7 +70,7 @@ async def test_one_that_runs_low_is_advertised_no_more_and_pays_for_what_names_i
     async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, hub_of(tmp_path, node, now_ms=clock) as world:
         first = await advertised(world)
         body = outstanding(node, first)
-        config = world.hub.hub.solana_accounts[NETWORK].chain.config
+        config = world.account.chain.config
         enough = LOW_SETTLEMENTS * config.fee_max_lamports
         node.chain.drain(first)
         node.chain.airdrop(first, enough)

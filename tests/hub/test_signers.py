@@ -67,7 +67,7 @@ async def test_a_key_without_gas_money_is_passed_over_and_told_of(
     poor = WALLETS[1]
     await hub.complete()  # the pass of the start is over, too
     chain.rpc.call("anvil_setBalance", poor.address, "0x1")
-    hub.hub.completer.check_interval_seconds = 0
+    hub.completer.check_interval_seconds = 0
     await asyncio.sleep(2.1)  # balances are remembered for about a block
     with capture_logs() as logs:
         await hub.complete()

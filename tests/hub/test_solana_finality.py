@@ -185,7 +185,7 @@ async def test_a_fee_payer_without_money_is_told_of_and_the_other_one_advertised
     for poor, rich in (WALLETS.fee_payers, WALLETS.fee_payers[::-1]):
         world.node.chain.drain(poor.address)
         world.node.chain.airdrop(rich.address, 10**10)
-        world.hub.hub.solana_completer.check_interval_seconds = 0
+        world.completer.check_interval_seconds = 0
         await world.complete()
         (kind,) = (await world.hub.get("/supported")).body["kinds"]
         assert kind["extra"]["feePayer"] == rich.address

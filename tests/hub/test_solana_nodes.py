@@ -13,7 +13,7 @@ import pytest
 
 from tests.chains.solana_node import WALLETS
 from tests.hub.chaos import Act, ChaosNode, run_chaos
-from tests.hub.solana_hub import NETWORK, SolanaHub, hub_of
+from tests.hub.solana_hub import SolanaHub, hub_of
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
@@ -240,24 +240,24 @@ async def test_a_node_whose_newest_block_is_old_has_no_say(tmp_path: Path, hours
             getSignatureStatuses=unseen,
             getBlockTime=lambda seconds: seconds - hours * 3600,
         )
-        await world.hub.hub.solana_accounts[NETWORK].chain.open()  # the heights of both
+        await world.account.chain.open()  # the heights of both
         answer = await world.settle(world.payment(), Prefer="wait=2")
         assert answer.status == status
 
 
 async def test_payments_go_on_while_the_other_node_is_dead_and_the_operator_is_told(tmp_path: Path) -> None:
     async with hub_of_two_nodes(tmp_path, 0) as (world, other):
-        chain = world.hub.hub.solana_accounts[NETWORK].chain
+        chain = world.account.chain
         chain.rpc.nodes.out_of_reach_seconds = 1
         other.act = lambda _methods: Act.CUT
         assert (await world.settle(world.payment())).body["success"] is True
-        assert world.hub.hub.solana_accounts[NETWORK].obstacles == [
+        assert world.account.obstacles == [
             "one node's word is taken for settlements, because none of the others answers"
         ]
         other.calm()
         await chain.open()
         assert (await world.settle(world.payment())).body["success"] is True
-        assert world.hub.hub.solana_accounts[NETWORK].obstacles == []
+        assert world.account.obstacles == []
 
 
 async def test_a_refusal_that_one_node_makes_up_leaves_the_payment_as_good_as_it_was(tmp_path: Path) -> None:

@@ -28,9 +28,10 @@ from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.chains.solana import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.hub.app import Hub, HubNetwork, SolanaHubNetwork, create_app
-from tollkeeper.hub.fee_payers import FeePayer
+from tollkeeper.hub.app import Hub, create_app
+from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.signer import Signer
+from tollkeeper.hub.solana.fee_payers import FeePayer
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.storage import open_database
 
@@ -44,7 +45,7 @@ async def world(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator
     async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
         evm = HubNetwork(hub_config(embedded_chain.url), (Signer(embedded_chain.wallets.relayer.private_key),))
         payers = [FeePayer(one.seed) for one in WALLETS.fee_payers]
-        solana = SolanaHubNetwork(SolanaConfig(NETWORKS[NETWORK], (node.url,)), payers)
+        solana = HubNetwork(SolanaConfig(NETWORKS[NETWORK], (node.url,)), payers)
         hub = Hub(database, auth, [evm, solana], public_url=PUBLIC_URL, completer_interval_seconds=3600)
         try:
             await hub.start()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tollkeeper.hub.gas import Gas
     from tollkeeper.hub.requests import Asked
     from tollkeeper.hub.signer_pool import SignerPool
-    from tollkeeper.hub.solana_account import SolanaAccount
+    from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.hub.transfer import TransferAsked
 
 AnyAccount: TypeAlias = "Account | SolanaAccount"

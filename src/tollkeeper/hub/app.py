@@ -7,7 +7,6 @@ is served both at the hub's root and under `/api/v1`.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -16,32 +15,19 @@ from litestar import Request, Response
 
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
-from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
-from tollkeeper.core.networks import Family
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
 from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.hub import operations
-from tollkeeper.hub.accounts import Account, AnyAccount
-from tollkeeper.hub.company import Company
-from tollkeeper.hub.completer import Completer, open_account
+from tollkeeper.hub.completer import open_account
 from tollkeeper.hub.facilitator import Facilitator
-from tollkeeper.hub.families import Settling
-from tollkeeper.hub.fee_payers import FeePayer, FeePayers
-from tollkeeper.hub.gas import Gas
+from tollkeeper.hub.families import Around, Settling, account_of
 from tollkeeper.hub.gateway_signature import local_path
 from tollkeeper.hub.history import history_routes, status_routes
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
-from tollkeeper.hub.purse import Purse
-from tollkeeper.hub.settlement import Settlements
-from tollkeeper.hub.signer import Signer, SignerPolicy
-from tollkeeper.hub.signer_pool import Relayer, SignerPool
-from tollkeeper.hub.solana_account import SolanaAccount, pool_of
-from tollkeeper.hub.solana_settlement import SolanaCompleter, SolanaSettlements
 from tollkeeper.hub.transfer import Transfers
 from tollkeeper.storage.database import Statement
 
@@ -52,28 +38,15 @@ if TYPE_CHECKING:
 
     from tollkeeper.auth import Auth
     from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.hub.accounts import AnyAccount
+    from tollkeeper.hub.families import HubNetwork
+    from tollkeeper.hub.settlement import Settlements
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 API_PREFIX: Final = "/api/v1"
 # Where Litestar's routes have no prefix; everything else it knows under /api/v1.
 _UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/", "/openapi.json", "/docs")
-
-
-@dataclass(frozen=True, slots=True)
-class HubNetwork:
-    """One EVM network and the accounts that settle on it, at least one."""
-
-    config: EvmConfig
-    signers: tuple[Signer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SolanaHubNetwork:
-    """One Solana network and the accounts that pay its fees, at least one."""
-
-    config: SolanaConfig
-    signers: Sequence[FeePayer]
 
 
 class Hub:
@@ -83,7 +56,7 @@ class Hub:
         self,
         database: Database,
         auth: Auth,
-        networks: Sequence[HubNetwork | SolanaHubNetwork],
+        networks: Sequence[HubNetwork],
         *,
         public_url: str,
         trusted_keys: Mapping[str, bytes] | None = None,
@@ -101,34 +74,18 @@ class Hub:
         self.public_url = public_url.rstrip("/")
         self.metrics = HubMetrics()
         self.membership = Membership(database, now_ms, shared_life_seconds)
-        parts = (database, now_ms, self.status_url, self.membership, self.metrics)
-        self.settlements = Settlements(*parts)
-        solana = SolanaSettlements(*parts)
-        self.settling = Settling({Family.EVM: self.settlements, Family.SOLANA: solana})
-        self._now_ms = now_ms
+        self.settling = Settling((database, now_ms, self.status_url, self.membership, self.metrics))
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
         self.trusted_keys = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
-        self.evm_accounts = {
-            network.config.network.name: self._account(network)
-            for network in networks
-            if isinstance(network, HubNetwork)
+        around = Around(self.metrics, self.trusted_keys, now_ms)
+        self.accounts: dict[str, AnyAccount] = {
+            network.config.network.name: account_of(network, around) for network in networks
         }
-        self.solana_accounts = {
-            network.config.network.name: self._solana_account(network)
-            for network in networks
-            if isinstance(network, SolanaHubNetwork)
-        }
-        self.accounts: dict[str, AnyAccount] = {**self.evm_accounts, **self.solana_accounts}
-        self.facilitator = Facilitator(
-            self.accounts, self.settling, self.trusted_keys, urlsplit(self.public_url).path, now_ms
+        shared = (self.accounts, self.settling, self.trusted_keys, urlsplit(self.public_url).path, now_ms)
+        self.facilitator, self.transfers = Facilitator(*shared), Transfers(*shared)
+        self.completers = self.settling.completers(
+            self.accounts, (database, now_ms, self.membership, self.metrics, completer_interval_seconds)
         )
-        self.transfers = Transfers(
-            self.accounts, self.settling, self.trusted_keys, urlsplit(self.public_url).path, now_ms
-        )
-        own = (now_ms, self.membership, self.metrics, completer_interval_seconds)
-        self.completer = Completer(database, self.settlements, self.evm_accounts, *own)
-        self.solana_completer = SolanaCompleter(database, solana, self.solana_accounts, *own)
-        self.completers = (self.completer, *((self.solana_completer,) if self.solana_accounts else ()))
 
     async def start(self) -> None:
         """Opens the networks whose node answers and begins to finish what a former run left. Raises: StorageError."""
@@ -136,16 +93,16 @@ class Hub:
         await asyncio.gather(
             *(
                 _open(account, completer.settlements)
-                for completer in self.completers
+                for completer in self.completers.values()
                 for account in completer.accounts.values()
             )
         )
-        for completer in self.completers:
+        for completer in self.completers.values():
             completer.start()
 
     async def close(self) -> None:
         """Ends background work and connections. What is unfinished is on disk."""
-        for completer in self.completers:
+        for completer in self.completers.values():
             await completer.close()
         for account in self.accounts.values():
             await account.chain.close()
@@ -164,8 +121,10 @@ class Hub:
             if relayer.purse.is_empty
         ]
         told += [f"{name}: {text}" for name, account in self.accounts.items() for text in account.obstacles]
-        aside = self.completer.set_aside.items()  # of all networks
-        return told + [f"{name}: {count} settlements cannot be worked on" for name, count in aside]
+        aside: dict[str, int] = {}
+        for completer in self.completers.values():  # each counts those of all networks
+            aside.update(completer.set_aside)
+        return told + [f"{name}: {count} settlements cannot be worked on" for name, count in aside.items()]
 
     async def unreadiness(self) -> list[str]:
         """Why the hub is not ready; empty when it is (contract 2).
@@ -193,43 +152,6 @@ class Hub:
     def status_url(self, key: PaymentKey) -> str:
         """Where anybody can follow a payment."""
         return self.public_url + key.status_path
-
-    def _account(self, network: HubNetwork) -> Account:
-        config = network.config
-        name, chain_id = config.network.name, config.network.chain_id
-        if chain_id is None:
-            msg = f"{name} is not an EVM network"
-            raise ValueError(msg)
-        company = Company(config)
-        relayers = [
-            Relayer(
-                signer,
-                SignerPolicy(
-                    chain_id=chain_id,
-                    assets=frozenset({config.asset.lower() or config.network.usdc.address}),
-                    gas_max=config.gas_limit,
-                    max_fee_per_gas_max=config.max_fee_per_gas_wei,
-                    own=signer.address,
-                    carriers=company.allowed,
-                    factories=frozenset(config.wallet_factories),
-                    deploy_gas_max=config.deploy_gas_limit,
-                ),
-                Purse(name, signer.address, config.gas_limit, self.metrics),
-            )
-            for signer in network.signers
-        ]
-        gas = Gas(name, config.gas_budget_per_hour, self.trusted_keys, self._now_ms)
-        return Account(EvmChain(config), SignerPool(relayers), gas, company)
-
-    def _solana_account(self, network: SolanaHubNetwork) -> SolanaAccount:
-        config = network.config
-        name = config.network.name
-        fee_payers = FeePayers(network.signers)
-        pool = pool_of(
-            fee_payers, lambda address: Purse(name, address, config.fee_max_lamports, self.metrics, "lamports")
-        )
-        gas = Gas(name, config.fee_budget_per_hour_lamports, self.trusted_keys, self._now_ms)
-        return SolanaAccount(SolanaChain(config), fee_payers, pool, gas)
 
 
 async def _open(account: Any, settlements: Settlements) -> None:  # noqa: ANN401 - of the settlements' family

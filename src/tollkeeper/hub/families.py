@@ -1,23 +1,156 @@
-"""Each family's settlements behind one door: the endpoints ask here and know no family (contract 5.2)."""
+"""The hub's table of families: what its networks, settlements and keys are made of, one row each (contract 5.2).
+
+The rest of the hub asks here and knows no family. What differs between them is in the files that the rows name.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from tollkeeper.chains.evm import EvmChain, EvmConfig
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.networks import Family
+from tollkeeper.hub.accounts import Account
+from tollkeeper.hub.company import Company
+from tollkeeper.hub.completer import Completer
+from tollkeeper.hub.gas import Gas
+from tollkeeper.hub.purse import Purse
+from tollkeeper.hub.settlement import Settlements
+from tollkeeper.hub.signer import Signer, SignerPolicy
+from tollkeeper.hub.signer_pool import Relayer, SignerPool
+from tollkeeper.hub.solana.account import SolanaAccount, pool_of
+from tollkeeper.hub.solana.fee_payers import FeePayer, FeePayers
+from tollkeeper.hub.solana.settlement import SolanaCompleter, SolanaSettlements
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tollkeeper.core.networks import Family
+    from tollkeeper.core.signatures import VerifyingKey
+    from tollkeeper.hub.accounts import AnyAccount
+    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.orders import Order, Outcome
-    from tollkeeper.hub.settlement import Settlements
+
+AnySigner: TypeAlias = Signer | FeePayer
+
+
+@dataclass(frozen=True, slots=True)
+class HubNetwork:
+    """One network and what signs there, at least one: both of the same family."""
+
+    config: EvmConfig | SolanaConfig
+    signers: Sequence[AnySigner]
+
+    @property
+    def family(self) -> Family:
+        """Which row it is of."""
+        return self.config.network.family
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What all accounts of a hub share. `trusted_keys`: of whom a stranger's share of the gas is not asked."""
+
+    metrics: HubMetrics
+    trusted_keys: Mapping[str, VerifyingKey]
+    clock_ms: Callable[[], int]
+
+
+class HubRow(NamedTuple):
+    """`config` says how a network is reached; `signers` of one signing key; `account` of a configuration and signers."""
+
+    config: type[EvmConfig | SolanaConfig]
+    signers: Callable[[bytes], Sequence[AnySigner]]
+    account: Callable[[Any, Sequence[Any], Around], AnyAccount]
+    settlements: type[Settlements]
+    completer: type[Completer]
+
+
+def _evm_account(config: EvmConfig, signers: Sequence[Signer], around: Around) -> Account:
+    name, chain_id = config.network.name, config.network.chain_id
+    assert chain_id is not None  # noqa: S101 - an EVM network has one
+    company = Company(config)
+    relayers = [
+        Relayer(
+            signer,
+            SignerPolicy(
+                chain_id=chain_id,
+                assets=frozenset({config.asset.lower() or config.network.usdc.address}),
+                gas_max=config.gas_limit,
+                max_fee_per_gas_max=config.max_fee_per_gas_wei,
+                own=signer.address,
+                carriers=company.allowed,
+                factories=frozenset(config.wallet_factories),
+                deploy_gas_max=config.deploy_gas_limit,
+            ),
+            Purse(name, signer.address, config.gas_limit, around.metrics),
+        )
+        for signer in signers
+    ]
+    gas = Gas(name, config.gas_budget_per_hour, around.trusted_keys, around.clock_ms)
+    return Account(EvmChain(config), SignerPool(relayers), gas, company)
+
+
+def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], around: Around) -> SolanaAccount:
+    name = config.network.name
+    fee_payers = FeePayers(signers)
+    pool = pool_of(
+        fee_payers, lambda address: Purse(name, address, config.fee_max_lamports, around.metrics, "lamports")
+    )
+    gas = Gas(name, config.fee_budget_per_hour_lamports, around.trusted_keys, around.clock_ms)
+    return SolanaAccount(SolanaChain(config), fee_payers, pool, gas)
+
+
+_ROWS: Final[Mapping[Family, HubRow]] = MappingProxyType(
+    {
+        Family.EVM: HubRow(EvmConfig, lambda key: [Signer(key)], _evm_account, Settlements, Completer),
+        Family.SOLANA: HubRow(
+            SolanaConfig,
+            lambda key: [FeePayer(seed) for seed in fee_payer_seeds(key)],
+            _solana_account,
+            SolanaSettlements,
+            SolanaCompleter,
+        ),
+    }
+)
+
+
+def signers_of(family: Family, keys: Iterable[bytes]) -> list[AnySigner]:
+    """What signs on the family's networks for a hub with these keys, in their order."""
+    return [signer for key in keys for signer in _ROWS[family].signers(key)]
+
+
+def account_of(network: HubNetwork, around: Around) -> AnyAccount:
+    """The network as the endpoints see it.
+
+    Raises: ValueError for signers of which there is none, or one twice, and for another family's configuration.
+    """
+    row = _ROWS[network.family]
+    if not isinstance(network.config, row.config):
+        msg = f"{network.config.network.name} is configured as a network of another family"
+        raise ValueError(msg)  # noqa: TRY004 - a wrong setting
+    return row.account(network.config, network.signers, around)
 
 
 class Settling:
     """Settles orders of any family."""
 
-    def __init__(self, by_family: Mapping[Family, Settlements]) -> None:
-        self._by_family = by_family
+    def __init__(self, parts: Sequence[Any]) -> None:
+        """Takes the parts of `Settlements`."""
+        self._by_family = {family: row.settlements(*parts) for family, row in _ROWS.items()}
 
     async def settle(self, order: Order) -> Outcome:
         """As `Settlements.settle` of the order's family."""
         return await self._by_family[order.account.chain.network.family].settle(order)
+
+    def completers(self, accounts: Mapping[str, AnyAccount], parts: Sequence[Any]) -> dict[Family, Completer]:
+        """What finishes settlements, of each family that has accounts; `parts` are those of `Completer` behind them."""
+        database, *others = parts
+        found = {}
+        for family, settlements in self._by_family.items():
+            own = {name: account for name, account in accounts.items() if account.chain.network.family is family}
+            if own:
+                found[family] = _ROWS[family].completer(database, settlements, own, *others)
+        return found

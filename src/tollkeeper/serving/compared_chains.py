@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tollkeeper.chains import payments
-from tollkeeper.chains.evm import EvmChain
 from tollkeeper.chains.solana import payments as solana_payments
+from tollkeeper.core.networks import Family
 from tollkeeper.serving.nodes import chain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from tollkeeper.chains.evm import EvmChain
     from tollkeeper.chains.receipts import Expected, Sighting
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.reconciliation import ChainPayment
@@ -97,7 +99,12 @@ class _Solana:
         return await solana_payments.read_payments(self._chain, sorted(senders), sorted(sold_to), recipients, blocks)
 
 
+_ROWS: Final[Mapping[Family, Callable[[Any], ComparedChain]]] = MappingProxyType(
+    {Family.EVM: _Evm, Family.SOLANA: _Solana}
+)
+
+
 def compared_chains(settings: Settings) -> list[ComparedChain]:
     """Every network of these settings that has a node."""
     chains = [chain_of(network, settings) for network in settings.networks.values() if network.rpc_urls]
-    return [_Evm(chain) if isinstance(chain, EvmChain) else _Solana(chain) for chain in chains]
+    return [_ROWS[chain.network.family](chain) for chain in chains]

@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.core.client_addresses import ClientAddresses
-from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.gateway.app import Gateway, GatewayConfig
 from tollkeeper.gateway.app import create_app as create_gateway_app
 from tollkeeper.gateway.hub_client import HubClient, Transport
 from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
-from tollkeeper.hub.app import Hub, HubNetwork, SolanaHubNetwork
+from tollkeeper.hub.app import Hub
 from tollkeeper.hub.app import create_app as create_hub_app
-from tollkeeper.hub.fee_payers import FeePayer
+from tollkeeper.hub.families import HubNetwork, signers_of
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
-from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.admin import serving_metrics, telling_metrics
 from tollkeeper.serving.control import taking_orders
@@ -37,7 +36,7 @@ from tollkeeper.serving.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.live_keys import LiveKeys
 from tollkeeper.serving.measuring import Measured
-from tollkeeper.serving.nodes import chain_of, evm_config, networks_of, solana_config
+from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.orders import orders_of
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.reconciling import keep_reconciling
@@ -205,8 +204,8 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
     trusted = TrustedIssuers(settings.trusted_issuers, clock_ms)
     parts.push_async_callback(trusted.close)
     ring = _given(settings.auth_keys)
-    named = networks_of(settings, Family.EVM)
-    candidates = (settings.default_network, *(one.network for one in named), NETWORKS["base"])
+    named = (one.network for one in settings.networks.values())
+    candidates = (settings.default_network, *named, NETWORKS["base"])
     return Auth(
         database,
         tuple(ring.keys.items()),
@@ -228,15 +227,15 @@ async def _open_hub(
     *,
     shared_life_seconds: float | None = None,
 ) -> Hub:
-    signers = tuple(Signer(key.reveal()) for key in signer_keys)
-    fee_payers = tuple(FeePayer(seed) for key in signer_keys for seed in fee_payer_seeds(key.reveal()))
-    evm = [HubNetwork(evm_config(one, settings), signers) for one in networks_of(settings, Family.EVM)]
-    on_solana = networks_of(settings, Family.SOLANA)
-    solana = [SolanaHubNetwork(solana_config(one, settings), fee_payers) for one in on_solana]
+    keys = [key.reveal() for key in signer_keys]
+    signers = {
+        family: signers_of(family, keys) for family in {one.network.family for one in settings.networks.values()}
+    }
+    networks = [HubNetwork(config_of(one, settings), signers[one.network.family]) for one in settings.networks.values()]
     hub = Hub(
         database,
         auth,
-        [*evm, *solana],
+        networks,
         public_url=public_url,
         trusted_keys=_public_keys(_given(settings.auth_keys)) if settings.role is Role.SERVE else {},
         shared_life_seconds=shared_life_seconds,
@@ -295,13 +294,12 @@ async def _open_gateway(
         proves_payments=settings.role is Role.GATEWAY,
     )
     hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
-    # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is.
-    asked = [Family.EVM, Family.SOLANA] if settings.role is Role.GATEWAY else [Family.SOLANA]
+    # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is. What a wallet has is not.
+    proves = settings.role is Role.GATEWAY
     chains = {
         one.network.name: chain_of(one, settings)
-        for family in asked
-        for one in networks_of(settings, family)
-        if one.rpc_urls
+        for one in settings.networks.values()
+        if one.rpc_urls and (proves or FAMILIES[one.network.family].asset.has_accounts)
     }
     gateway = Gateway(
         config,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.networks import Family
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from tollkeeper.settings import NetworkSettings, Settings
 
 
@@ -48,11 +51,25 @@ def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
     )
 
 
+class _Row(NamedTuple):
+    config: Callable[[NetworkSettings, Settings], Any]
+    chain: Callable[[Any], EvmChain | SolanaChain]
+
+
+_ROWS: Final[Mapping[Family, _Row]] = MappingProxyType(
+    {Family.EVM: _Row(evm_config, EvmChain), Family.SOLANA: _Row(solana_config, SolanaChain)}
+)
+
+
+def config_of(network: NetworkSettings, settings: Settings) -> EvmConfig | SolanaConfig:
+    """The configuration of a network's chain."""
+    config: EvmConfig | SolanaConfig = _ROWS[network.network.family].config(network, settings)
+    return config
+
+
 def chain_of(network: NetworkSettings, settings: Settings) -> EvmChain | SolanaChain:
     """A network's chain, not opened yet."""
-    if network.network.family is Family.EVM:
-        return EvmChain(evm_config(network, settings))
-    return SolanaChain(solana_config(network, settings))
+    return _ROWS[network.network.family].chain(config_of(network, settings))
 
 
 def networks_of(settings: Settings, family: Family) -> list[NetworkSettings]:

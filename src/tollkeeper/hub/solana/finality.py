@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.hub.solana_account import SolanaAccount
+    from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.settlements import Settlement
 

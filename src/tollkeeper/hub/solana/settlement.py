@@ -24,7 +24,6 @@ from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
 from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.completer import Completer
-from tollkeeper.hub.finality import FinalityWatch
 from tollkeeper.hub.lanes import LaneView
 from tollkeeper.hub.orders import Outcome
 from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
@@ -32,6 +31,7 @@ from tollkeeper.hub.requests import canonical_json
 from tollkeeper.hub.second_try import SecondTry
 from tollkeeper.hub.settlement import Settlements, refusal
 from tollkeeper.hub.signing import Signed, Signing
+from tollkeeper.hub.solana.finality import FinalityWatch
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.settlements import Move, Settlement, find_settlement
 from tollkeeper.storage.transactions import open_lane, transactions_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.solana import SolanaTransfer
     from tollkeeper.hub.orders import Order
-    from tollkeeper.hub.solana_account import SolanaAccount
+    from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.storage.transactions import RawTransaction
 
 _LOG = structlog.get_logger("tollkeeper.hub")

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from tollkeeper.core.networks import Network
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
     from tollkeeper.core.wire import Payment, PaymentKey
-    from tollkeeper.hub.fee_payers import FeePayers
     from tollkeeper.hub.gas import Gas
     from tollkeeper.hub.purse import Purse
     from tollkeeper.hub.requests import Asked
+    from tollkeeper.hub.solana.fee_payers import FeePayers
     from tollkeeper.hub.transfer import TransferAsked
 
 
