@@ -59,7 +59,7 @@ class Around:
 
 
 class HubRow(NamedTuple):
-    """`config` says how a network is reached; `signers` of one signing key; `account` of a configuration and signers."""
+    """`config`: how a network is reached; `signers` of one signing key; `account` of a configuration and signers."""
 
     config: type[EvmConfig | SolanaConfig]
     signers: Callable[[bytes], Sequence[AnySigner]]
