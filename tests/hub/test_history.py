@@ -9,6 +9,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
+from tests.hub.tables import cells, filled, read_table
 from tollkeeper.core.evm import checksum_address
 
 
@@ -211,3 +212,18 @@ async def test_history_is_a_table_for_who_prefers_csv(hub: HubUnderTest, embedde
     assert row["amount"] == "10000"
     refused = await hub.get("/api/v1/history", Authorization=bearer, Accept="text/csv")
     assert (refused.status, refused.code) == (400, "MISSING_PARAMETER")
+
+
+async def test_every_member_of_a_purchase_and_of_a_transfer_is_in_the_table(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    await settle_some(hub, embedded_chain, 1)
+    payment = new_payment(embedded_chain)
+    payload = payment.body["paymentPayload"]
+    asset = payment.body["paymentRequirements"]["asset"]
+    moved = await hub.post("/transfer", {"network": payload["network"], "payload": payload["payload"], "asset": asset})
+    assert moved.body["success"] is True
+    bearer = await hub.login(embedded_chain.wallets.buyer)
+    items = (await read_history(hub, bearer, "limit=10")).body["history"]
+    assert [item["type"] for item in items] == ["transfer", "purchase"]
+    assert [filled(row) for row in await read_table(hub, bearer)] == [cells(item) for item in items]

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, run_hub
+from tests.hub.tables import cells, filled, read_table
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 
 KEY = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(32)))
@@ -88,6 +89,9 @@ async def test_a_trusted_gateway_s_purchase_data_is_in_the_history(
     answer = await post(trusting_hub, body, signed(body, path=signed_path), called)
     assert answer.body["success"] is True
     assert await purchase_data_of(trusting_hub, embedded_chain) == DATA
+    bearer = await trusting_hub.login(embedded_chain.wallets.buyer)
+    (item,) = (await trusting_hub.get("/api/v1/history?limit=1", Authorization=bearer)).body["history"]
+    assert [filled(row) for row in await read_table(trusting_hub, bearer)] == [cells(item)]
 
 
 async def test_unsigned_purchase_data_is_left_out_and_the_payment_settled(

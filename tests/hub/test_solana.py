@@ -196,6 +196,14 @@ async def test_many_payments_at_once_are_all_settled_by_both_fee_payers(world: S
     assert world.earned == 60_000
 
 
+async def told_of(world: SolanaHub, body: dict[str, Any]) -> list[str | None]:
+    """The transactions that the status of a payment and its history name."""
+    status = (await world.hub.get(f"/payments/{NETWORK}/{message_hash(body)}")).body
+    items = await world.hub.get("/api/v1/history?limit=100", Authorization=await log_in(world, WALLETS.buyer.seed))
+    (item,) = [one for one in items.body["history"] if one["x402Data"]["messageHash"] == message_hash(body)]
+    return [status["transaction"], item["transactionHash"]]
+
+
 async def test_a_payment_that_fails_on_the_chain_is_no_success_and_never_tried_again(world: SolanaHub) -> None:
     """It passes the simulation, and the money is gone when it is executed."""
     world.node.chain.holds = True
@@ -212,6 +220,7 @@ async def test_a_payment_that_fails_on_the_chain_is_no_success_and_never_tried_a
     assert world.node.chain.executed[failed.body["transaction"]].error is not None
     loser = body if answers[0] is failed else other
     assert await world.status(loser) == "failed"
+    assert await told_of(world, loser) == [failed.body["transaction"]] * 2
     executed = len(world.node.chain.executed)
     assert (await world.settle(loser)).reason == "invalid_exact_svm_transaction_failed"
     assert len(world.node.chain.executed) == executed
@@ -232,6 +241,7 @@ async def test_an_unknown_outcome_is_pending_until_it_is_known(world: SolanaHub)
     assert await world.status(body) == "success"
     given = await world.settle(body)
     assert (given.body["success"], given.body["transaction"]) == (True, details["transaction"])
+    assert await told_of(world, body) == [details["transaction"]] * 2
     assert world.earned == 10_000
 
 

@@ -6,8 +6,6 @@ Wallets on Solana sign by solders, as Phantom does: ed25519 over the text's byte
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.solana_node import BUYER, SECOND_BUYER, WALLETS, paying
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, hub_config, new_payment, serving
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, message_hash
+from tests.hub.tables import cells, filled, read_table
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.chains.solana import SolanaConfig
@@ -158,14 +157,14 @@ async def test_one_transaction_is_for_its_two_sides_only(world: SolanaHub, playe
 
 async def test_a_solana_history_is_csv_too(world: SolanaHub, played: dict[str, Any]) -> None:
     bearer = await log_in(world, BUYER)
-    url = f"{world.hub.url}/api/v1/history?limit=100"
-    async with world.hub.http.get(url, headers={"Authorization": bearer, "Accept": "text/csv"}) as answer:
-        assert answer.content_type == "text/csv"
-        rows = list(csv.DictReader(io.StringIO(await answer.text())))
+    rows = await read_table(world.hub, bearer)
     assert [row["transactionHash"] for row in rows] == [played[name]["transaction"] for name in ("transfer", "solana")]
     assert [row["type"] for row in rows] == ["transfer", "purchase"]
     assert {row["chainId"] for row in rows} == {""}
     assert {row["network"] for row in rows} == {NETWORK}
+    items = await history(world, bearer)
+    assert all(item["x402Data"]["messageHash"] and item["x402Data"]["payerSignature"] for item in items)
+    assert [filled(row) for row in rows] == [cells(item) for item in items]
 
 
 async def test_the_database_id_stands_for_the_signature_where_it_is_wished(world: SolanaHub) -> None:

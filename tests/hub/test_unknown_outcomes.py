@@ -242,6 +242,10 @@ async def test_an_authorization_relayed_by_somebody_else_fails_with_that_transac
     assert (await chaos_hub.status(payment), await proof_of(chaos_hub)) == ("failed", "foreign")
     answer = await chaos_hub.settle(payment)
     assert (answer.reason, answer.body["transaction"]) == ("invalid_exact_evm_nonce_already_used", foreign)
+    assert (await chaos_hub.get(payment.status_path)).body["transaction"] == foreign
+    bearer = await chaos_hub.login(embedded_chain.wallets.buyer)
+    (item,) = (await chaos_hub.get("/api/v1/history?limit=1", Authorization=bearer)).body["history"]
+    assert (item["status"], item["transactionHash"]) == ("failed", foreign)
 
 
 async def test_an_authorization_used_before_the_hub_saw_it_is_refused_with_that_transaction(

@@ -18,11 +18,13 @@ _OF_PAYMENT: Final = (
     "x402Version scheme network asset payer payTo value validAfter validBefore nonce resource maxAmountRequired confirm"
 )
 _OF_PURCHASE: Final = "gateway paygateId slug title price credits purchaseId"
+_OF_SOLANA_PAYMENT: Final = "messageHash payerSignature"
 _OF_ITEM: Final = "id createdAt updatedAt signerAddress amount network chainId transactionHash status error type"
 COLUMNS: Final = (
     *_OF_ITEM.split(),
     *(f"x402Data.{name}" for name in _OF_PAYMENT.split()),
     *(f"purchaseData.{name}" for name in _OF_PURCHASE.split()),
+    *(f"x402Data.{name}" for name in _OF_SOLANA_PAYMENT.split()),  # last, where readers by number do not stumble
 )
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _SPECIAL: Final = re.compile(r'[",\r\n]')

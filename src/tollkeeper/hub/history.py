@@ -104,7 +104,7 @@ def status_body(row: Settlement) -> dict[str, Any]:
     """The public status: the hash is that of the transaction in question, "" before there is one."""
     return {
         "status": public_status(row.state).value,
-        "transaction": row.foreign_hash or row.transaction_hash,
+        "transaction": row.told_hash,
         "network": row.key.network,
         "amount": str(row.value),
         "payer": shown_address(row.key.payer),

@@ -17,7 +17,7 @@ from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.transactions import Proof, State
+from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS, unavailable
 from tollkeeper.hub.orders import Order, Outcome
@@ -170,7 +170,7 @@ class Settlements:
             given = await self._database.run(hand_out(row, order.idempotency, self._clock_ms()))
             if given:
                 return _success(row)
-        duplicate = refusal(Reason.DUPLICATE.value, row.transaction_hash, row.id)
+        duplicate = refusal(Reason.DUPLICATE.value, row.told_hash, row.id)
         return await self._recorded_with_key(order, duplicate)
 
     async def _outcome_of(self, order: Order, row: Settlement) -> Settlement:
@@ -361,7 +361,4 @@ def refusal(reason: str, transaction: str = "", settlement_id: str | None = None
 
 
 def _failed(row: Settlement) -> Outcome:
-    transaction = row.foreign_hash or row.transaction_hash
-    if row.proof is Proof.NEVER_SENT:
-        transaction = ""
-    return refusal(row.error or Reason.TRANSACTION_FAILED.value, transaction, row.id)
+    return refusal(row.error or Reason.TRANSACTION_FAILED.value, row.told_hash, row.id)

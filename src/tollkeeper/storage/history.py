@@ -51,7 +51,7 @@ def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow
         signer=shown_address(settlement.key.payer),
         amount=settlement.value,
         network=settlement.key.network,
-        transaction_hash=settlement.transaction_hash or None,
+        transaction_hash=settlement.told_hash or None,
         state=settlement.state,
         error=settlement.error,
         kind=settlement.kind,

@@ -61,6 +61,11 @@ class Settlement:
     updated_ms: int
 
     @property
+    def told_hash(self) -> str:
+        """The transaction that everybody is told of: whose outcome this is, "" where none was ever sent."""
+        return "" if self.proof is Proof.NEVER_SENT else self.foreign_hash or self.transaction_hash
+
+    @property
     def may_be_claimed_again(self) -> bool:
         """Would a new presentation of the payment start another attempt?"""
         retryable = self.proof in {Proof.NEVER_SENT, Proof.REVERTED}
@@ -118,7 +123,7 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
     row = read_row(rows[0])
     yield event(row, known.state, to.now_ms, to.detail or to.error)
     if to.to is State.FAILED:
-        answer = {"success": False, "reason": to.error, "transaction": to.foreign_hash or row.transaction_hash}
+        answer = {"success": False, "reason": to.error, "transaction": row.told_hash}
         yield keep_failure(row.id, row.attempt, json.dumps(answer))
     return Moved(row, handed_out=bool(handed))
 
