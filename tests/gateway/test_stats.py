@@ -18,6 +18,7 @@ from tests.gateway.composed import composed
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
+from tests.gateway.test_credits_given_back import FAILURES
 from tests.gateway.test_races import call_at_once
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet, derive_wallets
@@ -65,11 +66,41 @@ async def test_every_request_is_counted_under_its_outcome_and_logged_without_pay
     assert log["pagination"]["totalCount"] == 5
     assert [row["outcome"] for row in log["data"]] == ["refused", "failed", "targetError", "served", "challenged"]
     assert [row["status"] for row in log["data"]] == [402, 502, 404, 200, 402]
-    assert [row["code"] for row in log["data"]] == ["PAYMENT_INVALID", None, None, None, None]
+    assert [row["code"] for row in log["data"]] == ["PAYMENT_INVALID", "UPSTREAM_INVALID", None, None, None]
     assert len({row["purchaseId"] for row in log["data"][1:4]}) == 1
     assert payment not in str(log)
     failed = (await stats(market, path + "/requests?outcome=failed&limit=1")).json()
     assert (failed["pagination"]["totalCount"], failed["data"][0]["status"]) == (1, 502)
+
+
+async def test_the_log_says_why_a_paid_call_failed(market: Market) -> None:
+    gate = await market.gate(credits=len(FAILURES), method="GET,POST")
+    payment = await market.payment(gate)
+    for code, failing in FAILURES.items():
+        market.target.answer = failing
+        assert (await market.pay(gate, payment, "POST")).error_code == code
+    path = f"paygates/{gate['id']}/requests?outcome=failed"
+    log = await once(market, path, lambda found: found["pagination"]["totalCount"] == len(FAILURES))
+    assert [row["code"] for row in reversed(log["data"])] == list(FAILURES)
+
+
+async def test_a_stream_that_the_gateway_cuts_has_that_one_outcome(market: Market, sandbox_home: Path) -> None:
+    async def breaks(_request: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+        await writer.drain()
+        writer.close()
+
+    market.target.answer = breaks
+    gate = await market.gate(stream=True)
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await market.buy(gate)
+    path = f"paygates/{gate['id']}/requests?outcome=failed"
+    log = await once(market, path, lambda found: found["pagination"]["totalCount"] == 1)
+    (row,) = log["data"]
+    assert (row["status"], row["code"]) == (200, "UPSTREAM_INVALID")
+    said = (sandbox_home / "log.txt").read_text()
+    assert [line for line in said.splitlines() if row["requestId"] in line and "client_gone" in line] == []
+    assert [line for line in said.splitlines() if row["requestId"] in line and "stream_cut" in line] != []
 
 
 async def test_counts_are_exact_under_concurrency(market: Market) -> None:

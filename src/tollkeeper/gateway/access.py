@@ -40,7 +40,7 @@ from tollkeeper.gateway.heads import CORS
 from tollkeeper.gateway.held import held_again
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
-from tollkeeper.gateway.steps import ExhaustedError, Stage
+from tollkeeper.gateway.steps import GIVEN_UP_CODES, ExhaustedError, Stage
 from tollkeeper.gateway.streaming import StreamedParts
 from tollkeeper.gateway.unpaid import UNPAID_LINES
 from tollkeeper.storage.database import StorageError
@@ -343,7 +343,7 @@ class PaidCall(Crediting):
         except ApiError as error:
             slug, request_id = self.opened.gate.slug, self.call.request_id
             _LOG.info("stream_cut", code=error.code.value, slug=slug, request_id=request_id)
-            self.end(head.status, failed=True)
+            self.end(head.status, error.code, failed=True)
             self.call.abort()
         else:
             self.end(head.status)
@@ -367,7 +367,7 @@ class PaidCall(Crediting):
 
     def _answer_failure(self, error: BaseException) -> None:
         if not isinstance(error, ApiError):
-            self.end(500, failed=True)
+            self.end(500, Code.INTERNAL_ERROR, failed=True)
             self.call.fail(error)
             return
         slug, request_id = self.opened.gate.slug, self.call.request_id
@@ -375,7 +375,7 @@ class PaidCall(Crediting):
         if error.status == 502 and self.opened.gate.on_failure is OnFailure.RESTORE:
             self.in_task(self._restore(error))
             return
-        self.end(error.status, failed=error.status == 502)
+        self.end(error.status, error.code, failed=error.status == 502)
         self.call.refuse(error, self.receipts + CORS)
 
     async def _restore(self, error: ApiError) -> None:
@@ -391,15 +391,16 @@ class PaidCall(Crediting):
             self.receipts = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, remaining)
             if self.buyer is not None and self.buyer.claimed == self.purchase.id:
                 self.receipts += self._credit_token_line(self.purchase.id)
-        self.end(error.status, failed=True)
+        self.end(error.status, error.code, failed=True)
         self.call.refuse(error, self.receipts + CORS)
 
-    def end(self, status: int, *, failed: bool = False) -> None:
+    def end(self, status: int, code: Code | None = None, *, failed: bool = False) -> None:
         """See `Crediting`."""
         self.enter(Stage.OVER)
         self.buyer = self.relay = None  # they name this call, and a circle waits for the collector
         bought = getattr(self, "purchase", None)  # a client may leave before it is known
-        self.access.traffic.ended(self.opened.gate.id, self.call, status, bought and bought.id, failed=failed)
+        gate_id, purchase_id = self.opened.gate.id, bought and bought.id
+        self.access.traffic.ended(gate_id, self.call, status, purchase_id, code, failed=failed)
 
     # Leaving early: each step above may end here.
 
@@ -473,6 +474,8 @@ class PaidCall(Crediting):
 
     def _client_gone(self) -> None:
         """The client left: what it waited for is given up; a purchase under way goes on without it."""
+        if self.stage is Stage.OVER:  # it did not leave: the answer was cut here
+            return
         self.give_up(CLIENT_GONE_STATUS)
         if self.task is not None:
             self.task.cancel()
@@ -483,5 +486,5 @@ class PaidCall(Crediting):
         if self.relay is not None:
             self.relay.close()
         if self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER):
-            self.end(status, failed=status == 500)
+            self.end(status, GIVEN_UP_CODES.get(status), failed=status == 500)
         self.stage = Stage.OVER

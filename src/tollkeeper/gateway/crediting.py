@@ -86,8 +86,8 @@ class Crediting(Steps):
         return self.access.tasks
 
     @abstractmethod
-    def end(self, status: int, *, failed: bool = False) -> None:
-        """Counts the end of a paid call."""
+    def end(self, status: int, code: Code | None = None, *, failed: bool = False) -> None:
+        """Counts the end of a paid call; `code` says what was wrong where the answer is not the target's."""
 
     def wish(self, presented: Presented | None) -> SpendRequest:
         """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked.

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from tollkeeper.core.errors import ApiError
+from tollkeeper.core.errors import ApiError, Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tollkeeper.edge.call import InboundCall
 
 GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when the process stopped
+GIVEN_UP_CODES: Final = {500: Code.INTERNAL_ERROR, GIVEN_UP_STATUS: Code.UNAVAILABLE}  # of calls given up on our side
 
 
 class ExhaustedError(Exception):

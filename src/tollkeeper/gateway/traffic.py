@@ -22,6 +22,7 @@ from tollkeeper.storage.statistics import Counted, LoggedRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.errors import Code
     from tollkeeper.core.statistics import Kept
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.storage.purchases import Purchases
@@ -82,15 +83,27 @@ class Traffic:
         """Something else was answered, and nothing was served."""
         self._note(gate_id, call, error.status, Outcome.REFUSED, error.code.value, None)
 
-    def ended(self, gate_id: int, call: InboundCall, status: int, purchase_id: str | None, *, failed: bool) -> None:
-        """A paid call ended with this status; `failed` where the target did and the status is the gateway's own."""
+    def ended(
+        self,
+        gate_id: int,
+        call: InboundCall,
+        status: int,
+        purchase_id: str | None,
+        code: Code | None,
+        *,
+        failed: bool,
+    ) -> None:
+        """A paid call ended with this status; `failed` where the target did and the status is the gateway's own.
+
+        `code` says what was wrong where the target did not answer, or its answer was cut.
+        """
         counts = self._counts.get(gate_id) or self._of(gate_id)
         counts[1] += 1
         counts[2] += failed
         if not self._purchases.ledger.end(call.request_id, status):
             self._dropped += 1
         outcome = Outcome.SERVED if status < 400 and not failed else outcome_of_call(status, failed=failed)
-        hour_ms, duration_us = self._note(gate_id, call, status, outcome, None, purchase_id)
+        hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
         self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
 
     def _note(

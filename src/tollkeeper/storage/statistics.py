@@ -25,7 +25,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 class LoggedRequest(msgspec.Struct, frozen=True, array_like=True):
-    """One request at a gate. `code` is that of a refusal of ours; `purchase_id` of a call whose credit was spent.
+    """One request at a gate. `code`: why it was refused, or a paid call failed; `purchase_id`: whose credit was spent.
 
     Encoded as `insert_requests` takes it: the order of its fields is that statement's.
     """
