@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
@@ -84,23 +85,33 @@ async def test_the_log_says_why_a_paid_call_failed(market: Market) -> None:
     assert [row["code"] for row in reversed(log["data"])] == list(FAILURES)
 
 
-async def test_a_stream_that_the_gateway_cuts_has_that_one_outcome(market: Market, sandbox_home: Path) -> None:
+async def test_a_stream_that_the_gateway_cuts_has_that_one_outcome(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
     async def breaks(_request: Received, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
         await writer.drain()
         writer.close()
 
-    market.target.answer = breaks
-    gate = await market.gate(stream=True)
-    with pytest.raises(aiohttp.ClientPayloadError):
-        await market.buy(gate)
-    path = f"paygates/{gate['id']}/requests?outcome=failed"
-    log = await once(market, path, lambda found: found["pagination"]["totalCount"] == 1)
+    target.answer = breaks
+    path = tmp_path / "tollkeeper.db"
+    async with composed(embedded_chain.url, path) as url, Buyer(derive_wallets().buyer) as buyer:
+        shop = Shop(url, path, target, buyer)
+        gate = await shop.gate(stream=True)
+        payment = await shop.payment(gate)
+        with capture_logs() as said:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await buyer.call(gate["accessUrl"], payment)
+            log: dict[str, Any] = {"data": []}
+            deadline = time.monotonic() + 10
+            while not log["data"] and time.monotonic() < deadline:
+                await asyncio.sleep(0.1)
+                query = f"{url}/api/v1/paygates/{gate['id']}/requests?outcome=failed"
+                log = (await buyer.ask("GET", query)).json()
     (row,) = log["data"]
     assert (row["status"], row["code"]) == (200, "UPSTREAM_INVALID")
-    said = (sandbox_home / "log.txt").read_text()
-    assert [line for line in said.splitlines() if row["requestId"] in line and "client_gone" in line] == []
-    assert [line for line in said.splitlines() if row["requestId"] in line and "stream_cut" in line] != []
+    told = [line["event"] for line in said if line.get("request_id") == row["requestId"]]
+    assert (told.count("stream_cut"), told.count("client_gone")) == (1, 0)
 
 
 async def test_counts_are_exact_under_concurrency(market: Market) -> None:
