@@ -69,9 +69,31 @@ _NOT_PUBLIC_V6: Final = tuple(
 )
 # Refused in development too: never a target, or the metadata of the machine that one develops on.
 _NEVER_V4: Final = tuple(
-    IPv4Network(text) for text in ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32")
+    IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",
+        "100.100.100.200/32",  # Alibaba's metadata
+        "168.63.129.16/32",  # Azure's platform address
+        "169.254.0.0/16",  # link-local, everybody else's metadata
+        "192.0.0.192/32",  # Oracle's metadata
+        "224.0.0.0/4",
+        "255.255.255.255/32",
+    )
 )
-_NEVER_V6: Final = tuple(IPv6Network(text) for text in ("::/128", "ff00::/8", "fe80::/10", "fd00:ec2::254/128"))
+_NEVER_V6: Final = tuple(
+    IPv6Network(text)
+    for text in (
+        "::/128",
+        "fd00:42::42/128",  # Scaleway's metadata
+        "fd00:c1::a9fe:a9fe/128",  # Oracle's
+        "fd00:ec2::254/128",  # Amazon's
+        "fd20:ce::254/128",  # Google's
+        "fe80::/10",
+        "ff00::/8",
+    )
+)
+# A translator reads the last 32 bits of these as an IPv4 address (RFC 6052, 8215).
+_NAT64: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +172,22 @@ def is_target_address(address: IPv4Address | IPv6Address, *, allow_private: bool
     """Whether a target may be at `address`.
 
     With `allow_private` (development) loopback and private networks may be; unspecified, multicast, broadcast and
-    link-local (metadata) addresses never may.
+    link-local addresses never may, nor those that clouds answer their metadata on, in whatever IPv6 form.
     """
     if not allow_private:
         return is_public_unicast(address)
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NEVER_V4)
-    if address.ipv4_mapped is not None:
-        return is_target_address(address.ipv4_mapped, allow_private=allow_private)
+    if (carried := _carried(address)) is not None:
+        return is_target_address(carried, allow_private=allow_private)
     return not any(address in network for network in _NEVER_V6)
+
+
+def _carried(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that a connection to `address` may end at: of a mapped, NAT64 or 6to4 address."""
+    if any(address in network for network in _NAT64):
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
 def _refused(message: str) -> ApiError:
