@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
+import structlog
 
 from tests.edge.callers import everything, first_answer, listener, say
 
@@ -372,6 +373,27 @@ async def test_a_refusal_does_not_depend_on_how_the_bytes_arrive(name: str) -> N
             await say_in_pieces(listening.port, [raw[at : at + step] for at in range(0, len(raw), step)])
         )
         assert (whole.status, whole.error["code"]) == (pieces.status, pieces.error["code"])
+
+
+@pytest.mark.parametrize("name", sorted({*MALFORMED, *TOO_LARGE}))
+async def test_a_caller_who_leaves_behind_a_refusal_writes_no_error_log(name: str) -> None:
+    """Also as the first on its connection, where there is no request before the one that was refused."""
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    raw = {**MALFORMED, **TOO_LARGE}[name].replace(b"@", PATHS[1])
+    async with listener() as listening:
+        with structlog.testing.capture_logs() as logs:
+            for before in (b"", head(host=HOST).replace(b"@", PATHS[0])):
+                reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
+                writer.write(before + raw)
+                with contextlib.suppress(ConnectionError):
+                    writer.write_eof()
+                answers = await asyncio.wait_for(everything(reader), 5)
+                assert answers.count(b"HTTP/1.1 ") == 1 + bool(before)
+                writer.close()
+            await asyncio.sleep(0)
+    assert faults == []
+    assert {entry["log_level"] for entry in logs} == {"info"}
 
 
 async def say_in_pieces(port: int, pieces: list[bytes]) -> bytes:
