@@ -7,6 +7,7 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 
 from tests.described_answers import seen_raw
@@ -119,22 +120,44 @@ async def test_without_the_setting_there_is_nothing_below_a_slug(market: Market)
     assert [request.path for request in market.target.requests] == ["/base/dir/a"]
 
 
-async def test_a_websocket_is_refused_before_anything_is_paid(market: Market) -> None:
-    gate = await market.gate(credits=5)
-    payment, _ = await market.buy(gate)
-    handshake = (
+UPGRADES = {
+    "handshake": (
         b"Connection: Upgrade",
         b"Upgrade: websocket",
         b"Sec-WebSocket-Version: 13",
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-    )
-    answers = [
-        await raw(gate["accessUrl"], b"/" + gate["slug"].encode(), *handshake[1:], *handshake[:1], *paid)
-        for paid in ((), (b"X-Payment: " + payment.encode(),))
-    ]
-    assert [status for status, _ in answers] == [400, 400]
+    ),
+    "without a key": (b"Connection: keep-alive, Upgrade", b"Upgrade: WebSocket"),
+    "without the option of Connection": (b"Upgrade: websocket/13",),
+    "one of several": (b"Upgrade: h2c, websocket", b"Upgrade: TLS/1.0", b"Connection: upgrade"),
+}
+
+
+@pytest.mark.parametrize("kind", ["target", "stream", "file"])
+async def test_a_websocket_is_refused_before_anything_is_paid(market: Market, kind: str) -> None:
+    if kind == "file":
+        form = aiohttp.FormData({"price": "0.01", "resourceType": "file", "credits": "5"}, default_to_multipart=True)
+        form.add_field("file", b"content", filename="a.bin")
+        token = await market.buyer.login(market.stack.gateway_url)
+        created = await market.ask("POST", "/api/v1/paygates", form=form, headers={"Authorization": f"Bearer {token}"})
+        gate = created.json()
+    else:
+        gate = await market.gate(credits=5, stream=kind == "stream")
+    payment, _ = await market.buy(gate)
+    slug = gate["slug"].encode()
+    unused = await market.payment(gate)
+    for lines in UPGRADES.values():
+        for paid in ((), (b"X-Payment: " + payment.encode(),), (b"X-Payment: " + unused.encode(),)):
+            status, headers, code = await told(gate["accessUrl"], b"/" + slug, *lines, *paid)
+            assert (status, code) == (400, "INVALID_PARAMETER"), (lines, paid)
+            assert not {name for name in headers if name.startswith(("x-credits", "x-purchase", "x-payment-"))}
     assert await balance(market, payment) == 4
-    assert len(market.target.requests) == 1
+    assert (await market.ask("GET", "/api/v1/credits", headers={"X-Payment": unused})).json()["data"] == []
+    assert len(market.target.requests) == (kind != "file")
+    other = await told(
+        gate["accessUrl"], b"/" + slug, b"Connection: Upgrade", b"Upgrade: h2c", b"X-Payment: " + payment.encode()
+    )
+    assert other[0] == 200  # another protocol is not taken up, and nothing is refused for it
 
 
 # Headers of the owner's own

@@ -74,10 +74,8 @@ class StrictProtocol(CallerConnection):
         """See `asyncio.Protocol`. A caller who sends no more gets its answers, and is asked whether it is there."""
         if not self.transport.can_write_eof():
             return False  # TLS ends both ways
-        # Behind a head that was refused there is no request of its own; the first on a connection has none before it.
-        is_cut_short = self._in_head or (
-            self._in_body and self.cycle is not None and not self.cycle.response_complete
-        )
+        newest: Any = self.cycle  # None where the first head of all was refused
+        is_cut_short = self._in_head or (self._in_body and newest is not None and not newest.response_complete)
         if is_cut_short and self._refusal is None:
             self._refuse(malformed("it ends before it is complete"))
         if not self._unanswered:

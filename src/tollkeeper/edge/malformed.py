@@ -22,14 +22,15 @@ log = structlog.get_logger("tollkeeper.edge")
 def without_upgrade(method: bytes, target: bytes, version: str, headers: list[Header]) -> bytes:
     """The head of these parts as if it asked for no upgrade.
 
-    RFC 9110 7.8 lets a server ignore the request; clients that prefer HTTP/2 ask on every plain connection.
+    RFC 9110 7.8 lets a server ignore the request; clients that prefer HTTP/2 ask on every plain connection. `Upgrade`
+    itself stays for who must say no; without its option of `Connection` it asks for nothing.
     """
     lines = [b"%b %b HTTP/%b\r\n" % (method, target, version.encode("ascii"))]
     for name, value in headers:
         if name == b"connection":
             options = [option.strip() for option in value.split(b",")]
             value = b", ".join(option for option in options if option.lower() not in _UPGRADE_OPTIONS)  # noqa: PLW2901 - the same header
-        if name not in _UPGRADE_OPTIONS:
+        if name != b"http2-settings":
             lines.append(b"%b: %b\r\n" % (name, value))
     return b"".join([*lines, b"\r\n"])
 

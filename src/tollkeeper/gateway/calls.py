@@ -120,23 +120,30 @@ def asked_by(call: InboundCall) -> Asked:
 
 
 def check_forwardable(call: InboundCall, asked: Asked, opened: OpenGate) -> None:
-    """Raises: what no target could be sent, before a credit is spent for it.
+    """Raises: what no target could be sent, and no file be sold to, before a credit is spent for it.
 
     NOT_FOUND for a path below a slug that has none, INVALID_PARAMETER for one that could be read in two ways and for
     whatever else cannot be sent on; a WebSocket too.
     """
     target, wire = opened.target, opened.wire
+    if b"upgrade" in call.head.header:
+        _check_upgrade(call)
     if asked.subpath and (target is None or not opened.gate.allow_subpaths):
         raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
     if target is None:
         return
     if asked.lines is None or asked.withheld is not wire.withheld:
-        if b"sec-websocket-key" in call.head.header:
-            raise invalid("Upgrade", "a PayGate forwards HTTP requests, and no WebSocket connection")
         if asked.query or asked.subpath:
             request_target(target, asked.subpath, asked.query)
         asked.lines = caller_lines(call.head.headers, wire.withheld)
         asked.withheld = wire.withheld
+
+
+def _check_upgrade(call: InboundCall) -> None:
+    """Any other protocol may be left unanswered (RFC 9110 7.8); who wants a WebSocket cannot use a plain answer."""
+    for name, value in call.head.headers:
+        if name == b"upgrade" and b"websocket" in value.lower():
+            raise invalid("Upgrade", "a PayGate answers HTTP requests; it opens no WebSocket connection")
 
 
 class BoundedBody:
