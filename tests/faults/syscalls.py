@@ -40,6 +40,12 @@ def failing(call: str, number: int, fault: str) -> tuple[str, ...]:
     return (_strace(), "-D", "-f", "-o", os.devnull, *injected)
 
 
+def refused(calls: str, pid: int) -> tuple[str, ...]:
+    """A command that, while it runs, has each of those system calls of a running process fail with EIO."""
+    injected = ("-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO")
+    return (_strace(), "-f", "-o", os.devnull, "-p", str(pid), *injected)
+
+
 def slowed(calls: str, seconds: float) -> tuple[str, ...]:
     """What a command is put behind so that each of those system calls takes its thread so long, as on a slow disk."""
     delay_us = int(seconds * 1_000_000)

@@ -30,10 +30,10 @@ DISK_MIB = 24
 PAYGATES = "/api/v1/paygates"
 
 
-def on_a_small_disk(folder: Path) -> tuple[str, ...]:
-    """A command that gives the one that follows a file system of DISK_MIB at `folder`."""
+def on_a_small_disk(folder: Path, size_mib: int = DISK_MIB) -> tuple[str, ...]:
+    """A command that gives the one that follows a file system of that size at `folder`."""
     namespace = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--mount")
-    mount = f'mount -t tmpfs -o size={DISK_MIB}m none "{folder}" && exec "$@"'
+    mount = f'mount -t tmpfs -o size={size_mib}m none "{folder}" && exec "$@"'
     return (*namespace, "--", "sh", "-c", mount, "sh")
 
 

@@ -55,9 +55,9 @@ class Site:
             return connection.execute(sql, values).fetchall()
 
     @contextmanager
-    def serving(self, workers: int = 2, port: int = 0) -> Iterator[Program]:
+    def serving(self, workers: int = 2, port: int = 0, under: tuple[str, ...] = ()) -> Iterator[Program]:
         arguments = ("serve", "--config", self.config, "--port", str(port), "--workers", str(workers))
-        with running(*arguments, environ=self.environ) as process:
+        with running(*arguments, environ=self.environ, under=under) as process:
             try:
                 said = process.wait_for_event("serving", START_SECONDS)
                 yield Program(self, process, said["url"], said.get("processes", {}))

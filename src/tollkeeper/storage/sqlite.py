@@ -5,8 +5,9 @@ transaction, each in a savepoint of its own: one sync, then all are answered, re
 on what an earlier unit of the batch wrote. While the thread has nothing to do, an event loop that has short units
 takes its turn and commits them by itself, those of one turn of the loop together, which costs less than the way to
 the thread and back. A second thread reads the last committed state. Once a write or a sync has failed nothing is
-written any more until the database is opened again: after a failed sync nobody knows what the disk holds. Opening and
-migrating are in `sqlite_file`.
+written any more, for after a failed sync nobody knows what the disk holds, until the whole log of what was committed
+before has been copied into the file, synced there and cut off (`_mend`); a failure that is not the disk's ends with
+the program only. Opening and migrating are in `sqlite_file`.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ _STATEMENT_CODES: Final = frozenset(
     }
 )
 _PASSING_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_DISK_CODES: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+_MEND_EVERY_SECONDS: Final = 2.0
+_NO_WRITES: Final = "the database takes no writes until its disk does again"
+_NO_WRITES_AT_ALL: Final = "the database takes no writes until the operator has restarted it"
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
@@ -124,6 +129,7 @@ class SqliteDatabase:
         self._lock = lock
         writer.execute("PRAGMA busy_timeout = 0")  # an event loop may be the one that writes: it must not wait
         self._failure: str | None = None
+        self._mend_at: float | None = None  # of a failed disk: when to try it again, by the monotonic clock
         self._log_begun = (0, writer.total_changes)  # commits and rows when the log was last folded
         self._short: dict[asyncio.AbstractEventLoop, list[_Short]] = {}  # of each loop's turn
         self._is_closed = False
@@ -241,9 +247,12 @@ class SqliteDatabase:
             os.close(self._lock)
 
     def _commit_here(self, units: list[Unit[Any]]) -> list[Outcome] | None:
-        """The units as one transaction; None, the units untouched, where another program holds the file."""
+        """The units as one transaction; None, the units untouched, where another program holds the file.
+
+        None, too, where writing has failed: the thread tries the disk again, and waits for it.
+        """
         try:
-            if self._failure is None and not self._has_begun():
+            if self._failure is not None or not self._has_begun():
                 return None
             return self._commit(units) if len(units) > 1 else [self._commit_alone(units[0])]
         except StorageError as error:
@@ -251,6 +260,7 @@ class SqliteDatabase:
 
     def _commit_in_thread(self, units: list[Unit[Any]]) -> list[Outcome]:
         """Wait for another program, then as `_commit`, lending the interpreter while the disk is busy."""
+        self._mend()
         patient_until = time.monotonic() + _BUSY_TIMEOUT_SECONDS
         while self._failure is None and not self._has_begun():
             if time.monotonic() >= patient_until:
@@ -260,6 +270,30 @@ class SqliteDatabase:
             time.sleep(_BUSY_PAUSE_SECONDS)
             self._writing.lending.work()
         return self._commit(units, lending=self._writing.lending)
+
+    def _mend(self) -> None:
+        """After a failure of the disk, once in a while: write again where the disk holds what was committed.
+
+        All of it is copied from the log into the file and synced, and the log is cut off, with whatever the failed
+        commit left behind its end: nothing rests on a sync that failed. The failed transaction itself was undone: that
+        what it wrote is no part of the log is known to this process, and to no later one, so a restart is no safer.
+        """
+        if self._mend_at is None or time.monotonic() < self._mend_at:
+            return
+        self._writing.lending.rest()
+        try:
+            ((is_busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            logger.warning("the disk still takes no writes: %s", error)
+            is_busy = True
+        finally:
+            self._writing.lending.work()
+        if is_busy:  # or somebody reads just now
+            self._mend_at = time.monotonic() + _MEND_EVERY_SECONDS
+            return
+        self._failure = self._mend_at = None
+        self._log_begun = self.commits, self._writer.total_changes
+        logger.warning("the database takes writes again: its disk holds all that was committed")
 
     def _has_begun(self) -> bool:
         """Whether a transaction was begun; not while another program writes. Raises: StorageError."""
@@ -290,8 +324,6 @@ class SqliteDatabase:
 
     def _commit_alone(self, unit: Unit[Any]) -> Outcome:
         """As `_commit`, for one unit: it is the transaction, so it needs no savepoint. Raises: StorageError."""
-        if self._failure is not None:
-            raise StorageError(self._failure)
         try:
             try:
                 outcome = Outcome(self._play(unit))
@@ -381,8 +413,10 @@ class SqliteDatabase:
         if _primary_code(error) in _PASSING_CODES:
             logger.warning("another program holds the database: %s", error)
             return StorageError("the database is held by another program")
-        logger.error("the database failed and takes no writes until it is opened again: %s", error)
-        self._failure = "the database takes no writes until the operator has restarted it"
+        logger.error("the database failed and takes no writes: %s", error)
+        is_disk = _primary_code(error) in _DISK_CODES
+        self._failure = _NO_WRITES if is_disk else _NO_WRITES_AT_ALL
+        self._mend_at = time.monotonic() + _MEND_EVERY_SECONDS if is_disk else None
         return StorageError(self._failure)
 
 
