@@ -21,6 +21,7 @@ BENCHMARKS: Final = {
     "start": "bench.start:measure",
     "ledger": "bench.ledger:measure",
     "floor": "bench.floor:measure",
+    "challenge-floor": "bench.challenge_floor:measure",
     "purchase-books": "bench.purchase_books:measure",
     "challenge": "bench.calling:challenge",
     "held-credits": "bench.calling:held_credits",

@@ -1,11 +1,11 @@
 """`floor`: what a gateway on this event loop could reach at most, beside nginx in the same run.
 
-Servers that do nothing but what no gateway can leave out (`servers.bare`): answer without reading; pass bytes on; pass
-them on behind a durable commit of one row for all that came at once; behind one of all that a paid call must leave in
-the books, by bare statements; through the program's ledger; and through it to a target behind TLS. Their rates per
-second of processor time, divided by nginx's (a static file, `proxy_pass`), bound `challenge`, `held-credits` and
-`tls-target` from above on this machine: no head is read, no payment matched, nobody's rate limited, no receipt written,
-nothing counted. The program itself stands beside them.
+Servers that do nothing but what no gateway can leave out (`servers.bare`): pass bytes on; pass them on behind a durable
+commit of one row for all that came at once; behind one of all that a paid call must leave in the books, by bare
+statements; through the program's ledger; and through it to a target behind TLS. Their rates per second of processor
+time, divided by nginx's (`proxy_pass`), bound `held-credits` and `tls-target` from above on this machine: no head is
+read, no payment matched, nobody's rate limited, no receipt written, nothing counted. The program itself stands beside
+them. 402s have steps of their own (`challenge_floor`).
 """
 
 from __future__ import annotations
@@ -24,29 +24,22 @@ if TYPE_CHECKING:
 
     from bench.wrk import Calls
 
-BODY_BYTES = 709  # of a 402 as `challenge` measures it
 PAYMENT = "x" * 900  # about as long as one
 
 
-def _calls(directory: Path, url: str, path: str, *, refused_share: float = 0) -> Calls:
-    return calls(directory, url, [request(url + path, X_Payment=PAYMENT)], refused_share=refused_share)
+def _calls(directory: Path, url: str, path: str) -> Calls:
+    return calls(directory, url, [request(url + path, X_Payment=PAYMENT)])
 
 
 def _sides(stack: ExitStack) -> dict[str, tuple[Calls, int]]:
     """What is called, and the process that answers."""
     server_core = cores()[0]
     running = stack.enter_context(scene())
-    url, nginx_pid = stack.enter_context(running.reference(BODY_BYTES))
+    url, nginx_pid = stack.enter_context(running.reference())
     gate = running.gateway.gate(running.target + "/small")
     payments = running.gateway.buy(gate, PURCHASES)
     directory, pid, port = running.directory, running.gateway.pid, str(running.target_port)
-    answering = stack.enter_context(serving("bare", server_core, "answer", str(BODY_BYTES)))
-    sides = {
-        "static": (_calls(directory, url, "/challenge"), nginx_pid),
-        "answer": (_calls(directory, answering.url, "/", refused_share=1), answering.pid),
-        "challenge": (calls(directory, gate, [request(gate)], refused_share=1), pid),
-        "proxy": (_calls(directory, url, "/small"), nginx_pid),
-    }
+    sides = {"proxy": (_calls(directory, url, "/small"), nginx_pid)}
     for kind in ("relay", "commit", "statements", "ledger"):
         bare = stack.enter_context(serving("bare", server_core, kind, port, str(directory / f"{kind}.db")))
         sides[kind] = _calls(directory, bare.url, "/small"), bare.pid
@@ -74,7 +67,6 @@ def measure() -> Result:
             say(f"floor {number}/{ROUNDS}")
     rate = {name: answers / seconds for name, (answers, seconds) in spent.items()}
     also: dict[str, float | str] = {f"{name}_us": 1e6 / one for name, one in rate.items()}
-    also |= {f"{name}_ratio": rate[name] / rate["static"] for name in ("answer", "challenge")}
     also |= {f"{name}_ratio": rate[name] / rate["proxy"] for name in ("relay", "statements", "ledger", "held_credits")}
     also["secure_ledger_ratio"] = rate["secure_ledger"] / rate["secure_proxy"]
     unit = "calls per second of processor time"

@@ -1,6 +1,5 @@
 """What any gateway on this event loop costs at least: it reads nothing of what it passes on. Prints {"url": ...}.
 
-    bare answer BYTES     every request is answered with an answer of so many bytes
     bare relay PORT       every request goes to 127.0.0.1:PORT as it is, on a kept connection, the answer back as it is
     bare commit PORT FILE as `relay`, behind a durable commit for all that came in one turn of the loop: one changed row
     bare statements PORT FILE  the same, but what a call must leave in the books is in that commit: a counter of one of
@@ -18,7 +17,7 @@ import json
 import sqlite3
 import ssl
 import sys
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bench.held import filled
 from bench.servers.bookkeeping import Statements, behind_ledger
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bench.servers.bookkeeping import Books
-
-_HEAD: Final = b"HTTP/1.1 402 Payment Required\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 
 
 class Caller(asyncio.Protocol):
@@ -139,9 +136,6 @@ class Relay:
 
 async def _taker(arguments: list[str]) -> Callable[[Caller, bytes], None]:
     kind, number = arguments[0], int(arguments[1])
-    if kind == "answer":
-        answer = _HEAD % (number, b"x" * number)
-        return lambda caller, _: caller.transport.write(answer)
     if kind == "relay":
         return Relay(number).take
     if kind == "commit":

@@ -77,12 +77,17 @@ def request_id_start(now_ms: int) -> str:
 
 
 def _first_of_new_ends() -> str:
-    """The last twelve digits of an id, random; of two threads that find none both bring new ones."""
-    digits = os.urandom(_END_BYTES * _ENDS_AT_ONCE).hex()
-    ends = [digits[at : at + 2 * _END_BYTES] for at in range(0, len(digits), 2 * _END_BYTES)]
+    """Of two threads that find none both bring new ones."""
+    ends = new_request_id_ends()
     end = ends.pop()
     _unused_ends.extend(ends)
     return end
+
+
+def new_request_id_ends() -> list[str]:
+    """The last twelve digits of many ids, random, to be used once each behind a `request_id_start`."""
+    digits = os.urandom(_END_BYTES * _ENDS_AT_ONCE).hex()
+    return [digits[at : at + 2 * _END_BYTES] for at in range(0, len(digits), 2 * _END_BYTES)]
 
 
 def envelope(body: Mapping[str, Any]) -> bytes:

@@ -11,17 +11,16 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from tests.edge.callers import Listening, render
-from tollkeeper.api import clock_ms
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import caller_lines, response_lines
 from tollkeeper.core.patience import Patience
 from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.call import InboundCall
+from tollkeeper.edge.call import InboundCall, Tell
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.heads import RequestHead, ResponseHead
 from tollkeeper.edge.listening import strict_protocol
-from tollkeeper.edge.ready import ReadyAnswer
+from tollkeeper.edge.ready import ID_ENDS, ReadyAnswer
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.edge.spool import SpooledBody
 
@@ -74,18 +73,25 @@ class Calls:
     gone: int = 0
     asked: list[str] = field(default_factory=list)
     ready: ReadyAnswer = field(default_factory=lambda: ReadyAnswer(200, PLAIN, lambda now_ms: b"ready at %d" % now_ms))
+    tell: Tell | None = None
     go: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: set[asyncio.Task[None]] = field(default_factory=set)
 
     def takes(self, target: bytes) -> bool:
         return target.startswith(b"/call")
 
-    def at_once(self, head: RequestHead, peer: str) -> tuple[str, bytes] | None:
+    def at_once(self, head: RequestHead, peer: str) -> bytes | None:
         self.asked.append(peer)
         answer: ReadyAnswer | None = head.notes
         if head.target.endswith(b"broken"):
             raise ZeroDivisionError
-        return None if answer is None else answer.at(clock_ms())
+        if answer is None:
+            return None
+        answer.make()
+        return answer.before + ID_ENDS.pop() + answer.after
+
+    def counted_at_once(self) -> dict[int, int]:
+        return {}
 
     def begin(self, call: InboundCall) -> None:
         self.begun.append(call)

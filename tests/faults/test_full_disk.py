@@ -20,7 +20,7 @@ from tests.faults.client import assert_settled_once, pay, public_status
 from tests.faults.counts import came
 from tests.faults.shop import Shop, url_of
 from tests.hub.hub_process import HubProcess
-from tests.hub.hub_under_test import new_payment
+from tests.hub.hub_under_test import TestPayment, new_payment
 
 
 def fill_disk(pid: int, directory: Path, *, room_bytes: int) -> None:
@@ -43,7 +43,7 @@ async def test_a_hub_whose_disk_is_full_refuses_clearly_and_settles_once_there_i
     payments = [new_payment(embedded_chain) for _ in range(20)]
     with await asyncio.to_thread(HubProcess, tmp_path, embedded_chain.url) as hub:
         assert (await pay(hub.url, payments[0]))["success"] is True
-        refused = []
+        refused: list[TestPayment] = []
         async with aiohttp.ClientSession() as http:
             for payment in payments[1:]:
                 if len(refused) % 5 == 0:  # it makes some room where it can

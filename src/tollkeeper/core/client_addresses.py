@@ -23,6 +23,7 @@ class ClientAddresses:
     """Clients' addresses behind the proxies of these networks."""
 
     def __init__(self, trusted: tuple[IPv4Network | IPv6Network, ...] = ()) -> None:
+        self.has_proxies = bool(trusted)
         self._trusted = trusted
         self._behind = lru_cache(maxsize=_REMEMBERED_MAX)(self._find)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -58,18 +58,26 @@ class BodySource(Protocol):
         """Give more."""
 
 
+Tell: TypeAlias = Callable[[RequestHead, int, str], None]  # a head, the status and the request id of its answer
+
+
 class CallHandler(Protocol):
     """Who answers calls; one for all connections of a listener."""
 
     def takes(self, target: bytes) -> bool:
         """Whether requests for this raw path and query are his."""
 
-    def at_once(self, head: RequestHead, peer: str) -> tuple[str, bytes] | None:
-        """Request id and whole answer of a request without a body, where this very head says it all; else None.
+    tell: Tell | None  # of each answer of `at_once`, where somebody wants to know
+
+    def at_once(self, head: RequestHead, peer: str) -> bytes | None:
+        """The whole answer to a request without a body, where this very head says it all; else None.
 
         For heads other than HEAD's whose requests leave their connection open. A request that is answered so is none
         of those that begin and end.
         """
+
+    def counted_at_once(self) -> Mapping[int, int]:
+        """By status, how many requests `at_once` has answered."""
 
     def begin(self, call: InboundCall) -> None:
         """Answer `call`, now or later; its turn on the connection has come."""

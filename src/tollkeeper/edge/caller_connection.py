@@ -7,6 +7,7 @@ times as large, for as many connections as are open. What they mean for a reques
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.config import Config
@@ -14,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tollkeeper.core.errors import ApiError
+from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance
@@ -23,6 +25,7 @@ class CallerConnection(HttpToolsProtocol):
     """One caller's connection before anything came."""
 
     __slots__ = (
+        "_at_once",
         "_attendance",
         "_begun",
         "_body_seconds",
@@ -40,8 +43,10 @@ class CallerConnection(HttpToolsProtocol):
         "_is_http_11",
         "_is_repeatable",
         "_is_starting",
+        "_known",
         "_lent_bytes",
         "_lingering",
+        "_peer",
         "_pieces",
         "_refusal",
         "_stuck_seconds",
@@ -58,6 +63,9 @@ class CallerConnection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._peer = ""  # its address
+        self._known: Callable[[bytes], RequestHead | None]  # these two: the listener's, at hand for each request
+        self._at_once: Callable[[RequestHead, str], bytes | None]
         self._in_head = self._in_body = False
         self._without_upgrade = False  # between a head that asks for an upgrade and its second reading without
         self._begun = 0  # requests whose first byte was in the data that is being read

@@ -10,7 +10,7 @@ cost time, never correctness. Knows no connection.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,19 @@ REMEMBERED_MAX: Final = 2048
 REMEMBERED_SIZE_BYTES: Final = 4096
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _END_SIZE_BYTES: Final = 4
+_START_SIZE_BYTES: Final = 24  # of a head: its method, and of its path enough to tell most gates apart
+
+Kept = TypeVar("Kept")
+
+
+class Remembered(dict[bytes, Kept]):
+    """A bounded table, the oldest forgotten first."""
+
+    def keep(self, name: bytes, kept: Kept) -> None:
+        """Remember `kept`."""
+        if len(self) >= REMEMBERED_MAX and name not in self:
+            del self[next(iter(self))]
+        self[name] = kept
 
 
 @dataclass(slots=True)
@@ -49,12 +62,18 @@ class RememberedHeads:
     """Heads by their bytes, the oldest forgotten first. One for all connections of a listener."""
 
     def __init__(self) -> None:
-        self._alone: dict[bytes, RequestHead] = {}
-        self._before_body: dict[bytes, RequestHead] = {}
+        self._alone: Remembered[RequestHead] = Remembered()
+        self._before_body: Remembered[RequestHead] = Remembered()
+        self._starts: Remembered[None] = Remembered()  # of the heads before bodies
         self.get = self._alone.get  # the head of these bytes, where they are one whole request without a body
 
     def with_body(self, data: bytes) -> tuple[RequestHead, bytes] | None:
-        """Head and body of these bytes where the head is known and they are one whole request."""
+        """Head and body of these bytes where the head is known and they are one whole request.
+
+        What begins as no such head does, as a request that is no call, is not searched for the end of its head.
+        """
+        if data[:_START_SIZE_BYTES] not in self._starts:
+            return None
         size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
         head = self._before_body.get(data[:size_bytes])
         return (head, data[size_bytes:]) if head is not None and head.content_length == len(data) - size_bytes else None
@@ -64,10 +83,11 @@ class RememberedHeads:
         size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
         if size_bytes > REMEMBERED_SIZE_BYTES or head.content_length != len(data) - size_bytes:
             return
-        heads = self._before_body if head.content_length else self._alone
-        if len(heads) >= REMEMBERED_MAX:
-            del heads[next(iter(heads))]
-        heads[data[:size_bytes]] = head
+        if head.content_length:
+            self._before_body.keep(data[:size_bytes], head)
+            self._starts.keep(data[:_START_SIZE_BYTES], None)
+        else:
+            self._alone.keep(data, head)
 
 
 class ResponseHead(msgspec.Struct):
@@ -97,7 +117,7 @@ class RememberedAnswers:
     """Targets' heads by their bytes, the oldest forgotten first. One for all connections to targets."""
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, AnsweredHead] = {}
+        self._heads: Remembered[AnsweredHead] = Remembered()
 
     def of(self, data: bytes) -> AnsweredHead | None:
         """The head of these bytes where it is known and they are one whole response."""
@@ -119,7 +139,5 @@ class RememberedAnswers:
         is_whole = body_bytes is not None and len(data) == size_bytes + body_bytes
         if body_bytes is None or not is_whole or size_bytes > REMEMBERED_SIZE_BYTES:
             return
-        if len(self._heads) >= REMEMBERED_MAX:
-            del self._heads[next(iter(self._heads))]
         head = ResponseHead(status, headers, framing)
-        self._heads[data[:size_bytes]] = AnsweredHead(head, keep_alive_seconds, body_bytes)
+        self._heads.keep(data[:size_bytes], AnsweredHead(head, keep_alive_seconds, body_bytes))

@@ -11,6 +11,7 @@ no payment and no way to render a refusal (`Render` is passed in).
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any, ClassVar, Final
 
 import structlog
@@ -56,6 +57,8 @@ class StrictProtocol(CallerConnection):
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self._attendance = Attendance(transport)
+        self._known, self._at_once = self.listener.heads.get, self.listener.at_once
+        self._peer = sys.intern(self.client[0]) if self.client else ""
         self.listener.sweep.watch(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -100,22 +103,40 @@ class StrictProtocol(CallerConnection):
             if self._lingering is not None and not self._lingering.discard(len(data), self.loop.time()):
                 self.transport.abort()
             return
-        is_new, heads = not (self._in_head or self._in_body), self.listener.heads
+        is_new = not (self._in_head or self._in_body)
         if is_new:
-            self._begun = 0
-            if (head := heads.get(data)) is not None:
-                self._read_before(head, b"")
+            if (head := self._known(data)) is not None:
+                if not (head.may_be_ready and self._answer_at_once(head)):
+                    self._read_before(head, b"")
                 return
-            if (known := heads.with_body(data)) is not None:
+            if (known := self.listener.heads.with_body(data)) is not None:
                 self._read_before(*known)
                 return
+            self._begun = 0
         unread: bytes | None = data
         while unread:
             unread = self._read(unread)
         cycle: Any = self.cycle
         is_whole = self._begun == 1 and not (self._in_head or self._in_body or self._is_deaf)
         if is_new and is_whole and self._is_repeatable:
-            heads.remember(data, cycle.head)
+            self.listener.heads.remember(data, cycle.head)
+
+    def _answer_at_once(self, head: RequestHead) -> bool:
+        """Answer a request without a body, where nothing is due before it and its handler has the answer ready."""
+        transport = self.transport
+        if self._unanswered or self._is_draining or self.flow.write_paused or transport.is_closing():
+            return False
+        try:
+            answer = self._at_once(head, self._peer)
+        except Exception:  # as a call it gets an answer, whatever happens
+            log.exception("answer_at_once_failed")
+            return False
+        if answer is None:
+            return False
+        self._head_seconds = 0.0
+        self._is_accepted = self._is_http_11 = True
+        transport.write(answer)
+        return True
 
     def _read_before(self, head: RequestHead, body: bytes) -> None:
         """Take a whole request whose head was read before; the parser, between two requests, need not see it."""
@@ -124,12 +145,7 @@ class StrictProtocol(CallerConnection):
         self._is_accepted, self._is_http_11 = False, True
         calls = self.listener.calls
         is_alone = not (self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing())
-        is_ready = is_alone and head.may_be_ready and not body
-        if is_ready and (answer := self.listener.ready_for(head, self.client)) is not None:
-            self._is_accepted = True
-            self.server_state.total_requests += 1
-            self.transport.write(answer)
-        elif is_alone and calls is not None:
+        if is_alone and calls is not None:
             self._current = call = InboundCall(self, calls, head, whole_body=body)
             self.cycle = call  # type: ignore[assignment]  # as in `_accept_call`
             self._unanswered = 1
@@ -338,7 +354,6 @@ class StrictProtocol(CallerConnection):
         self._head_seconds = 0.0
         if self._lent_bytes:
             self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)
-        self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         if self.flow.read_paused:

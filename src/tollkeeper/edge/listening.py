@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tollkeeper.core.patience import Patience
 from tollkeeper.edge.call import CallHandler
-from tollkeeper.edge.heads import RememberedHeads
+from tollkeeper.edge.heads import RememberedHeads, RequestHead
 from tollkeeper.edge.inbound import StrictProtocol
 from tollkeeper.edge.listener import Listener, Render
 from tollkeeper.edge.patience import Sweep
@@ -21,6 +21,18 @@ def strict_protocol(
     chosen = patience or Patience()
 
     class ListenerProtocol(StrictProtocol):
-        listener = Listener(render, chosen, Sweep(chosen.sweep_seconds), calls, RememberedHeads(), ReadAhead())
+        listener = Listener(
+            render,
+            chosen,
+            Sweep(chosen.sweep_seconds),
+            calls,
+            _never if calls is None else calls.at_once,
+            RememberedHeads(),
+            ReadAhead(),
+        )
 
     return ListenerProtocol
+
+
+def _never(_head: RequestHead, _peer: str) -> None:
+    """No answer is ready where nobody answers calls."""

@@ -305,6 +305,7 @@ class Gateway:
             return
         if supported != self._supported:
             self._supported = supported
+            self.gates.forget_all()
             _LOG.info("networks", enabled=sorted(supported.assets), confirms=supported.confirms)
 
     async def _keep_fresh(self) -> None:

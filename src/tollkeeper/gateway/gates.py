@@ -62,7 +62,7 @@ def not_found() -> ApiError:
 
 
 class Gates:
-    """The gates of this process. `assets` gives what the facilitator settles now; a changed asset remakes a gate."""
+    """The gates of this process. `assets` gives what the facilitator settles now; who changes it calls `forget_all`."""
 
     def __init__(
         self,
@@ -80,18 +80,12 @@ class Gates:
         self._public_url = public_url
         self._allow_private = allow_private_targets
         self._open: dict[str, OpenGate] = {}
+        self.kept: Callable[[str], OpenGate | None] = self._open.get  # the copy of the gate with this slug that counts
         self._changes = 0
 
     def access_url(self, slug: str) -> str:
         """The public URL of a gate."""
         return f"{self._public_url}/{slug}"
-
-    def kept(self, slug: str) -> OpenGate | None:
-        """The copy of the gate, where there is one that counts."""
-        kept = self._open.get(slug)
-        if kept is None or self._assets().get(kept.gate.network) is not kept.asset:
-            return None
-        return None if kept.others and kept.others != self._others(kept.gate) else kept
 
     def _others(self, gate: PayGate) -> tuple[Asset | None, ...]:
         return tuple(self._assets().get(one.network) for one in gate.accepts)
@@ -168,6 +162,11 @@ class Gates:
         self.forget(slug)
         if self._announce is not None:
             await self._announce(slug)
+
+    def forget_all(self) -> None:
+        """Drops the copies of this process, whose challenges name what the facilitator settled."""
+        self._changes += 1
+        self._open.clear()
 
     def forget(self, slug: str) -> None:
         """Drops the copy of this process."""

@@ -46,6 +46,8 @@ class UnpaidLimit:
         self._owed = RateLimiter(rate)
         policy = b'ratelimit-policy: "unpaid";q=%d;w=%d\r\n' % (per_minute, rate.window_seconds)
         self._policy = policy if per_minute else b""
+        # A peer whose requests are not counted, whatever they say: the very text, which peers at one address share.
+        self.free_peer: str | None = None
         self._good: dict[int, None] = {}  # keyed hashes of bytes that got a credit; a guess at one gains a 402
 
     def check(self, call: InboundCall) -> None:
@@ -62,6 +64,7 @@ class UnpaidLimit:
         Else, as all that counts: header lines that say how its client stands, none for one that is not counted.
         """
         if not (key := rate_key(self.clients.of(peer, headers))):
+            self.free_peer = None if self.clients.has_proxies else peer
             return b""
         now_ns = time.monotonic_ns()
         if self._owed.is_over(key, now_ns):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -34,6 +34,23 @@ _FORGET_SECONDS: Final = 3600.0
 _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
 
 
+class Tally(Protocol):
+    """402s to requests at one gate that never became calls, in one hour, while it `is_counting`.
+
+    Whoever answers them adds one to `count`, which costs less than anything that could be called; to `logged`, where
+    it had the request logged. Told to `stop`, it is handed to `Traffic.tally` before the next one.
+    """
+
+    gate_id: int
+    hour_ms: int
+    count: int
+    logged: int
+    is_counting: bool
+
+    def stop(self) -> None:
+        """What was counted was taken."""
+
+
 class Traffic:
     """Counts in memory and writes every INTERVAL_SECONDS."""
 
@@ -52,6 +69,9 @@ class Traffic:
         self._outcomes: Counter[tuple[int, int, Outcome]] = Counter()
         self._latencies: Counter[tuple[int, int, int]] = Counter()
         self._requests: list[LoggedRequest] = []
+        self._tallies: list[Tally] = []  # that count now
+        self._gathered = 0
+        self.has_room = True  # for more rows of the log, until the next writing
         self._tried: Counted | None = None  # what nobody knows to be written or not
         self._dropped = 0
         self._not_logged = 0
@@ -68,16 +88,46 @@ class Traffic:
         self._of(gate_id)[0] += 1
         self._note(gate_id, call, 402, Outcome.CHALLENGED, None, None)
 
-    def challenged_at_once(self, gate_id: int, request_id: str, method: str, now_ms: int) -> None:
-        """As `challenged`, for a request that never became a call; in the log it took no time."""
-        (self._counts.get(gate_id) or self._of(gate_id))[0] += 1
-        self._outcomes[gate_id, now_ms // HOUR_MS * HOUR_MS, Outcome.CHALLENGED] += 1
-        if len(self._requests) < LOGGED_MAX:
-            self._requests.append(
-                LoggedRequest(request_id, gate_id, now_ms, method, 402, Outcome.CHALLENGED, None, 0, None)
-            )
-        else:
-            self._not_logged += 1
+    def tally(self, tally: Tally, now_ms: int) -> None:
+        """What it counts from now on counts as `challenged` does; it is asked for again in the next hour."""
+        hour_ms = now_ms // HOUR_MS * HOUR_MS
+        if tally.is_counting and tally.hour_ms != hour_ms:
+            self._tallies.remove(tally)
+            self._take(tally)
+        if not tally.is_counting:
+            tally.hour_ms, tally.is_counting = hour_ms, True
+            self._tallies.append(tally)
+
+    def log_at_once(self, tally: Tally, request_id: str, method: str) -> None:
+        """A row of the log for what was just added to `tally`, where it `has_room`; in it the answer took no time."""
+        if self.has_room:
+            tally.logged += 1
+            now_ms = self._clock_ms()
+            self._log(LoggedRequest(request_id, tally.gate_id, now_ms, method, 402, Outcome.CHALLENGED, None, 0, None))
+
+    @property
+    def counted_at_once(self) -> int:
+        """All that was ever counted by tallies."""
+        return self._gathered + sum(tally.count for tally in self._tallies)
+
+    def _gather(self) -> None:
+        """What tallies counted, counted as everything else."""
+        tallies, self._tallies = self._tallies, []
+        for tally in tallies:
+            self._take(tally)
+
+    def _take(self, tally: Tally) -> None:
+        tally.stop()
+        self._gathered += tally.count
+        self._of(tally.gate_id)[0] += tally.count
+        self._outcomes[tally.gate_id, tally.hour_ms, Outcome.CHALLENGED] += tally.count
+        self._not_logged += tally.count - tally.logged
+        tally.count = tally.logged = 0
+        tally.is_counting = False
+
+    def _log(self, request: LoggedRequest) -> None:
+        self._requests.append(request)
+        self.has_room = len(self._requests) < LOGGED_MAX
 
     def refused(self, gate_id: int, call: InboundCall, error: ApiError) -> None:
         """Something else was answered, and nothing was served."""
@@ -113,8 +163,8 @@ class Traffic:
         hour_ms = now_ms // HOUR_MS * HOUR_MS
         duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
         self._outcomes[gate_id, hour_ms, outcome] += 1
-        if len(self._requests) < LOGGED_MAX:
-            self._requests.append(
+        if self.has_room:
+            self._log(
                 LoggedRequest(
                     call.request_id, gate_id, now_ms, call.method, status, outcome, code, duration_us, purchase_id
                 )
@@ -126,6 +176,7 @@ class Traffic:
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
         """Challenges, calls and failures that are counted but not yet written."""
         challenges, calls, failures = self._counts.get(gate_id, (0, 0, 0))
+        challenges += sum(tally.count for tally in self._tallies if tally.gate_id == gate_id)
         tried = (0, 0, 0) if self._tried is None else self._tried.counters.get(gate_id, (0, 0, 0))
         return challenges + tried[0], calls + tried[1], failures + tried[2]
 
@@ -135,6 +186,7 @@ class Traffic:
             if self._tried is not None:
                 await self._statistics.add(self._tried, is_again=True)
                 self._tried = None
+            self._gather()
             if self._outcomes:
                 await self._write()
             await self._purchases.end_calls({}, self._clock_ms())
@@ -153,6 +205,7 @@ class Traffic:
         counters = {gate_id: (one[0], one[1], one[2]) for gate_id, one in self._counts.items()}
         self._tried = Counted(counters, self._outcomes, self._latencies, self._requests)
         self._counts, self._outcomes, self._latencies, self._requests = {}, Counter(), Counter(), []
+        self.has_room = True
         await self._statistics.add(self._tried)
         self._tried = None
 

@@ -7,10 +7,9 @@ anything else had to be asked. So it is judged once, as any request, and the jud
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.api import iso
+from tollkeeper.api import clock_ms, iso
 from tollkeeper.edge.call import JSON_LINE
 from tollkeeper.edge.ready import ReadyAnswer
 from tollkeeper.gateway.heads import CORS
@@ -18,19 +17,33 @@ from tollkeeper.gateway.heads import CORS
 if TYPE_CHECKING:
     from tollkeeper.core.challenge import Challenge, Profile
     from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.gateway.traffic import Traffic
 
 UNPAID_LINES: Final = JSON_LINE + CORS
 KEPT_MAX: Final = 1024  # some 3 KB each
 
 
-@dataclass(frozen=True, slots=True)
-class Unpaid:
-    """How unpaid requests are answered while `opened` is the gate at `slug`."""
+class Unpaid(ReadyAnswer):
+    """How unpaid requests are answered while `opened` is the gate at `slug`, and how many were (`traffic.Tally`)."""
 
-    slug: str
-    gate_id: int
-    opened: OpenGate
-    answer: ReadyAnswer
+    __slots__ = ("count", "gate_id", "hour_ms", "is_counting", "logged", "opened", "slug")
+
+    def __init__(self, opened: OpenGate, shown: Challenge, profile: Profile) -> None:
+        super().__init__(402, UNPAID_LINES, lambda now_ms: shown.body(profile, iso(now_ms)))
+        self.slug = opened.gate.slug
+        self.opened = opened
+        self.gate_id = opened.gate.id
+        self.hour_ms = self.count = self.logged = 0
+        self.is_counting = False
+
+    def renew(self, traffic: Traffic) -> None:
+        """`make`, and counted in this hour from now on."""
+        self.make()
+        traffic.tally(self, clock_ms())
+
+    def stop(self) -> None:
+        """See `traffic.Tally`."""
+        self.since = self.until = 0.0
 
 
 class UnpaidAnswers:
@@ -44,8 +57,7 @@ class UnpaidAnswers:
         key = (opened.gate.slug, shown.requirements.network, profile)
         unpaid = self._kept.pop(key, None)
         if unpaid is None or unpaid.opened is not opened:
-            answer = ReadyAnswer(402, UNPAID_LINES, lambda now_ms: shown.body(profile, iso(now_ms)))
-            unpaid = Unpaid(opened.gate.slug, opened.gate.id, opened, answer)
+            unpaid = Unpaid(opened, shown, profile)
         if len(self._kept) >= KEPT_MAX:
             del self._kept[next(iter(self._kept))]
         self._kept[key] = unpaid

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
-from tollkeeper.edge.call import CallHandler, InboundCall
+from tollkeeper.edge.call import CallHandler, InboundCall, Tell
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.logs import Lines
 from tollkeeper.serving.request_counts import RequestCounts
@@ -35,7 +35,6 @@ _NAME: Final = "tollkeeper.access"
 _LOG = structlog.get_logger(_NAME)
 _LEVELS: Final = logging.getLogger(_NAME)
 _PATH_LENGTH: Final = 200
-_STATUS: Final = slice(9, 12)  # behind "HTTP/1.1 "
 _QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/hub/healthz", "/hub/readyz"})
 
 
@@ -85,25 +84,16 @@ class _LoggedCalls:
     """`inner`, with the line when a call's answer is complete or will never be."""
 
     def __init__(self, inner: CallHandler, counts: RequestCounts, spans: Spans | None) -> None:
+        """Whether lines are written is asked now: what is answered at once is told only where they are."""
         self._spans = spans
         self._count = counts.gate.count
+        self._ended = inner.ended
         self.takes = inner.takes
         self.begin = inner.begin
-        self._at_once = inner.at_once
-        self._ended = inner.ended
-
-    def at_once(self, head: RequestHead, peer: str) -> tuple[str, bytes] | None:
-        """See `CallHandler`."""
-        started_ns = time.perf_counter_ns()
-        answered = self._at_once(head, peer)
-        if answered is not None:
-            request_id, answer = answered
-            status = int(answer[_STATUS])
-            self._count(status, time.perf_counter_ns() - started_ns)
-            if _is_written(logging.INFO):
-                path = head.target.partition(b"?")[0].decode("ascii")
-                _write_line(logging.INFO, head.method, path, status, started_ns, request_id)
-        return answered
+        self.at_once = inner.at_once
+        self.counted_at_once = counts.gate.at_once = inner.counted_at_once
+        self.tell: Tell | None = _answered_at_once if _is_written(logging.INFO) else None
+        inner.tell = self.tell
 
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
@@ -115,6 +105,11 @@ class _LoggedCalls:
             return
         path = call.head.target.partition(b"?")[0].decode("ascii")
         _write_line(logging.INFO, call.method, path, call.status, call.started_ns, call.request_id)
+
+
+def _answered_at_once(head: RequestHead, status: int, request_id: str) -> None:
+    path = head.target.partition(b"?")[0].decode("ascii")
+    _write_line(logging.INFO, head.method, path, status, time.perf_counter_ns(), request_id)
 
 
 def _is_written(level: int) -> bool:

@@ -7,7 +7,10 @@ latency one of 64 powers of two: the labels are bounded, and no gate has one.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 BUCKETS: Final = 31  # by the number of bits of the microseconds; the last one holds what took nine minutes and more
 _BITS: Final = 64  # no duration has more
@@ -16,24 +19,32 @@ _BITS: Final = 64  # no duration has more
 class Kind:
     """Answers of one kind, since the process's start."""
 
-    __slots__ = ("_latencies", "requests", "sum_us")
+    __slots__ = ("_latencies", "_requests", "at_once", "sum_us")
 
     def __init__(self) -> None:
-        self.requests: Counter[int] = Counter()  # by status
+        self._requests: Counter[int] = Counter()
+        # By status, what was answered without being told to `count`: some microseconds each, which count as none.
+        self.at_once: Callable[[], Mapping[int, int]] = dict
         self.sum_us = 0
         self._latencies = [0] * (_BITS + 1)
 
     def count(self, status: int, duration_ns: int) -> None:
         """One answer; a `status` of 0 is a request whose caller left before it had one."""
         duration_us = duration_ns // 1000
-        self.requests[status] += 1
+        self._requests[status] += 1
         self._latencies[duration_us.bit_length()] += 1
         self.sum_us += duration_us
 
     @property
+    def requests(self) -> Mapping[int, int]:
+        """How many answers had each status."""
+        return self._requests + Counter(self.at_once())
+
+    @property
     def latencies(self) -> list[int]:
         """How many answers took microseconds of so many bits."""
-        return [*self._latencies[: BUCKETS - 1], sum(self._latencies[BUCKETS - 1 :])]
+        none, *some = self._latencies
+        return [none + sum(self.at_once().values()), *some[: BUCKETS - 2], sum(some[BUCKETS - 2 :])]
 
 
 class RequestCounts:

@@ -1,0 +1,78 @@
+"""402s that are answered at once are counted by adding to a number: in their hour, once, whenever it is written."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tollkeeper.core.paygates import CreateDefaults, parse_create
+from tollkeeper.core.sealing import KeyRing
+from tollkeeper.core.statistics import HOUR_MS, Kept
+from tollkeeper.gateway.traffic import LOGGED_MAX, Traffic
+from tollkeeper.storage import open_database
+from tollkeeper.storage.paygates import PayGates
+from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.sealing import Sealing
+from tollkeeper.storage.statistics import Statistics
+
+
+@dataclass
+class Answers:
+    """Answers one gate's requests, as `Access.at_once` does."""
+
+    gate_id: int
+    hour_ms: int = 0
+    count: int = 0
+    logged: int = 0
+    is_counting: bool = False
+    made_ms: int = -1
+
+    def stop(self) -> None:
+        self.made_ms = -1
+
+    def answer(self, traffic: Traffic, now_ms: int, name: str) -> None:
+        if self.made_ms != now_ms:
+            self.made_ms = now_ms
+            traffic.tally(self, now_ms)
+        self.count += 1
+        traffic.log_at_once(self, name, "GET")
+
+
+async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path) -> None:
+    database = open_database(str(tmp_path / "x.db"))
+    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    gates = PayGates(database, sealing, os.urandom)
+    body = {"price": "0.01", "targetUrl": "http://target/"}
+    new = parse_create(body, CreateDefaults("base-sepolia", "0x" + "77" * 20))
+    ids = [(await gates.create(new, None, None, 1)).id for _ in range(2)]
+    now_ms = 5 * HOUR_MS - 40
+    traffic = Traffic(Purchases(database, sealing), Statistics(database), lambda: now_ms, Kept())
+    answers = [Answers(ids[0]), Answers(ids[0]), Answers(ids[1])]  # a gate may have answers of several profiles
+    chosen = random.Random(3)
+    expected: Counter[tuple[int, int]] = Counter()
+    for number in range(3 * LOGGED_MAX):
+        one = chosen.choice(answers)
+        one.answer(traffic, now_ms, f"r{number}")
+        expected[one.gate_id, now_ms // HOUR_MS * HOUR_MS] += 1
+        now_ms += chosen.random() < 0.05
+        if chosen.random() < 0.005:
+            await traffic.flush()
+        if number % 50 == 0:
+            total = sum(count for (gate_id, _), count in expected.items() if gate_id == ids[0])
+            written = (await gates.counters(ids[0])).challenges
+            assert traffic.unwritten(ids[0])[0] + written == total
+        assert traffic.counted_at_once == number + 1
+    await traffic.flush()
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        rows = connection.execute("SELECT gate_id, hour_ms, requests FROM traffic_hours WHERE outcome = 'challenged'")
+        found = {(gate_id, hour_ms): requests for gate_id, hour_ms, requests in rows}
+        ((logged,),) = connection.execute("SELECT count(*) FROM requests").fetchall()
+    assert len(expected) == 4
+    assert found == expected
+    assert LOGGED_MAX < logged <= 3 * LOGGED_MAX
+    await database.close()
