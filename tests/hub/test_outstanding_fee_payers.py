@@ -10,6 +10,7 @@ from solders.keypair import Keypair
 
 from tests.chains.solana_node import WALLETS, paid_for_by, paying
 from tests.hub.solana_hub import SolanaHub, body_of, hub_of
+from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS
 from tollkeeper.hub.purse import LOW_SETTLEMENTS
 from tollkeeper.hub.solana.fee_payers import ADVERTISED_SECONDS
 from tollkeeper.sandbox.solana_node import SolanaNode
@@ -71,7 +72,7 @@ async def test_one_that_runs_low_is_advertised_no_more_and_pays_for_what_names_i
         first = await advertised(world)
         body = outstanding(node, first)
         config = world.account.chain.config
-        enough = LOW_SETTLEMENTS * config.fee_max_lamports
+        enough = RENT_EXEMPT_LAMPORTS + LOW_SETTLEMENTS * config.fee_max_lamports
         node.chain.drain(first)
         node.chain.airdrop(first, enough)
         assert await advertised(world) == first

@@ -18,7 +18,7 @@ from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS
 from tests.core.solana_payments import compute_limit, compute_price, encoded, transfer
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
-from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.chains.solana import LAG_BLOCKS, RENT_EXEMPT_LAMPORTS
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM
@@ -318,6 +318,24 @@ async def test_a_fee_payer_without_money_settles_nothing(world: SolanaHub) -> No
     for answer in (await world.verify(body), await world.settle(body)):
         assert (answer.status, answer.code) == (503, "UNAVAILABLE")
     assert any("gas money" in problem for problem in await world.hub.hub.problems())
+
+
+@pytest.mark.parametrize("spare", [0, 50_000 - 1, 50_000])
+async def test_what_exempts_a_fee_payer_from_rent_is_not_its_to_spend(world: SolanaHub, spare: int) -> None:
+    """Without it the chain takes no transaction of its, which is no fault of the buyer's."""
+    fee_payer = str(FEE_PAYER.pubkey())
+    world.node.chain.drain(fee_payer)
+    world.node.chain.airdrop(fee_payer, RENT_EXEMPT_LAMPORTS + spare)
+    body = world.payment()
+    verified, settled = await world.verify(body), await world.settle(body)
+    if spare < 50_000:  # the most that one may cost
+        assert (settled.status, settled.code) == (503, "UNAVAILABLE")
+        assert verified.status == (200 if spare else 503)  # by its own fee, which is smaller, it would pass
+        assert await world.status(body) == "unknown"
+        assert any("gas money" in problem for problem in await world.hub.hub.problems())
+    else:
+        assert (verified.body["isValid"], settled.body["success"]) == (True, True)
+        assert world.node.chain.balance(fee_payer) == RENT_EXEMPT_LAMPORTS + spare - FEE_LAMPORTS
 
 
 async def test_a_fee_payer_that_ran_out_of_money_is_told_with_what_it_holds_in_lamports(world: SolanaHub) -> None:

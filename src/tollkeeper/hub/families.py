@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tollkeeper.chains.evm import EvmChain, EvmConfig
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaChain, SolanaConfig
 from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.networks import Family
 from tollkeeper.hub.accounts import Account
@@ -96,11 +96,12 @@ def _evm_account(config: EvmConfig, signers: Sequence[Signer], around: Around) -
 def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], around: Around) -> SolanaAccount:
     name = config.network.name
     fee_payers = FeePayers(signers)
-    pool = pool_of(
-        fee_payers, lambda address: Purse(name, address, config.fee_max_lamports, around.metrics, "lamports")
-    )
+
+    def purse(address: str) -> Purse:
+        return Purse(name, address, config.fee_max_lamports, around.metrics, "lamports", RENT_EXEMPT_LAMPORTS)
+
     gas = Gas(name, config.fee_budget_per_hour_lamports, around.trusted_keys, around.clock_ms)
-    return SolanaAccount(SolanaChain(config), fee_payers, pool, gas)
+    return SolanaAccount(SolanaChain(config), fee_payers, pool_of(fee_payers, purse), gas)
 
 
 _ROWS: Final[Mapping[Family, HubRow]] = MappingProxyType(

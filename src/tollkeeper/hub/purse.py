@@ -17,18 +17,22 @@ LOW_SETTLEMENTS: Final = 100
 
 @dataclass(slots=True)
 class Purse:
-    """What was seen of it last; `affordable` is None before anything was. `unit`: what its network counts money in."""
+    """What was seen of it last; `affordable` is None before anything was.
+
+    `unit`: what its network counts money in; `reserve`: so much of it the network lets nobody spend.
+    """
 
     network: str
     address: str
     gas_limit: int
     metrics: HubMetrics
     unit: str = "wei"
+    reserve: int = 0
     affordable: int | None = None
 
     def see(self, balance: int, max_fee_per_gas: int) -> None:
         """Takes note of the signer's money and says when it runs low. Both are in this purse's unit."""
-        affordable = balance // max(1, max_fee_per_gas * self.gas_limit)
+        affordable = max(0, balance - self.reserve) // max(1, max_fee_per_gas * self.gas_limit)
         was_low = self.is_low
         was_empty, self.affordable = self.is_empty, affordable
         self.metrics.signer_settlements.labels(self.network, self.address).set(affordable)

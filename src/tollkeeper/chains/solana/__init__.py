@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from tollkeeper.chains.solana.chain import (
     LAMPORTS_PER_SIGNATURE,
+    RENT_EXEMPT_LAMPORTS,
     STATUSES_MAX,
     Simulation,
     SolanaChain,
@@ -21,6 +22,7 @@ __all__ = [
     "BLOCKHASH_LIFETIME_BLOCKS",
     "LAG_BLOCKS",
     "LAMPORTS_PER_SIGNATURE",
+    "RENT_EXEMPT_LAMPORTS",
     "STATUSES_MAX",
     "Lifetime",
     "Simulation",

@@ -51,6 +51,7 @@ T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 LAMPORTS_PER_SIGNATURE: Final = 5_000
+RENT_EXEMPT_LAMPORTS: Final = 890_880  # without so much an account that holds nothing else pays no fee
 _SIGNATURES: Final = 2
 _MICRO_LAMPORTS: Final = 10**6
 STATUSES_MAX: Final = 256  # that one question may be about

@@ -51,7 +51,10 @@ INSTRUCTIONS_MIN: Final = 3
 INSTRUCTIONS_MAX: Final = 7
 ALREADY_PROCESSED: Final = "AlreadyProcessed"  # a node's word for a message that it has executed
 # What it says where the fee payer has nothing, or not enough, to pay with: that is ours to mend, not the buyer's.
-FEE_PAYER_WITHOUT_MONEY: Final = frozenset({"AccountNotFound", "InsufficientFundsForFee"})
+# An account keeps what exempts it from rent; the fee payer is the first one of its transaction.
+FEE_PAYER_WITHOUT_MONEY: Final = frozenset(
+    {"AccountNotFound", "InsufficientFundsForFee", '{"InsufficientFundsForRent":{"account_index":0}}'}
+)
 _COMPUTE_BUDGET: Final = decode_key(COMPUTE_BUDGET_PROGRAM)
 _SIGNERS: Final = 2  # the fee payer and the payer
 # What a check expects, as a text: said for each payment, so not made for each.
