@@ -6,13 +6,25 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.gateway.hostile_hub import HostileHub, lose_answer, run_hostile_hub, says
+from tests.gateway.hostile_hub import (
+    Forward,
+    HostileHub,
+    Settling,
+    cut,
+    lose_answer,
+    pass_on,
+    run_hostile_hub,
+    says,
+)
 from tests.gateway.test_transfer import PATH, Bank
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.wire import EvmPayload, Payment, payment_body
@@ -24,20 +36,24 @@ OPERATOR = "0x" + "99" * 20
 FEE_MICRO = 2_000
 
 
+def charging(chain: ChainUnderTest, directory: Path, hub_url: str) -> AbstractAsyncContextManager[str]:
+    return composed(
+        chain.url,
+        directory / "gateway.db",
+        role=Role.GATEWAY,
+        hub_url=hub_url,
+        transfer_fee_micro=FEE_MICRO,
+        default_payment_address=OPERATOR,
+    )
+
+
 @pytest.fixture
 async def bank(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[Bank]:
     chain_url = embedded_chain.url
     async with (
         composed(chain_url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
         run_hostile_hub(hub_url) as hostile,
-        composed(
-            chain_url,
-            tmp_path / "gateway.db",
-            role=Role.GATEWAY,
-            hub_url=hostile.url,
-            transfer_fee_micro=FEE_MICRO,
-            default_payment_address=OPERATOR,
-        ) as gateway_url,
+        charging(embedded_chain, tmp_path, hostile.url) as gateway_url,
         Buyer(derive_wallets().buyer) as buyer,
     ):
         yield Bank(gateway_url, hostile, embedded_chain, buyer, "0x" + secrets.token_hex(20))
@@ -51,6 +67,19 @@ async def ask(bank: Bank, transfer: EvmPayload, fee: str | None = None) -> Answe
 
 async def new_fee(bank: Bank) -> str:
     return bank.buyer.sign((await ask(bank, bank.signed())).json())
+
+
+GONE = json.dumps({"error": {"type": "payment", "code": "INSUFFICIENT_FUNDS", "message": "gone"}})
+BUSY = json.dumps({"error": {"type": "server", "code": "UNAVAILABLE", "message": "busy"}})
+
+
+def transfers_only(settling: Settling) -> Settling:
+    """Fees are settled as ever."""
+
+    async def answer(request: web.Request, forward: Forward) -> web.StreamResponse:
+        return await (settling if request.path == "/transfer" else pass_on)(request, forward)
+
+    return answer
 
 
 def moved(bank: Bank) -> tuple[int, int]:
@@ -105,14 +134,7 @@ async def test_the_fee_of_a_transfer_that_failed_is_a_credit_for_the_next_try(ba
     assert (await ask(bank, bank.signed(), await new_fee(bank))).status == 200
     failing = bank.signed()
     paid_before = moved(bank)
-    refusal = {"error": {"type": "payment", "code": "INSUFFICIENT_FUNDS", "message": "gone"}}
-
-    async def refuse_transfers(request: object, forward: object) -> object:
-        is_transfer = request.path == "/transfer"  # type: ignore[attr-defined]  # aiohttp's, of any handler
-        chosen = says(400, json.dumps(refusal)) if is_transfer else HostileHub().settling
-        return await chosen(request, forward)  # type: ignore[arg-type]  # as above
-
-    bank.hub.settling = refuse_transfers  # type: ignore[assignment]  # as above
+    bank.hub.settling = transfers_only(says(400, GONE))
     refused = await ask(bank, failing, fee)
     assert (refused.status, refused.error_code) == (400, "INSUFFICIENT_FUNDS")
     assert moved(bank) == (paid_before[0], paid_before[1] + FEE_MICRO)
@@ -124,12 +146,7 @@ async def test_the_fee_of_a_transfer_that_failed_is_a_credit_for_the_next_try(ba
 
 async def test_a_lost_answer_is_a_503_and_the_same_pair_is_made_once_for_one_fee(bank: Bank) -> None:
     fee, transfer = await new_fee(bank), bank.signed()
-
-    async def lose_transfers(request: object, forward: object) -> object:
-        chosen = lose_answer if request.path == "/transfer" else HostileHub().settling  # type: ignore[attr-defined]  # aiohttp's
-        return await chosen(request, forward)  # type: ignore[arg-type]  # as above
-
-    bank.hub.settling = lose_transfers  # type: ignore[assignment]  # as above
+    bank.hub.settling = transfers_only(lose_answer)
     answer = await ask(bank, transfer, fee)
     assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
     other = await ask(bank, bank.signed(), fee)
@@ -137,6 +154,44 @@ async def test_a_lost_answer_is_a_503_and_the_same_pair_is_made_once_for_one_fee
     bank.hub.settling = HostileHub().settling
     again = await ask(bank, transfer, fee)
     assert (again.status, again.json()["success"]) == (200, True)
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+@pytest.mark.parametrize("was_made", [False, True], ids=["failed", "made"])
+async def test_after_a_restart_the_fee_of_a_transfer_is_a_credit_where_it_failed_and_only_there(
+    tmp_path: Path, embedded_chain: ChainUnderTest, *, was_made: bool
+) -> None:
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        async with charging(embedded_chain, tmp_path, hostile.url) as url:
+            bank = Bank(url, hostile, embedded_chain, buyer, "0x" + secrets.token_hex(20))
+            fee, transfer = await new_fee(bank), bank.signed()
+            hostile.settling = transfers_only(lose_answer if was_made else cut)
+            assert (await ask(bank, transfer, fee)).error_code == "SETTLEMENT_PENDING"
+        async with charging(embedded_chain, tmp_path, hostile.url) as url:
+            bank = replace(bank, gateway_url=url)
+            assert (await ask(bank, bank.signed(), fee)).status == 402  # nobody knows yet
+            hostile.settling = pass_on if was_made else transfers_only(says(400, GONE))
+            answers = await asyncio.gather(*(ask(bank, transfer, fee) for _ in range(5)))
+            assert {answer.status for answer in answers} == {200 if was_made else 400}
+            hostile.settling = pass_on
+            answers = [await ask(bank, bank.signed(), fee) for _ in range(2)]
+            assert [answer.status for answer in answers] == ([402, 402] if was_made else [200, 402])
+            assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_hub_that_is_busy_after_it_made_the_transfer_gives_no_fee_back(bank: Bank) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    bank.hub.settling = transfers_only(lose_answer)
+    assert (await ask(bank, transfer, fee)).error_code == "SETTLEMENT_PENDING"
+    bank.hub.settling = transfers_only(says(503, BUSY))
+    assert (await ask(bank, transfer, fee)).error_code == "UNAVAILABLE"
+    bank.hub.settling = pass_on
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+    assert (await ask(bank, transfer, fee)).status == 200
     assert moved(bank) == (10_000, FEE_MICRO)
 
 

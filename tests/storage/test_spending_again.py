@@ -78,10 +78,10 @@ async def test_a_credit_is_given_back_once_and_whoever_asks_again_is_told_so(sho
 
 
 async def test_calls_of_living_processes_are_left_alone(shop: Shop) -> None:
-    gate = await shop.gate(4)
+    gate = await shop.gate(5)
     await shop.bought(gate)
     ids = [f"{0:012x}{mark}{number:012x}" for number, mark in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc"))]
-    for call_id in (*ids, "fee-1"):
+    for call_id in (*ids, "of another kind", "fee-1"):
         wish = msgspec.structs.replace(shop.wish(gate), call_id=call_id)
         assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
     assert await shop.purchases.interrupt_calls(NOW_MS, "aaaaaaaa cccccccc") == 1
@@ -89,3 +89,5 @@ async def test_calls_of_living_processes_are_left_alone(shop: Shop) -> None:
     assert [row["id"] for row in rows] == [ids[1]]
     assert await shop.purchases.interrupt_calls(NOW_MS, " ") == 2  # all of them were started anew
     assert await shop.purchases.interrupt_calls(NOW_MS) == 1
+    rows = await shop.database.read(Statement("SELECT id FROM calls WHERE state = 'DISPATCHED'"))
+    assert [row["id"] for row in rows] == ["fee-1"]  # how that one ends is not a process's to say

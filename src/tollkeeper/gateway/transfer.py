@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 API_VERSION: Final = "v1"
 _OPEN_MAX: Final = 10_000
+_REFUSED: Final = 400
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
@@ -209,10 +210,10 @@ class DirectTransfers:
         try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)
         except ApiError as error:
-            if error.code is not Code.SETTLEMENT_PENDING:
+            if error.status == _REFUSED:  # a 503 may be of a hub that made the transfer before
                 await fees.give_back(call_id, error.status)
             raise
-        await (fees.keep(call_id) if done["success"] is True else fees.give_back(call_id, 400))
+        await (fees.keep(call_id) if done["success"] is True else fees.give_back(call_id, _REFUSED))
         return done
 
     async def carry_out(self, wish: Wish, payment: Payment, paid: Tender, request_key: str = "") -> dict[str, Any]:

@@ -3,7 +3,8 @@
 A fee is bought as any call is: each network has a PayGate of the program's own, which no path reaches and nobody
 manages, with one credit a payment. So claim, settlement, crash and ledger are those of purchases. The credit is spent
 for one transfer, named by the fee's payment and the transfer's nonce: asked again, the same pair costs nothing more. A
-transfer that was clearly not made gives the credit back; one of unknown outcome does not, until it is known.
+transfer that was clearly not made gives the credit back; one of unknown outcome does not, until it is known, whatever
+process asks then: that call is interrupted by nothing.
 """
 
 from __future__ import annotations

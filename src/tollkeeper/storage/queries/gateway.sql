@@ -248,9 +248,10 @@ SELECT p.* FROM calls c JOIN holdings p ON p.id = c.purchase_id WHERE c.id = :id
 
 -- name: interrupt_calls
 -- :living = the marks (digits 13 to 20 of a request's id) of the processes that may still end their calls; '' where
--- none may. Calls with an id of another kind tell no process, so they are left alone while any lives.
+-- none may. Calls with an id of another kind tell no process, so they are left alone while any lives. The call of a
+-- transfer's fee ('fee-..') is no process's: the hub says how its transfer ended, whoever asks again.
 UPDATE calls SET state = 'INTERRUPTED', ended_ms = :now_ms
-WHERE state = 'DISPATCHED' AND (
+WHERE state = 'DISPATCHED' AND substr(id, 1, 4) <> 'fee-' AND (
     :living = '' OR (length(id) = 32 AND :living NOT LIKE '%' || substr(id, 13, 8) || '%')
 ) RETURNING id;
 
