@@ -67,9 +67,9 @@ def success(foreign: Foreign, transaction: str, **changes: object) -> web.Respon
     return web.json_response({**body, **changes})
 
 
-def failure(reason: str) -> web.Response:
+def failure(reason: str, status: int = 200) -> web.Response:
     """What it says of one that it did not settle."""
-    return web.json_response({"success": False, "errorReason": reason, "transaction": ""})
+    return web.json_response({"success": False, "errorReason": reason, "transaction": ""}, status=status)
 
 
 async def honest(foreign: Foreign, payload: Any) -> web.StreamResponse:
@@ -121,6 +121,17 @@ async def error_after_sending(foreign: Foreign, payload: Any) -> web.StreamRespo
     return web.Response(status=500, text="oops")
 
 
+def status_after_sending(status: int) -> Settling:
+    """Sends, and answers as if the request had been wrong."""
+
+    async def answer(foreign: Foreign, payload: Any) -> web.StreamResponse:
+        await foreign.send(payload)
+        return web.json_response({"error": "timed out while waiting for the receipt"}, status=status)
+
+    answer.__name__ = f"status_{status}_after_sending"
+    return answer
+
+
 async def failure_after_sending(foreign: Foreign, payload: Any) -> web.StreamResponse:
     """Sends, and says that it failed."""
     await foreign.send(payload)
@@ -147,6 +158,16 @@ async def answers_twice(foreign: Foreign, payload: Any) -> web.StreamResponse:
 async def refuses(_foreign: Foreign, _payload: Any) -> web.StreamResponse:
     """Sends nothing, and says why."""
     return failure("insufficient_funds")
+
+
+async def refuses_with_400(_foreign: Foreign, _payload: Any) -> web.StreamResponse:
+    """The same, with a status of its own."""
+    return failure("insufficient_funds", status=400)
+
+
+async def wrong_request(_foreign: Foreign, _payload: Any) -> web.StreamResponse:
+    """Sends nothing, and does not say why."""
+    return web.json_response({"error": "invalid request"}, status=400)
 
 
 @asynccontextmanager

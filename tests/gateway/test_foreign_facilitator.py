@@ -83,6 +83,8 @@ def told_by(families: tuple[Family, ...], *settling: Settling) -> list[object]:
 SENDS = [
     *told_by(BOTH, ways.answers_late, ways.settles_late, ways.another_shape, ways.success_as_a_string),
     *told_by(BOTH, ways.error_after_sending, ways.failure_after_sending, ways.never),
+    *told_by((Family.EVM,), *(ways.status_after_sending(status) for status in (400, 401, 403, 404, 413, 422))),
+    *told_by((Family.SOLANA,), ways.status_after_sending(400)),
     *told_by((Family.EVM,), foreign_on_evm.sends_twice),
     *told_by((Family.SOLANA,), foreign_on_solana.expiry_after_sending, foreign_on_solana.sends_and_names_another),
 ]
@@ -105,7 +107,7 @@ async def test_a_payment_that_was_carried_out_is_served_whatever_the_facilitator
 
 
 SENDS_NOTHING = [
-    *told_by(BOTH, ways.says_success_and_sends_nothing, ways.string_and_sends_nothing),
+    *told_by(BOTH, ways.says_success_and_sends_nothing, ways.string_and_sends_nothing, ways.wrong_request),
     *told_by((Family.SOLANA,), foreign_on_solana.names_no_signature, foreign_on_solana.names_what_was_paid_before),
 ]
 
@@ -145,10 +147,13 @@ async def test_a_success_that_is_not_on_the_chain_yet_is_pending_and_then_served
     assert (await asking).status == 200
 
 
-async def test_a_clear_refusal_is_a_402_and_the_same_payment_may_be_presented_again(abroad: SalesAbroad) -> None:
+@pytest.mark.parametrize(("site", "refusing"), told_by(BOTH, ways.refuses, ways.refuses_with_400), indirect=["site"])
+async def test_a_clear_refusal_is_a_402_and_the_same_payment_may_be_presented_again(
+    abroad: SalesAbroad, refusing: Settling
+) -> None:
     gate = await abroad.gate()
     payment = await abroad.payment(gate)
-    abroad.site.foreign.settling = ways.refuses
+    abroad.site.foreign.settling = refusing
     refused = await abroad.pay(gate, payment)
     assert (refused.status, refused.error_code) == (402, "INSUFFICIENT_FUNDS")
     abroad.site.foreign.settling = ways.honest

@@ -158,6 +158,4 @@ def _succeeded(answer: SettleAnswer) -> bool:
 
 def _is_before_sending(answer: SettleAnswer) -> bool:
     """Is it a refusal that no transaction can have preceded?"""
-    if answer.outcome is Settlement.REFUSED:
-        return True
     return answer.outcome is Settlement.FAILED and not answer.transaction and answer.reason in _BEFORE_SENDING

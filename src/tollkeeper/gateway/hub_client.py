@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+import structlog
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
@@ -40,6 +41,10 @@ VERIFY_TIMEOUT_SECONDS: Final = 10.0
 # The hub waits up to 30 s for a receipt; a little longer lets its own answer arrive.
 SETTLE_TIMEOUT_SECONDS: Final = 35.0
 CONFIRM_EXTENSION: Final = "confirm"
+# From our hub, in its own words: nothing was started, also where the request's signature has expired.
+_REFUSALS: Final = frozenset({400, 401, 403, 404, 413, 422})
+_CODES: Final = frozenset(Code)
+_LOG = structlog.get_logger("tollkeeper.gateway.hub_client")
 
 
 class HubUnreachableError(Exception):
@@ -110,7 +115,7 @@ class Settlement(Enum):
     SUCCESS = auto()
     FAILED = auto()  # clearly not settled by this request
     PENDING = auto()  # nobody knows yet; the claim stands
-    REFUSED = auto()  # the request was never taken up; nothing was sent
+    REFUSED = auto()  # our hub never took the request up; nothing was sent
     UNPROVABLE = auto()  # carried out on the chain, but not by whom it must be: for the operator
 
 
@@ -232,7 +237,7 @@ class HubClient:
             status, data = await self._transport.request(
                 "POST", request.path, request.headers, request.body, SETTLE_TIMEOUT_SECONDS
             )
-            return _judge(status, _object(data))
+            return _judge(status, _object(data), is_ours=self._is_ours)
         except HubUnreachableError:
             return SettleAnswer(Settlement.PENDING, "", "unreachable")
 
@@ -331,18 +336,22 @@ def _signers(signers: object) -> frozenset[str]:
     return frozenset(name.lower() if name.startswith("0x") else name for name in names)
 
 
-def _judge(status: int, body: dict[str, Any]) -> SettleAnswer:
+def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
+    """What the answer means. A stranger's refusal is one only by `success: false`: any status may follow a sending."""
     transaction = body.get("transaction")
     transaction = transaction if isinstance(transaction, str) else ""
     reason = body.get("errorReason")
     reason = reason if isinstance(reason, str) else ""
     if status == 200 and body.get("success") is True and transaction:
         return SettleAnswer(Settlement.SUCCESS, transaction, "")
-    if status == 200 and body.get("success") is False and reason != "settlement_pending":
+    is_answered = status == 200 or (status in _REFUSALS and not is_ours)
+    if is_answered and body.get("success") is False and reason != "settlement_pending":
         return SettleAnswer(Settlement.FAILED, transaction, reason or "settlement_failed")
-    if status in {400, 401, 403, 404, 413, 422}:  # also a request whose signature expired: nothing was started
-        return SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
     error = body.get("error")
+    if status in _REFUSALS:
+        if is_ours and isinstance(error, dict) and error.get("code") in _CODES:
+            return SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
+        _LOG.warning("settle_refused_without_proof", status=status)
     details = error.get("details") if isinstance(error, dict) else None
     if isinstance(details, dict) and isinstance(details.get("transaction"), str):
         transaction = details["transaction"]
