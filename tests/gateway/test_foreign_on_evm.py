@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.gateway import foreign_facilitator as ways
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
+from tollkeeper.core.settling import Depths
 
 
 @pytest.fixture
@@ -66,6 +68,41 @@ async def test_a_payment_that_a_stranger_carried_out_is_parked_and_serves_nothin
     assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")
     assert abroad.served == 0
     assert len(site.foreign.settles) == 1
+
+
+@pytest.mark.parametrize(("price", "blocks"), [("0.01", 3), ("0.02", 5)], ids=["any amount", "a larger one"])
+@pytest.mark.parametrize("assume_valid", [False, True], ids=["confirmed", "trusted"])
+async def test_a_payment_counts_at_the_depth_that_its_amount_needs_and_not_before(
+    site: SiteOnEvm, price: str, blocks: int, *, assume_valid: bool
+) -> None:
+    mine = partial(site.foreign.chain.rpc.call, "evm_mine")
+    async with site.gateway(depths=Depths(3, ((20_000, 5),))) as here:
+        gate = await here.gate(price=price, assumeValid=assume_valid, credits=2)
+        asking = asyncio.create_task(here.pay(gate, await here.payment(gate)))
+        await here.until_asked()
+        for _ in range(blocks - 2):
+            mine()
+        await asyncio.sleep(3)  # the completer looks, every two seconds
+        assert here.purchase()[2] == 0
+        assert here.served == int(assume_valid)
+        mine()
+        assert (await asking).status == 200
+        assert await here.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 1)
+
+
+async def test_a_payment_that_nobody_made_has_failed_once_a_block_of_its_depth_is_past_its_end(site: SiteOnEvm) -> None:
+    site.foreign.settling = ways.says_success_and_sends_nothing
+    async with site.gateway(depths=Depths(3)) as here:
+        gate = await here.gate()
+        asking = asyncio.create_task(here.pay(gate, await here.payment(gate)))
+        await here.until_asked()
+        site.expire()
+        site.foreign.chain.rpc.call("evm_mine")
+        await asyncio.sleep(3)  # the completer looks, every two seconds
+        assert here.purchase()[0] == "CLAIMED"
+        site.foreign.chain.rpc.call("evm_mine")
+        assert (await asking).error_code == "PAYMENT_EXPIRED"
+        assert here.purchase()[:2] == ("FAILED", site.EXPIRED)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.gateway.solana_market import mainnet_market
 from tests.hub.chaos import run_chaos
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.settling import Depths
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -108,6 +109,25 @@ async def test_only_a_payment_of_the_price_to_the_gate_that_the_chain_shows_is_h
     for hash_text, nonce in (("0x12", None), (transaction[:-1] + "g", None), (transaction, "7")):
         assert "64 hex digits" in (await shop.honour(gate, hash_text, nonce))["error"]
     assert "done" in await shop.honour(gate, "0x" + transaction[2:].upper())
+
+
+@pytest.mark.parametrize(("price", "blocks"), [("0.01", 3), ("0.02", 5)], ids=["any amount", "a larger one"])
+async def test_a_payment_is_honoured_at_the_depth_that_its_amount_needs_and_not_before(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, price: str, blocks: int
+) -> None:
+    database, depths = tmp_path / "tollkeeper.db", Depths(3, ((20_000, 5),))
+    settings = settings_for(embedded_chain.url, database, depths=depths)
+    async with (
+        composed(embedded_chain.url, database, depths=depths) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        shop = Honour(url, settings, embedded_chain, target, buyer)
+        gate = await shop.gate(price=price)
+        transaction = relay(shop.chain, await shop.payment(gate))
+        for _ in range(blocks - 1):
+            assert "not deep enough yet" in (await shop.honour(gate, transaction))["error"]
+            shop.chain.rpc.call("evm_mine")
+        assert "done" in await shop.honour(gate, transaction)
 
 
 async def test_a_payment_on_solana_that_the_hub_made_for_another_server_is_honoured_once(

@@ -55,10 +55,7 @@ class AuthorizationReader:
 
     async def standing(self, payer: str, nonce: str, signers: Sequence[str], depth_blocks: int) -> Standing:
         """As of the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""
-        tag = "latest"
-        if depth_blocks > 1:
-            (head,) = await self._ask([("eth_blockNumber", [])])
-            tag = hex(max(0, quantity(head) - depth_blocks + 1))
+        tag = await self._tag(depth_blocks)
         call = {"to": self._asset, "data": "0x" + evm.authorization_state_calldata(payer, nonce).hex()}
         used, block, *counts = await self._ask(
             [
@@ -69,6 +66,17 @@ class AuthorizationReader:
         )
         mined = dict(zip(signers, map(quantity, counts), strict=True))
         return Standing(word_of(used) != 0, mined, read_block(block))
+
+    async def block(self, depth_blocks: int) -> Block:
+        """The newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""
+        (block,) = await self._ask([("eth_getBlockByNumber", [await self._tag(depth_blocks), False])])
+        return read_block(block)
+
+    async def _tag(self, depth_blocks: int) -> str:
+        if depth_blocks == 1:
+            return "latest"
+        (head,) = await self._ask([("eth_blockNumber", [])])
+        return hex(max(0, quantity(head) - depth_blocks + 1))
 
     async def nonce_of(self, signer: str, tag: str) -> int:
         """How many transactions of this account are mined ("latest"), or also waited for ("pending").

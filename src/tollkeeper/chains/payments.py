@@ -27,26 +27,26 @@ _RECEIPTS_AT_ONCE: Final = 50
 
 
 async def payments_of(chain: EvmChain, transaction_hash: str) -> list[ChainPayment]:
-    """The payments that one transaction carried out, once it is as deep as a settlement must be.
+    """The payments that one transaction carried out, once it is as deep as settlements of their amounts must be.
 
     Raises: RpcUnavailable.
     """
     (receipt,) = await chain.rpc.ask([("eth_getTransactionReceipt", [transaction_hash])])
     if receipt is None:
         return []
-    found = _payments_in(chain, receipt)
-    sightings = await chain.look(
-        [
-            Expected(transaction_hash, one.key.asset, one.key.payer, one.pay_to, one.value, one.key.nonce)
-            for one in found
-        ]
-    )
+    found, depths = _payments_in(chain, receipt), chain.config.depths
+    sightings = await chain.look([_expected(transaction_hash, one, depths.of(one.value)) for one in found])
     require_agreement(sightings)
     return [
         one
         for one, sighting in zip(found, sightings, strict=True)
         if sighting.verdict is Verdict.TRANSFERRED and sighting.deep
     ]
+
+
+def _expected(transaction_hash: str, one: ChainPayment, depth_blocks: int) -> Expected:
+    key = one.key
+    return Expected(transaction_hash, key.asset, key.payer, one.pay_to, one.value, key.nonce, depth_blocks)
 
 
 async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: range) -> list[ChainPayment]:

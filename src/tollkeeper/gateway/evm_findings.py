@@ -1,6 +1,7 @@
 """What an EVM chain shows of a payment (contract 4.3, 4.4): receipt, Transfer and AuthorizationUsed, deep enough.
 
-It has failed only by proof: cancelled by its payer, or unused a minute after its end.
+How deep, its amount says, as it does to the hub (`confirm_depth` and its steps). It has failed only by proof: cancelled
+by its payer, or unused a minute after its end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tollkeeper.gateway.findings import NOTHING, Finding, Seen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.chains.blocks import Block
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.chains.vouching import View
     from tollkeeper.gateway.findings import Owed
@@ -37,25 +39,27 @@ class EvmFindings:
         if chain.asset is None or chain.asset.address != owed.key.asset:
             raise RpcUnavailable(chain.problem or "the node's asset is not the facilitator's")
         found = await chain.agreed(
-            lambda view: _find(view, owed, senders, is_vouched=bool(named)),
+            lambda view: _find(view, owed, chain.config.depths.of(owed.value), senders, is_vouched=bool(named)),
             lambda finding: finding.seen is Seen.NOTHING,
         )
         return found or NOTHING
 
 
-async def _find(view: View, owed: Owed, senders: Senders, *, is_vouched: bool) -> Finding:
+async def _find(view: View, owed: Owed, depth_blocks: int, senders: Senders, *, is_vouched: bool) -> Finding:
     """What these nodes show of the payment. Raises: RpcUnavailable."""
+    # Of the latest block, because many nodes know no older state: what is unused there was unused before.
     standing = await view.authorizations.standing(owed.key.payer, owed.key.nonce, (), depth_blocks=1)
-    end = owed.valid_before
-    is_over = end is not None and standing.block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS
+    is_over = _is_after(standing.block, owed)
+    if is_over and depth_blocks > 1:  # after so deep a block it cannot be used on any branch
+        is_over = _is_after(await view.authorizations.block(depth_blocks), owed)
     if not standing.is_used:
         return Finding(Seen.FAILED, reason=Reason.VALID_BEFORE) if is_over else NOTHING
     since_seconds = owed.asked_ms // 1000 - _BEFORE_ASKED_SECONDS
     use = await view.authorizations.find_use(owed.key.payer, owed.key.nonce, since_seconds)
     if use is None:  # used, and where is not to be seen
         return Finding(Seen.FOREIGN) if is_over else NOTHING
-    transaction = use.transaction_hash
-    expected = Expected(transaction, owed.key.asset, owed.key.payer, owed.pay_to, owed.value, owed.key.nonce)
+    key, transaction = owed.key, use.transaction_hash
+    expected = Expected(transaction, key.asset, key.payer, owed.pay_to, owed.value, key.nonce, depth_blocks)
     (sighting,) = await view.receipts.look([expected])
     if not sighting.deep:
         return NOTHING
@@ -66,3 +70,8 @@ async def _find(view: View, owed: Owed, senders: Senders, *, is_vouched: bool) -
     sender = await view.authorizations.sender_of(transaction)
     is_theirs = senders.sent(sender, is_vouched=is_vouched)
     return Finding(Seen.PAID if is_theirs else Seen.FOREIGN, transaction)
+
+
+def _is_after(block: Block, owed: Owed) -> bool:
+    """Can no block after this one carry the payment out?"""
+    return owed.valid_before is not None and block.timestamp_seconds >= owed.valid_before + EXPIRY_MARGIN_SECONDS
