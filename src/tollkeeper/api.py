@@ -162,9 +162,9 @@ def parse_json_object(data: bytes) -> dict[str, Any]:
     try:
         body = parse_json(data)
     except ValueError as error:
-        raise ApiError(Code.INVALID_PARAMETER, f"the request body is not valid JSON: {error}") from None
+        raise invalid("body", f"the request body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
-        raise ApiError(Code.INVALID_PARAMETER, "the request body must be a JSON object")
+        raise invalid("body", "the request body must be a JSON object")
     return body
 
 
@@ -248,7 +248,7 @@ def _from_litestar(error: HTTPException) -> ApiError:
         return ApiError(Code.METHOD_NOT_ALLOWED, "the method is not allowed here", headers=error.headers or {})
     if error.status_code == 413:
         return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large")
-    return ApiError(Code.INVALID_PARAMETER, error.detail or "the request cannot be read")
+    return invalid("request", error.detail or "the request cannot be read")
 
 
 def _check_head(scope: Scope) -> None:

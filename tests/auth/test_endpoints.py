@@ -170,7 +170,9 @@ async def test_a_missing_or_unreadable_field_is_named(
 @pytest.mark.parametrize("path", [LOGIN, REFRESH, INTROSPECT])
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"a":1,"a":2}', b'{"a":NaN}', b"\xff\xfe{\0}\0"])
 async def test_a_body_that_is_no_json_object_is_refused(client: Client, path: str, body: bytes) -> None:
-    assert_refused(await client.send("POST", path, data=body), 400, "INVALID_PARAMETER", "validation")
+    answer = await client.send("POST", path, data=body)
+    assert_refused(answer, 400, "INVALID_PARAMETER", "validation")
+    assert answer[1]["error"]["details"] == {"field": "body"}
 
 
 async def test_a_message_logs_in_once(client: Client) -> None:

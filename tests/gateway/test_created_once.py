@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from tests.gateway.market import Market
 from tollkeeper.sandbox.buyer import Answer
 
@@ -86,6 +88,22 @@ async def test_a_key_that_is_none_or_could_be_guessed_is_refused(market: Market)
         answer = await create(market, key)
         assert (answer.status, answer.error_code) == (400, "INVALID_PARAMETER")
         assert answer.json()["error"]["details"]["field"] == "Idempotency-Key"
+
+
+async def test_two_keys_name_no_create(market: Market) -> None:
+    key = secrets.token_hex(16)
+    url, body = market.stack.gateway_url + GATES, {"targetUrl": market.target.url, "price": "0.01"}
+    for second in (key, secrets.token_hex(16)):
+        headers = [("Idempotency-Key", key), ("Idempotency-Key", second)]
+        async with aiohttp.ClientSession() as session, session.post(url, json=body, headers=headers) as answer:
+            error = (await answer.json())["error"]
+        assert (answer.status, error["code"], error["details"]["field"]) == (
+            400,
+            "INVALID_PARAMETER",
+            "Idempotency-Key",
+        )
+    before = (await market.ask("GET", GATES)).json()["data"][0]["id"]
+    assert (await create(market, key)).json()["id"] > before
 
 
 async def test_what_is_kept_of_a_create_is_sealed(market: Market, sandbox_home: Path) -> None:

@@ -225,6 +225,28 @@ async def test_credits_of_one_gate_are_not_spent_at_another(market: Market) -> N
     assert (await call(market, second, **mine)).status == 402
 
 
+def told(answer: Answer) -> str:
+    assert refused(answer) == (403, "CREDIT_TOKEN_REQUIRED")
+    message: str = answer.json()["error"]["message"]
+    return message
+
+
+async def test_who_shows_what_does_not_count_is_told_what_does(market: Market) -> None:
+    gate = await market.gate(credits=9)
+    payment, bought = await market.buy(gate)
+    token, path = bought.headers["x-credit-token"], f"/api/v1/paygates/{gate['id']}"
+    other = (await layouts(market, payment, bought))[50]
+    assert "exactly as it was" in told(await call(market, gate, X_Payment=other))
+    assert (await call(market, gate, X_Credit_Token=token)).status == 200
+    assert "since its credit token was used: send X-Credit-Token" in told(await call(market, gate, X_Payment=payment))
+    await market.ask("PUT", path, body={"creditBinding": "token"})
+    assert "send X-Credit-Token, or the payment" in told(await call(market, gate, X_Payment=payment))
+    await market.ask("PUT", path, body={"creditBinding": "wallet"})
+    at_wallets = told(await call(market, gate, X_Payment=payment))
+    assert "log in with the wallet that paid" in at_wallets
+    assert "no payment or credit token counts" in at_wallets
+
+
 # requireAuth with each
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer, answer_ok
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
+from tollkeeper.sandbox.buyer import Answer
 
 
 async def close(_request: Received, writer: Writer) -> None:
@@ -61,6 +62,38 @@ async def test_a_failed_target_gives_the_credit_back_once(market: Market, code: 
     assert len(market.target.requests) == 5
     counters = await market.counters(gate, lambda found: found["calls"] == 5)
     assert (counters["failures"], counters["purchases"]) == (3, 1)
+
+
+async def proofs(market: Market, binding: str, token: str) -> dict[str, str]:
+    """What spends a credit under this binding."""
+    if binding == "token":
+        return {"X-Credit-Token": token}
+    return {"Authorization": f"Bearer {await market.buyer.login(market.stack.gateway_url)}"}
+
+
+async def bound(market: Market, binding: str, **fields: object) -> tuple[dict[str, Any], str, dict[str, str], Answer]:
+    """A gate of this binding where a purchase is made: its payment, what spends its credits, and the first answer."""
+    gate = await market.gate(creditBinding=binding, **fields)
+    payment = await market.payment(gate)
+    bearer = await proofs(market, "wallet", "") if binding == "wallet" else {}
+    first = await market.ask("GET", gate["accessUrl"], headers={"X-Payment": payment, **bearer})
+    return gate, payment, await proofs(market, binding, first.headers["x-credit-token"]), first
+
+
+@pytest.mark.parametrize("binding", ["token", "wallet"])
+async def test_a_failed_target_gives_the_credit_back_however_it_is_bound(market: Market, binding: str) -> None:
+    market.target.answer = close
+    gate, payment, proof, first = await bound(market, binding, credits=2, onFailure="restore")
+    assert (first.status, first.headers["x-credits-remaining"]) == (502, "2")
+    for _ in range(3):
+        failed = await market.ask("GET", gate["accessUrl"], headers=proof)
+        assert (failed.status, failed.headers["x-credits-remaining"]) == (502, "2")
+    market.target.answer = answer_ok
+    for left in ("1", "0"):
+        served = await market.ask("GET", gate["accessUrl"], headers=proof)
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, left)
+    assert (await market.ask("GET", gate["accessUrl"], headers=proof)).status == 402
+    assert (await balance(market, payment))["used"] == 2
 
 
 async def test_a_targets_own_error_is_an_answer_and_uses_the_credit(market: Market) -> None:
@@ -147,6 +180,22 @@ async def test_credits_expire_after_the_seconds_that_were_shown(market: Market) 
     assert (await market.pay(gate, later[0])).status == 200
     deleted = await market.ask("DELETE", f"/api/v1/paygates/{gate['id']}")
     assert deleted.json()["outstandingCredits"] == 3  # what has expired is no liability
+
+
+@pytest.mark.parametrize("binding", ["token", "wallet"])
+async def test_credits_expire_however_they_are_bound(market: Market, binding: str) -> None:
+    gate, payment, proof, first = await bound(market, binding, credits=5, creditsExpireAfter=5)
+    assert (first.status, first.headers["x-credits-remaining"]) == (200, "4")
+    assert (await market.ask("GET", gate["accessUrl"], headers=proof)).headers["x-credits-remaining"] == "3"
+    for _ in range(100):
+        if (await balance(market, payment))["remaining"] == 0:
+            break
+        await asyncio.sleep(0.1)
+    for headers in (proof, {**proof, "X-Payment": payment}):
+        over = await market.ask("GET", gate["accessUrl"], headers=headers)
+        assert over.status == 402
+        assert over.json()["accepts"]
+    assert len(market.target.requests) == 2
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "60", True, [60], 10**12])

@@ -109,6 +109,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"paymentAddress": "0x036cBD53842c5426634e7929541eC2318f3dCF7e"}, "INVALID_ADDRESS", "paymentAddress"),
     ({"network": "nowhere"}, "INVALID_NETWORK", "network"),
     ({"network": "base"}, "INVALID_NETWORK", "network"),
+    ({"accepts": [{"network": "base", "paymentAddress": "0x" + "71" * 20}]}, "INVALID_NETWORK", "accepts"),
     ({"network": "solana-devnet"}, "MISSING_PARAMETER", "paymentAddress"),
     ({"network": "solana-devnet", "paymentAddress": "0x" + "71" * 20}, "INVALID_ADDRESS", "paymentAddress"),
     ({"headerAuthMode": "sha256"}, "INVALID_PARAMETER", "headerAuthMode"),
@@ -135,6 +136,18 @@ async def test_bad_field_is_named(market: Market, changed: dict[str, Any], code:
     answer = await market.ask("POST", "/api/v1/paygates", body=body)
     assert code_of(answer) == (400, code)
     assert answer.json()["error"]["details"]["field"] == field
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"[]", b"{", b'"x"', b'{"price":"1","price":"1"}', b'{"title":"\\ud800"}', b"\xff{}", b"{}"]
+)
+async def test_a_body_that_is_no_object_with_fields_is_named_as_the_body(market: Market, sent: bytes) -> None:
+    gate = await market.gate()
+    path = f"{market.stack.gateway_url}/api/v1/paygates/{gate['id']}"
+    headers = {"Content-Type": "application/json"}
+    async with aiohttp.ClientSession() as session, session.put(path, data=sent, headers=headers) as answer:
+        error = (await answer.json())["error"]
+    assert (answer.status, error["code"], error["details"]) == (400, "INVALID_PARAMETER", {"field": "body"})
 
 
 async def test_own_slug_is_taken_once_for_ever(market: Market) -> None:

@@ -203,7 +203,7 @@ def updated(
     A `file` takes the place of the one that is sold. Raises: as `parse_create`; also when nothing is given.
     """
     if not body and file is None:
-        raise ApiError(Code.INVALID_PARAMETER, "the update names no field")
+        raise invalid("body", "the update names no field")
     if "slug" in body:
         raise invalid("slug", "slug cannot change")
     if gate.file is None and file is not None:

@@ -115,6 +115,14 @@ _AUTHORIZATION: Final = record(
 _USER: Final = {"id": COUNT, "walletAddress": SHOWN_ADDRESS, "createdAt": TIME, "updatedAt": TIME}
 _PAIR: Final = {"accessToken": TEXT, "refreshToken": TEXT}
 
+_NAMING_A_FIELD: Final[Schema] = {
+    "if": {"properties": {"code": {"enum": [Code.INVALID_PARAMETER.value, Code.MISSING_PARAMETER.value]}}},
+    "then": {
+        "required": ["details"],
+        "properties": {"details": {"properties": {"field": TEXT}, "required": ["field"]}},
+    },
+}
+
 SCHEMAS: Final[dict[str, Schema]] = {
     "Error": answered({"error": ref("Refusal")}),
     "Refusal": record(
@@ -126,7 +134,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "requestId": TEXT,
         },
         optional=["details"],
-    ),
+    )
+    | _NAMING_A_FIELD,
     "Pagination": record({"totalCount": COUNT, "limit": COUNT, "offset": COUNT, "hasNext": FLAG, "hasPrev": FLAG}),
     "User": record(_USER),
     "LoginMessage": answered({"message": TEXT}),

@@ -7,12 +7,13 @@ the gateway writes are `heads`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.challenge import profile_of
 from tollkeeper.core.errors import ApiError, Code, invalid, payment_error
 from tollkeeper.core.forwarding import caller_lines, request_target
 from tollkeeper.core.networks import normalise
+from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.tenders import with_advice
 from tollkeeper.gateway.heads import NOTHING
 
@@ -190,6 +191,31 @@ def spent_elsewhere(purchase: Purchase) -> ApiError:
     details = {"reason": "duplicate_settlement", "transaction": purchase.transaction_hash or ""}
     message = with_advice("this payment was presented at another PayGate", purchase.payer)
     return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
+
+
+WITHHELD: Final = {
+    CreditBinding.PAYMENT: (
+        "credits are left, but not for these bytes: send X-Payment exactly as it was when it bought, or X-Credit-Token"
+    ),
+    CreditBinding.TOKEN: (
+        "credits are left, and at this PayGate the credit token holds them: send X-Credit-Token, or the payment "
+        "together with its payer's bearer"
+    ),
+    CreditBinding.WALLET: (
+        "at this PayGate only the payer spends what was bought, and no payment or credit token counts for it: log in "
+        "with the wallet that paid, and send the access token as Authorization: Bearer"
+    ),
+}
+_GAVE_WAY: Final = (
+    "credits are left, but the payment counts no more since its credit token was used: send X-Credit-Token"
+)
+
+
+def withheld(purchase: Purchase, binding: CreditBinding) -> ApiError:
+    """The refusal of a payment whose credits are left, but not for what was shown (contract 4.3)."""
+    is_given_up = binding is CreditBinding.PAYMENT and purchase.token_used
+    message = _GAVE_WAY if is_given_up else WITHHELD[binding]
+    return ApiError(Code.CREDIT_TOKEN_REQUIRED, message, details={"purchaseId": purchase.id})
 
 
 def exhausted(payer: str) -> ApiError:

@@ -15,7 +15,7 @@ from tollkeeper.core.errors import invalid
 from tollkeeper.storage.creations import CreationKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.core.strict_json import NumberText
@@ -26,17 +26,19 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 UNGUESSABLE_LENGTH: Final = 16
 
 
-def check_key(key: str | None) -> None:
-    """Raises: INVALID_PARAMETER for text that is no key."""
-    if key is not None and _KEY.fullmatch(key) is None:
+def key_among(sent: Sequence[str]) -> str | None:
+    """The key of a request, of all that came under its name; None without one. Raises: INVALID_PARAMETER."""
+    if len(sent) > 1:
+        raise invalid(_NAME, f"{_NAME} came twice")
+    if sent and _KEY.fullmatch(sent[0]) is None:
         raise invalid(_NAME, f"{_NAME} must be 1 to 255 visible ASCII characters")
+    return sent[0] if sent else None
 
 
 def creation_key(
     key: str | None, caller: Caller, body: Mapping[str, Any], file: StoredFile | None
 ) -> CreationKey | None:
     """The key of a create; None where none was sent. Raises: INVALID_PARAMETER."""
-    check_key(key)
     if key is None:
         return None
     if caller.wallet is None and len(key) < UNGUESSABLE_LENGTH:

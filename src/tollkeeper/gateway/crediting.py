@@ -16,6 +16,7 @@ from tollkeeper.api import bearer_token, clock_ms
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
+from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import Spend, purchase_of_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.gateway import calls
@@ -233,7 +234,9 @@ class Crediting(Steps):
         access = self.access
         purchase_id = purchase_of_token(access.token_keys, token)
         while True:
-            if purchase_id is None or self.opened.is_of_wallets:
+            if self.opened.is_of_wallets:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, calls.WITHHELD[CreditBinding.WALLET])
+            if purchase_id is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
             result = await self._charged(access.purchases.spend_token(purchase_id, self.wish(None), clock_ms()))
             if result.outcome is Spend.SPENT:
@@ -254,11 +257,7 @@ class Crediting(Steps):
         elif result.outcome is Spend.EXHAUSTED:
             raise ExhaustedError(purchase.payer)
         elif result.outcome is Spend.WITHHELD:
-            raise ApiError(
-                Code.CREDIT_TOKEN_REQUIRED,
-                "credits are left, but they are held by other bytes or by the credit token",
-                details={"purchaseId": purchase.id},
-            )
+            raise calls.withheld(purchase, self.opened.gate.credit_binding)
         elif result.outcome is Spend.PARKED:
             raise self.access.buying.pending(purchase)
         else:

@@ -27,7 +27,7 @@ from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, Trust, p
 from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
-from tollkeeper.gateway.creating_once import check_key, creation_key
+from tollkeeper.gateway.creating_once import creation_key, key_among
 from tollkeeper.gateway.ownership import management_hash, new_management_token
 from tollkeeper.gateway.uploads import is_form
 from tollkeeper.storage.creations import CreatedBeforeError
@@ -98,9 +98,7 @@ class Management:
         )
         new = parse_create(body, defaults, file)
         recipients = (Recipient(new.fields["network"], new.fields["payment_address"]), *new.fields["accepts"])
-        for one in recipients:
-            self._check_network(one.network)
-            self._check_trust(one.network, assume_valid=new.fields["assume_valid"])
+        self._check_recipients(recipients, assume_valid=new.fields["assume_valid"])
         if file is None:
             await self.resolver.check_target(new.fields["target_url"])
         token = None
@@ -130,14 +128,17 @@ class Management:
         supported = self.supported()
         return supported.signers | {asset.address for asset in supported.assets.values()}
 
-    def _check_network(self, network: str) -> None:
+    def _check_recipients(self, recipients: Sequence[Recipient], *, assume_valid: bool) -> None:
+        """The first one is on the gate's own network, the others are its `accepts`."""
         enabled = self.supported().assets
-        if network not in enabled:
-            raise ApiError(
-                Code.INVALID_NETWORK,
-                f"{network} is not enabled here",
-                details={"field": "network", "supported": sorted(enabled)},
-            )
+        for at, one in enumerate(recipients):
+            if one.network not in enabled:
+                raise ApiError(
+                    Code.INVALID_NETWORK,
+                    f"{one.network} is not enabled here",
+                    details={"field": "accepts" if at else "network", "supported": sorted(enabled)},
+                )
+            self._check_trust(one.network, assume_valid=assume_valid)
 
     async def _warned(self, recipients: Sequence[Recipient]) -> dict[str, Any]:
         """What the owner should know of a gate that is saved, for the answer; empty where there is nothing."""
@@ -187,9 +188,7 @@ class Management:
         gate, _ = await self.managed(bearer, gate_id)
         forbidden, now_ms = self._forbidden(), clock_ms()
         wanted = updated(gate, body, now_ms, forbidden, file)  # refuses before anything is asked of the network
-        for one in wanted.recipients:
-            self._check_network(one.network)
-            self._check_trust(one.network, assume_valid=wanted.assume_valid)
+        self._check_recipients(wanted.recipients, assume_valid=wanted.assume_valid)
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
         warned = await self._warned(wanted.recipients)
@@ -275,8 +274,7 @@ def gate_id_of(request: HttpRequest) -> int:
 
 
 async def _create(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
-    bearer, key = bearer_token(request.headers), request.headers.get("idempotency-key")
-    check_key(key)  # before a file is read
+    bearer, key = bearer_token(request.headers), key_among(request.headers.getall("idempotency-key", []))
     if not is_form(request.headers):
         return await management.create(bearer, await json_body(request), key=key)
     await management.may_upload(bearer, None)

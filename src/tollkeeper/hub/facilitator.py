@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer, send_unless_known
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.errors import invalid
 from tollkeeper.core.families import row_of
 from tollkeeper.core.networks import ALIASES, NETWORKS
 from tollkeeper.core.transactions import Kind
@@ -184,7 +184,7 @@ def read_headers(scope: HTTPScope) -> Headers:
     headers: Headers = {}
     for name, value in scope["headers"]:
         if name in headers and name in _SINGLE_HEADERS:
-            raise ApiError(Code.INVALID_PARAMETER, f"{name.decode('latin-1')} came twice")
+            raise invalid(name.decode("latin-1"), f"{name.decode('latin-1')} came twice")
         headers[name] = value
     return headers
 
