@@ -21,8 +21,6 @@ NAMES_A_FAMILY: Final = {
     "settings/loading.py": "the table of a network's settings",
     "serving/nodes.py": "the table of networks' nodes",
     "serving/compared_chains.py": "the table of what compares the books with a chain",
-    "serving/checking.py": "shows the settings and the payers of both",
-    "serving/deploying.py": "our batcher is a contract",
     "sandbox/wallets.py": "a test wallet of each",
 }
 

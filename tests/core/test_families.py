@@ -126,6 +126,7 @@ def test_recipient_price_and_what_was_said_beside_the_payment_are_judged_by_the_
     account = str(get_associated_token_address(Pubkey.from_string(str(PAY_TO)), Pubkey.from_string(DEVNET.address)))
     assert (BASE_SEPOLIA.account_of(PAYER), DEVNET.account_of(str(PAY_TO))) == (PAYER, account)
     assert (BASE_SEPOLIA.has_accounts, DEVNET.has_accounts) == (False, True)
+    assert [FAMILIES[one.network.family].has_contracts for one in (BASE_SEPOLIA, DEVNET)] == [True, False]
     assert BASE_SEPOLIA.recipient_check(PAYER, PAYER).ok
     assert BASE_SEPOLIA.recipient_check(PAYER, "0x").reason is Reason.RECIPIENT
     assert DEVNET.recipient_check(account, str(PAY_TO)).ok

@@ -111,7 +111,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     from tollkeeper.core.errors import ApiError
     from tollkeeper.core.networks import normalise
     from tollkeeper.core.usdc import parse_usdc
-    from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
+    from tollkeeper.sandbox.wallets import buyer_keys
 
     if (key_file is None) != test_wallet:
         raise typer.BadParameter("give either --key-file or --test-wallet")
@@ -124,8 +124,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter(error.message) from None
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
-    public = (derive_wallets().buyer.key, derive_solana_wallets().buyer.key)
-    keys = public if key_file is None else (_read_wallet_key(key_file),)
+    keys = buyer_keys() if key_file is None else (_read_wallet_key(key_file),)
     wish = Wish(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
     try:
         called = asyncio.run(pay(wish, lambda said: typer.echo(said, err=True)))

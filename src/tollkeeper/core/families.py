@@ -32,17 +32,20 @@ class FamilyRow(Protocol):
     """One family.
 
     `payload_members` make a payload, the last of them says which family it is of; `value_member` names what says the
-    amount. `transfer_members` are asked beside the payload by the hub's transfer. `fee_money` and `fee_use` are words
-    for who funds a hub. `nonce_form` is how a payment's nonce is kept, `nonce_words` says so. `used_advice` is said to
-    whoever presents a payment that was used before.
+    amount. `transfer_members` are asked beside the payload by the hub's transfer. `fee_payers_name`, `fee_money` and
+    `fee_use` are words for who funds a hub. `has_contracts`: one of ours can carry several settlements. `nonce_form` is
+    how a payment's nonce is kept, `nonce_words` says so. `used_advice` is said to whoever presents a payment that was
+    used before.
     """
 
     asset: ClassVar[type[EvmAsset | solana.SolanaAsset]]
     payload_members: ClassVar[tuple[str, ...]]
     value_member: ClassVar[str]
     transfer_members: ClassVar[tuple[str, ...]]
+    fee_payers_name: ClassVar[str]
     fee_money: ClassVar[str]
     fee_use: ClassVar[str]
+    has_contracts: ClassVar[bool]
     nonce_form: ClassVar[re.Pattern[str]]
     nonce_words: ClassVar[str]
     used_advice: ClassVar[str] = ""
@@ -71,8 +74,10 @@ class _Evm(FamilyRow):
     payload_members = ("signature", "authorization")
     value_member = "authorization.value"
     transfer_members = ()
+    fee_payers_name = "signer_key"
     fee_money = "a little ether"
     fee_use = "it pays the gas of settlements"
+    has_contracts = True
     nonce_form = re.compile("0x[0-9a-f]{64}")
     nonce_words = "0x and 64 hex digits"
 
@@ -105,8 +110,10 @@ class _Solana(FamilyRow):
     payload_members = ("transaction",)
     value_member = "transaction"
     transfer_members = ("amount", "recipient")
+    fee_payers_name = "solana fee payers"
     fee_money = "a little SOL"
     fee_use = "they pay the fees of settlements"
+    has_contracts = False
     nonce_form = re.compile("[0-9a-f]{64}")
     nonce_words = "64 hex digits"
     # Clients that add no memo make the very bytes twice, and nothing in the payment shows it.

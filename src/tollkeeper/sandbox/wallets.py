@@ -109,3 +109,8 @@ def derive_solana_wallets(*, seed: str = PUBLIC_SEED) -> SolanaWallets:
 def fee_payers_of(signer_key: bytes) -> tuple[SolanaWallet, ...]:
     """The fee payers of a hub with this signing key."""
     return tuple(SolanaWallet("fee payer", key, encode(public_key(key))) for key in fee_payer_seeds(signer_key))
+
+
+def buyer_keys() -> tuple[WalletKey, ...]:
+    """The public test buyer's, one of each family."""
+    return derive_wallets().buyer.key, derive_solana_wallets().buyer.key

@@ -12,10 +12,8 @@ from urllib.parse import urlsplit
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.networks import Family
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.serving.nodes import networks_of
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
 
@@ -115,9 +113,11 @@ def _of_hub(settings: Settings) -> list[tuple[str, str]]:
         ("deploy_gas_limit", str(settings.gas.deploy_gas_limit)),
         ("batch_queue_depth", str(settings.batching.queue_depth)),
         ("batch_items_max", str(settings.batching.items_max)),
-        ("signer_key", _fee_accounts(settings, Family.EVM)),
         ("share_database", str(settings.is_database_shared).lower()),
-        *_on_solana(settings),
+        ("compute_limit_max", str(settings.fee_payer.compute_limit_max)),
+        ("compute_price_max_micro_lamports", str(settings.fee_payer.compute_price_max_micro_lamports)),
+        ("fee_budget_per_hour_lamports", str(settings.fee_payer.budget_per_hour_lamports)),
+        *_fee_payers(settings),
     ]
 
 
@@ -133,22 +133,14 @@ def _steps(depths: Depths) -> str:
     return ", ".join(f"{format_usdc(amount)}:{blocks}" for amount, blocks in depths.steps)
 
 
-def _on_solana(settings: Settings) -> list[tuple[str, str]]:
-    """What bounds the fees there and, where it is on, who pays them, so that the operator can fund them."""
-    caps = settings.fee_payer
-    values = [
-        ("compute_limit_max", str(caps.compute_limit_max)),
-        ("compute_price_max_micro_lamports", str(caps.compute_price_max_micro_lamports)),
-        ("fee_budget_per_hour_lamports", str(caps.budget_per_hour_lamports)),
-    ]
-    if not networks_of(settings, Family.SOLANA):
-        return values
-    return [*values, ("solana fee payers", _fee_accounts(settings, Family.SOLANA))]
-
-
-def _fee_accounts(settings: Settings, family: Family) -> str:
-    row = FAMILIES[family]
-    return ", ".join(one for key in settings.signer_keys for one in row.fee_accounts(key.reveal())) or _NOT_SET
+def _fee_payers(settings: Settings) -> list[tuple[str, str]]:
+    """Who pays on the networks that are on, or would on any, so that the operator can fund them."""
+    told = []
+    for family in dict.fromkeys(one.network.family for one in settings.networks.values()) or FAMILIES:
+        row = FAMILIES[family]
+        accounts = [one for key in settings.signer_keys for one in row.fee_accounts(key.reveal())]
+        told.append((row.fee_payers_name, ", ".join(accounts) or _NOT_SET))
+    return told
 
 
 def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:

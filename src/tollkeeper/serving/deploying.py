@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tollkeeper.chains.rpc import Rpc, RpcUnavailable
 from tollkeeper.core.configuration import parse_network
 from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.keyring import parse_private_key
-from tollkeeper.core.networks import Family
 from tollkeeper.hub.deploying import DeploymentError, DeploymentPolicy, deploy_batcher
 from tollkeeper.hub.signer import Signer
 from tollkeeper.serving.composition import open_own_database
@@ -37,7 +37,7 @@ async def deploy(settings: Settings, name: str, key_file: Path | None, *, is_pla
     Raises: ValueError for options that cannot be used; DeploymentFailed; StorageError where a hub runs.
     """
     wanted = parse_network(name)
-    if wanted.family is not Family.EVM:
+    if not FAMILIES[wanted.family].has_contracts:
         msg = f"{name} needs no contract of ours"
         raise ValueError(msg)
     network = settings.networks.get(wanted.name)

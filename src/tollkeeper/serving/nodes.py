@@ -70,8 +70,3 @@ def config_of(network: NetworkSettings, settings: Settings) -> EvmConfig | Solan
 def chain_of(network: NetworkSettings, settings: Settings) -> EvmChain | SolanaChain:
     """A network's chain, not opened yet."""
     return _ROWS[network.network.family].chain(config_of(network, settings))
-
-
-def networks_of(settings: Settings, family: Family) -> list[NetworkSettings]:
-    """The enabled networks of one family."""
-    return [network for network in settings.networks.values() if network.network.family is family]
