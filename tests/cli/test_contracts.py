@@ -1,4 +1,4 @@
-"""`contracts deploy`: the batcher comes to a chain once, and never behind a hub's back."""
+"""`contracts deploy`: the batcher comes to a chain once, and never by a key of the hub's (security A-24)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -33,16 +34,24 @@ def embedded() -> Iterator[RpcClient]:
 
 
 def configured(directory: Path, rpc: RpcClient, *, fund: bool = True) -> Path:
-    """A configuration for that node, with a hub's key that has ether."""
+    """A configuration for that node, where the hub's key has ether, and one of its own, too."""
     made = finished("init", "--dir", directory, "--rpc-url", rpc.url)
     assert made.returncode == 0, made.stderr
+    key_file(directory)
     if fund:
-        fund_key(rpc, bytes.fromhex((directory / "keys" / "signer.key").read_text().split()[-1][-64:]))
+        for key in (hubs_key(directory), OTHER_KEY):
+            rpc.call("anvil_setBalance", address_of_key(key), hex(10**18))
     return directory / "tollkeeper.toml"
 
 
-def fund_key(rpc: RpcClient, key: bytes) -> None:
-    rpc.call("anvil_setBalance", address_of_key(key), hex(10**18))
+def hubs_key(directory: Path) -> bytes:
+    return bytes.fromhex((directory / "keys" / "signer.key").read_text().split()[-1][-64:])
+
+
+def deploy(config: Path, *options: str | Path) -> CompletedProcess[str]:
+    """By a key of its own, unless the options are others."""
+    named = options or ("--key-file", config.parent / "other.key")
+    return finished("contracts", "deploy", "--network", "base-sepolia", "--config", config, *named)
 
 
 def key_file(directory: Path) -> Path:
@@ -58,12 +67,12 @@ def code_hash(rpc: RpcClient, address: str) -> str:
 
 def test_it_is_deployed_where_every_hub_looks_and_only_once(tmp_path: Path, anvil: RpcClient) -> None:
     config = configured(tmp_path, anvil)
-    first = finished("contracts", "deploy", "--network", "base-sepolia", "--config", config)
+    first = deploy(config)
     assert first.returncode == 0, first.stderr
     assert f"the batcher is at {USUAL} on base-sepolia\n" in first.stdout
     assert code_hash(anvil, batcher_address()) == batcher_code_hash()
     blocks = anvil.call("eth_blockNumber")
-    again = finished("contracts", "deploy", "--network", "base-sepolia", "--config", config)
+    again = deploy(config)
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, f"the batcher is at {USUAL} on base-sepolia already")
     assert anvil.call("eth_blockNumber") == blocks
 
@@ -72,7 +81,7 @@ def test_without_the_deployer_it_is_created_and_named_for_the_configuration(
     tmp_path: Path, embedded: RpcClient
 ) -> None:
     config = configured(tmp_path, embedded)
-    made = finished("contracts", "deploy", "--network", "base-sepolia", "--config", config)
+    made = deploy(config)
     assert made.returncode == 0, made.stderr
     line = made.stdout.splitlines()[-1]
     assert line.startswith('write it into [networks.base-sepolia]: batcher = "0x')
@@ -85,25 +94,32 @@ def test_without_the_deployer_it_is_created_and_named_for_the_configuration(
     assert address in checked.stdout
 
 
-def test_the_hubs_own_key_is_not_used_while_a_hub_runs(tmp_path: Path, anvil: RpcClient) -> None:
+def test_it_is_deployed_beside_a_running_hub(tmp_path: Path, anvil: RpcClient) -> None:
     config = configured(tmp_path, anvil)
     with running("serve", "--config", config, "--port", "0") as process:
         process.wait_for_event("serving")
-        refused = finished("contracts", "deploy", "--network", "base-sepolia", "--config", config)
-        assert refused.returncode == 3
-        fund_key(anvil, OTHER_KEY)
-        other = finished(
-            "contracts", "deploy", "--network", "base-sepolia", "--config", config, "--key-file", key_file(tmp_path)
-        )
-        assert other.returncode == 0, other.stderr
+        made = deploy(config)
+        assert made.returncode == 0, made.stderr
     assert code_hash(anvil, batcher_address()) == batcher_code_hash()
+
+
+def test_a_key_of_its_own_must_be_named_and_the_hubs_is_none(tmp_path: Path, anvil: RpcClient) -> None:
+    config = configured(tmp_path, anvil)
+    blocks = anvil.call("eth_blockNumber")
+    unnamed = deploy(config, "--plain")
+    assert (unnamed.returncode, "--key-file" in unnamed.stderr, "openssl rand -hex 32" in unnamed.stderr) == (
+        2,
+        True,
+        True,
+    )
+    refused = deploy(config, "--key-file", tmp_path / "keys" / "signer.key")
+    assert (refused.returncode, address_of_key(hubs_key(tmp_path)) in refused.stderr) == (2, True)
+    assert anvil.call("eth_blockNumber") == blocks
 
 
 def test_an_account_without_ether_deploys_nothing_and_is_named(tmp_path: Path, anvil: RpcClient) -> None:
     config = configured(tmp_path, anvil, fund=False)
-    refused = finished(
-        "contracts", "deploy", "--network", "base-sepolia", "--config", config, "--key-file", key_file(tmp_path)
-    )
+    refused = deploy(config)
     assert refused.returncode == 1
     assert address_of_key(OTHER_KEY) in refused.stderr
 
@@ -111,12 +127,16 @@ def test_an_account_without_ether_deploys_nothing_and_is_named(tmp_path: Path, a
 @pytest.mark.parametrize("network", ["base", "solana", "nowhere"])
 def test_a_network_that_is_not_enabled_is_a_wrong_option(tmp_path: Path, anvil: RpcClient, network: str) -> None:
     config = configured(tmp_path, anvil, fund=False)
-    assert finished("contracts", "deploy", "--network", network, "--config", config).returncode == 2
+    done = finished(
+        "contracts", "deploy", "--network", network, "--config", config, "--key-file", tmp_path / "other.key"
+    )
+    assert done.returncode == 2
 
 
 def test_a_node_of_another_chain_gets_no_contract(tmp_path: Path, anvil: RpcClient) -> None:
     config = configured(tmp_path, anvil)
     environ = {"TOLLKEEPER_RPC_URL_BASE": anvil.url}
-    refused = finished("contracts", "deploy", "--network", "base", "--config", config, environ=environ)
+    named = ("--key-file", tmp_path / "other.key")
+    refused = finished("contracts", "deploy", "--network", "base", "--config", config, *named, environ=environ)
     assert refused.returncode == 1
     assert "chain id" in refused.stderr

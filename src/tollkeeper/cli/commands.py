@@ -231,7 +231,7 @@ def deploy_command(
     *,
     network: Annotated[str, typer.Option(help="The network, which the configuration must enable.")],
     key_file: Annotated[
-        Path | None, typer.Option(help="The key that pays, in a file; else the hub's own, while the hub is stopped.")
+        Path | None, typer.Option(help="The private key that pays, in a file. Never one that the hub settles with.")
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Do without the deterministic deployer.")] = False,
     config: Config = None,
@@ -239,7 +239,7 @@ def deploy_command(
 ) -> None:
     """Put the contract on a chain that lets several settlements share one transaction, and print its address.
 
-    Example: tollkeeper contracts deploy --network base-sepolia
+    Example: tollkeeper contracts deploy --network base-sepolia --key-file deploy.key
     """
     import asyncio
 

@@ -68,22 +68,16 @@ class DeploymentPolicy:
             raise PolicyError(msg)
 
 
-async def deploy_batcher(
-    rpc: Rpc, signer: Signer, policy: DeploymentPolicy, *, nonce_min: int = 0, by_deployer: bool = True
-) -> Deployment:
+async def deploy_batcher(rpc: Rpc, signer: Signer, policy: DeploymentPolicy, *, by_deployer: bool = True) -> Deployment:
     """Deploys the batcher, unless it is at its usual place already.
 
-    `nonce_min`: the first nonce that the caller knows to be free. `by_deployer`: try the deterministic deployer.
-    Raises: DeploymentError; RpcUnavailable.
+    `by_deployer`: try the deterministic deployer. Raises: DeploymentError; RpcUnavailable.
     """
     there, deployer = await read_codes(rpc.ask, [batcher_address(), DEPLOYER_ADDRESS])
     if by_deployer and code_hash(there) == batcher_code_hash():
         return Deployment(batcher_address(), "", is_usual=True)
     is_usual = by_deployer and code_hash(deployer) == DEPLOYER_CODE_HASH
     nonce, tip_wei, base_fee_wei = await _look(rpc, signer, policy)
-    if nonce < nonce_min:
-        msg = "the account has transactions that are stored and not mined: start the hub, and deploy once they are"
-        raise DeploymentError(msg)
     creation = batcher_artifact().creation
     transaction = Transaction(
         chain_id=policy.chain_id,

@@ -1,8 +1,8 @@
 """`tollkeeper contracts deploy`: the batcher on one of the configured networks (contract 5.2).
 
-The hub's own key is used only while no hub has the database open, and only where the chain has everything that the hub
-signed: a nonce taken behind the hub's back would make one of its transactions worthless. Any other key may pay at any
-time. What is deployed and how is `hub.deploying`'s.
+A key of its own pays, and never one of the hub's (security A-24): what those sign stays bounded by the signer's policy,
+and a nonce taken behind the hub's back would make one of its transactions worthless. What is deployed and how is
+`hub.deploying`'s.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.keyring import parse_private_key
 from tollkeeper.hub.deploying import DeploymentError, DeploymentPolicy, deploy_batcher
 from tollkeeper.hub.signer import Signer
-from tollkeeper.serving.composition import open_own_database
 from tollkeeper.settings.sources import read_secret_file
-from tollkeeper.storage.transactions import next_nonce_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +32,7 @@ class DeploymentFailed(Exception):  # noqa: N818 - what the command says
 async def deploy(settings: Settings, name: str, key_file: Path | None, *, is_plain: bool) -> list[str]:
     """Deploys the batcher; what to tell the operator. `is_plain`: without the deterministic deployer.
 
-    Raises: ValueError for options that cannot be used; DeploymentFailed; StorageError where a hub runs.
+    Raises: ValueError for options that cannot be used; DeploymentFailed.
     """
     wanted = parse_network(name)
     if not FAMILIES[wanted.family].has_contracts:
@@ -44,8 +42,9 @@ async def deploy(settings: Settings, name: str, key_file: Path | None, *, is_pla
     if network is None or not network.rpc_urls:
         msg = f"no node of {name} is configured"
         raise ValueError(msg)
+    signer = _payer(settings, key_file)
     try:
-        deployment = await _deploy(settings, network, key_file, by_deployer=not is_plain)
+        deployment = await _deploy(settings, network, signer, by_deployer=not is_plain)
     except DeploymentError as error:
         raise DeploymentFailed(str(error)) from error
     except RpcUnavailable as error:
@@ -63,25 +62,27 @@ async def deploy(settings: Settings, name: str, key_file: Path | None, *, is_pla
     return lines
 
 
-async def _deploy(
-    settings: Settings, network: NetworkSettings, key_file: Path | None, *, by_deployer: bool
-) -> Deployment:
+def _payer(settings: Settings, key_file: Path | None) -> Signer:
+    """Whose account pays. Raises: ValueError where none is named, or one of the hub's."""
+    if key_file is None:
+        msg = (
+            "name a key of its own with --key-file, whose account has gas money; `openssl rand -hex 32` makes one, and "
+            "nobody else may be able to read the file (chmod 600)"
+        )
+        raise ValueError(msg)
+    signer = Signer(parse_private_key(read_secret_file(key_file)).reveal())
+    if signer.address in {Signer(one.reveal()).address for one in settings.signer_keys}:
+        msg = f"--key-file: {signer.address} settles payments for this hub and deploys nothing: use another key"
+        raise ValueError(msg)
+    return signer
+
+
+async def _deploy(settings: Settings, network: NetworkSettings, signer: Signer, *, by_deployer: bool) -> Deployment:
     chain_id = network.network.chain_id
     assert chain_id is not None  # noqa: S101 - an EVM network has one
-    policy = DeploymentPolicy(chain_id, settings.gas.max_fee_per_gas_wei)
-    own = settings.signer_keys
-    key = next(iter(own), None) if key_file is None else parse_private_key(read_secret_file(key_file))
-    if key is None:
-        msg = "this role has no signing key: name one with --key-file"
-        raise ValueError(msg)
-    signer = Signer(key.reveal())
-    is_hubs = signer.address in {Signer(one.reveal()).address for one in own}
-    database = open_own_database(settings) if is_hubs else None
     rpc = Rpc(network.rpc_urls)
     try:
-        nonce_min = 0 if database is None else await next_nonce_of(database, network.network.name, signer.address)
-        return await deploy_batcher(rpc, signer, policy, nonce_min=nonce_min, by_deployer=by_deployer)
+        policy = DeploymentPolicy(chain_id, settings.gas.max_fee_per_gas_wei)
+        return await deploy_batcher(rpc, signer, policy, by_deployer=by_deployer)
     finally:
         await rpc.close()
-        if database is not None:
-            await database.close()
