@@ -9,6 +9,7 @@ import pytest
 
 from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.patience import Patience
 from tollkeeper.core.settling import Depths
 from tollkeeper.serving.nodes import solana_config
@@ -167,10 +168,24 @@ def test_a_hub_settles_with_as_many_keys_as_its_files_hold(config: Callable[[str
         load_settings(Role.SERVE, file, environ=environ)
 
 
-def test_larger_amounts_may_wait_for_more_blocks() -> None:
-    settings = load({"TOLLKEEPER_CONFIRM_DEPTH": "2", "TOLLKEEPER_CONFIRM_DEPTH_STEPS": "100:3, 1000.5:12"})
-    assert settings.depths == Depths(2, ((100_000_000, 3), (1_000_500_000, 12)))
-    assert load().depths == Depths(1)
+def test_larger_amounts_wait_for_more_blocks_on_networks_of_real_money_unless_it_is_set_otherwise() -> None:
+    steps = ((100_000_000, 3), (1_000_500_000, 12))
+    given = load({"TOLLKEEPER_CONFIRM_DEPTH": "2", "TOLLKEEPER_CONFIRM_DEPTH_STEPS": "100:3, 1000.5:12"}).depths
+    assert {name: given.of(network) for name, network in NETWORKS.items()} == dict.fromkeys(NETWORKS, Depths(2, steps))
+    usual = load().depths
+    assert {name: usual.of(network) for name, network in NETWORKS.items()} == {
+        "base": Depths(1, ((100_000_000, 3), (1_000_000_000, 10))),
+        "base-sepolia": Depths(1),
+        "solana-mainnet": Depths(1, ((100_000_000, 2),)),
+        "solana-devnet": Depths(1),
+    }
+    none = load({"TOLLKEEPER_CONFIRM_DEPTH_STEPS": ""}).depths
+    assert none.of(NETWORKS["base"]) == Depths(1)
+
+
+def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Callable[[str], Path]) -> None:
+    settings = load(file=config("confirm_depth_steps = []"))
+    assert settings.depths.of(NETWORKS["base"]) == Depths(1)
 
 
 @pytest.mark.parametrize(

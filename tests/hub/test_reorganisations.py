@@ -13,6 +13,7 @@ from tests.chains.abi import encode_call
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settling import Depths
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
@@ -128,3 +129,31 @@ async def test_larger_amounts_are_confirmed_deeper(
         await hub_with_steps.complete()
         assert await hub_with_steps.status(large) == expected
     assert hub_with_steps.hub.accounts[NETWORK].chain.config.depths.of(19_999) == 1
+
+
+async def test_a_large_amount_is_told_once_it_lies_so_deep_that_a_reorganisation_takes_nothing_told_away(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+) -> None:
+    chain, depths = anvil_fiat_token, Depths(1, NETWORKS["base"].depth_steps)
+    chain.mint(chain.wallets.buyer.address, 2_000_000_000)
+    chain.rpc.call("anvil_mine", "0xc")
+    async with run_hub(tmp_path, chain, config={"depths": depths}) as hub:
+        large = {depth: new_payment(chain, value=value) for depth, value in ((3, 100_000_000), (10, 1_000_000_000))}
+        for depth, payment in large.items():
+            assert (await hub.settle(payment, prefer="wait=1")).code == "SETTLEMENT_PENDING"
+            chain.rpc.call("anvil_mine", hex(depth - 2))  # one too few
+            await hub.complete()
+            assert await hub.status(payment) == "pending"
+            chain.rpc.call("evm_setAutomine", False)
+            take_back(chain, depth - 1)
+            await hub.complete()
+            assert await hub.status(payment) == "pending"
+            chain.rpc.call("evm_setAutomine", True)
+            for _ in range(depth + 1):
+                chain.rpc.call("evm_mine")
+            for _ in range(2):
+                await hub.complete()
+            assert (await hub.settle(payment)).body["success"] is True
+            assert "FAILED" not in await events_of(hub, payment)
+            assert (await events_of(hub, payment)).count("CONFIRMED") == 1
+        assert (await hub.settle(new_payment(chain, value=99_999_999))).body["success"] is True

@@ -10,6 +10,7 @@ import pytest_asyncio
 from tests.chains.solana_node import WALLETS, paying
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.core.settling import Depths
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 from tollkeeper.storage.database import Statement
@@ -191,3 +192,15 @@ async def test_a_fee_payer_without_money_is_told_of_and_the_other_one_advertised
         assert kind["extra"]["feePayer"] == rich.address
         (told,) = world.hub.hub.shortages()
         assert poor.address in told
+
+
+async def test_a_large_amount_is_told_once_it_is_final(tmp_path: Path) -> None:
+    async with run_solana_hub(tmp_path, depths=Depths(1, ((20_000, 2),))) as world:
+        assert (await world.settle(world.payment(19_999))).body["success"] is True
+        body = world.payment(20_000)
+        assert (await world.settle(body, Prefer="wait=1")).code == "SETTLEMENT_PENDING"
+        await world.complete()
+        assert await world.status(body) == "pending"
+        world.node.chain.next_slot(FINAL_SLOTS)
+        await world.complete()
+        assert (await world.status(body), (await world.settle(body)).body["success"]) == ("success", True)

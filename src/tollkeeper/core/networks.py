@@ -44,6 +44,7 @@ class Network:
     is_test: bool
     usdc: Asset
     genesis_hash: str = ""  # by which Solana's clusters are told apart
+    depth_steps: tuple[tuple[int, int], ...] = ()  # from so many base units on, so many confirmations, unless set
 
 
 NETWORKS: Final[dict[str, Network]] = {
@@ -56,6 +57,7 @@ NETWORKS: Final[dict[str, Network]] = {
             "base",
             is_test=False,
             usdc=Asset("0x833589fcd6edb6e08f4c7c32d4f71b54bda02913", "USD Coin"),
+            depth_steps=((100_000_000, 3), (1_000_000_000, 10)),
         ),
         Network(
             "base-sepolia",
@@ -73,6 +75,7 @@ NETWORKS: Final[dict[str, Network]] = {
             is_test=False,
             usdc=Asset("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"),
             genesis_hash="5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d",
+            depth_steps=((100_000_000, 2),),
         ),
         Network(
             "solana-devnet",

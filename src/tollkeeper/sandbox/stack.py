@@ -18,7 +18,6 @@ from tollkeeper.core.evm import checksum_address, keccak256
 from tollkeeper.core.keyring import Secret
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.sealing import KeyRing
-from tollkeeper.core.settling import Depths
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.target import DemoTarget
@@ -33,7 +32,16 @@ from tollkeeper.sandbox.wallets import (
 from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
 from tollkeeper.serving.http_server import HttpServer, listen
-from tollkeeper.settings import Batching, ExposureCaps, FileSettings, GasCaps, NetworkSettings, Role, Settings
+from tollkeeper.settings import (
+    Batching,
+    DepthSettings,
+    ExposureCaps,
+    FileSettings,
+    GasCaps,
+    NetworkSettings,
+    Role,
+    Settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -191,7 +199,7 @@ def sandbox_settings(
         trusted_proxies=(),
         trusted_issuers=(),
         cors_origins=(),
-        depths=Depths(),
+        depths=DepthSettings(),
         gas=GasCaps(),
         batching=Batching(),
         encryption_keys=_ring("encryption"),

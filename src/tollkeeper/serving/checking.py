@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.settling import Depths
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.settings import Finding, Role, inspect_settings
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tollkeeper.core.sealing import KeyRing
-    from tollkeeper.core.settling import Depths
     from tollkeeper.settings import NetworkSettings, Settings
 
 _NOT_SET = "(not set)"
@@ -105,7 +105,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
 def _of_hub(settings: Settings) -> list[tuple[str, str]]:
     return [
         ("confirm_depth", str(settings.depths.blocks)),
-        ("confirm_depth_steps", _steps(settings.depths) or "none"),
+        ("confirm_depth_steps", _steps(settings)),
         ("confirm_nodes", str(settings.confirm_nodes)),
         ("max_fee_per_gas_wei", str(settings.gas.max_fee_per_gas_wei)),
         ("gas_limit", str(settings.gas.gas_limit)),
@@ -129,8 +129,16 @@ def _place(place: Path | Bucket) -> str:
     return f"s3://{place.name}/{place.prefix}" if isinstance(place, Bucket) else str(place)
 
 
-def _steps(depths: Depths) -> str:
-    return ", ".join(f"{format_usdc(amount)}:{blocks}" for amount, blocks in depths.steps)
+def _steps(settings: Settings) -> str:
+    """Those of every network, or each network's own."""
+
+    def spelled(depths: Depths) -> str:
+        return ", ".join(f"{format_usdc(amount)}:{blocks}" for amount, blocks in depths.steps) or "none"
+
+    networks = [network.network for network in settings.networks.values()]
+    if settings.depths.steps is not None or not networks:
+        return spelled(Depths(steps=settings.depths.steps or ()))
+    return "; ".join(f"{spelled(settings.depths.of(network))} on {network.name}" for network in networks)
 
 
 def _fee_payers(settings: Settings) -> list[tuple[str, str]]:

@@ -108,7 +108,8 @@ default_network = "{network}"
 
 # Blocks that a settlement must lie deep before it is final, and what one settlement may cost (wei per gas, and gas).
 # confirm_depth = 1
-# confirm_depth_steps = ["100:3", "1000:12"]  # more of them from so much USDC on
+# More of them from so much USDC on; unless set, on base ["100:3", "1000:10"] and on solana ["100:2"]. []: never.
+# confirm_depth_steps = ["100:3", "1000:12"]
 # max_fee_per_gas_wei = 50000000000
 # gas_limit = 150000
 # gas_budget_per_hour = 6000000000

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tollkeeper.settings.loading import DEFAULT_PORT, inspect_settings, load_settings
 from tollkeeper.settings.model import (
     Batching,
+    DepthSettings,
     ExposureCaps,
     FileSettings,
     Finding,
@@ -26,6 +27,7 @@ __all__ = [
     "DEFAULT_PORT",
     "FILE_NAME",
     "Batching",
+    "DepthSettings",
     "ExposureCaps",
     "FileSettings",
     "Finding",

@@ -19,12 +19,12 @@ from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.patience import Patience
 from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana.programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
 from tollkeeper.core.statistics import Kept
 from tollkeeper.core.wallets import parse_wallet
 from tollkeeper.settings.model import (
     Batching,
+    DepthSettings,
     ExposureCaps,
     FeePayerCaps,
     FileSettings,
@@ -116,10 +116,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         trusted_proxies=trusted_proxies,
         trusted_issuers=sources.several("trusted_issuers", text_of.parse_url),
         cors_origins=sources.several("cors_origins", lambda text: text_of.parse_origin(text).text),
-        depths=Depths(
-            take("confirm_depth", text_of.whole_number(1, 1000), 1),
-            sources.several("confirm_depth_steps", text_of.parse_depth_step),
-        ),
+        depths=_depths(sources),
         gas=_gas(sources),
         fee_payer=_fee_payer(sources),
         batching=_batching(sources),
@@ -143,6 +140,14 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         ),
         call_body_size_bytes=take("call_body_max_mb", text_of.whole_number(1, 10**6), CALL_BODY_SIZE_BYTES >> 20) << 20,
     )
+
+
+def _depths(sources: Sources) -> DepthSettings:
+    """Confirmations of all networks; each has steps of its own, unless they are given, if only as nothing."""
+    steps = sources.optional("confirm_depth_steps", text_of.list_of(text_of.parse_depth_step))
+    if sources.is_empty("confirm_depth_steps"):
+        steps = ()
+    return DepthSettings(sources.take("confirm_depth", text_of.whole_number(1, 1000), 1), steps)
 
 
 def _transfer_fee(sources: Sources) -> int | None:

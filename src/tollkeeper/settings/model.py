@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.core.patience import Patience
 from tollkeeper.core.rate_limits import RequestLimits
+from tollkeeper.core.settling import Depths
 from tollkeeper.core.statistics import Kept
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from tollkeeper.core.keyring import Secret
     from tollkeeper.core.networks import Network
     from tollkeeper.core.sealing import KeyRing
-    from tollkeeper.core.settling import Depths
 
 Peers: TypeAlias = IPv4Network | IPv6Network
 
@@ -87,6 +87,18 @@ class FeePayerCaps:
 
 
 @dataclass(frozen=True, slots=True)
+class DepthSettings:
+    """How deep outcomes lie before they are told. `steps`: for larger amounts; None: each network's own."""
+
+    blocks: int = 1
+    steps: tuple[tuple[int, int], ...] | None = None
+
+    def of(self, network: Network) -> Depths:
+        """On that network."""
+        return Depths(self.blocks, network.depth_steps if self.steps is None else self.steps)
+
+
+@dataclass(frozen=True, slots=True)
 class Batching:
     """When settlements share transactions: from how many under way, and how many at most. A depth of 0: never."""
 
@@ -133,7 +145,7 @@ class Settings:
     trusted_proxies: tuple[Peers, ...]
     trusted_issuers: tuple[str, ...]
     cors_origins: tuple[str, ...]
-    depths: Depths
+    depths: DepthSettings
     gas: GasCaps
     batching: Batching
     encryption_keys: KeyRing | None

@@ -27,7 +27,7 @@ from tollkeeper.chains.solana.answers import (
     read_value,
 )
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
-from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, VouchedStatuses
+from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana import FeePolicy, SolanaAsset, SolanaFacts
@@ -80,7 +80,7 @@ class SolanaConfig:
     is_token_2022: bool = False
     is_final_needed: bool = False
     confirm_nodes: int = 0
-    depths: Depths = field(default_factory=Depths)  # of a settlement's amount it asks nothing more
+    depths: Depths = field(default_factory=Depths)  # of an amount whose depth is above 1 an outcome is final, too
     compute_limit_max: int = 400_000
     compute_price_max_micro_lamports: int = 100_000
     fee_budget_per_hour_lamports: int = 2_000_000_000
@@ -277,10 +277,16 @@ class SolanaChain:
 
         What each was to transfer needs no second look: it stands in the message, which the signature covers.
         """
-        return await self.see([one.transaction_hash for one in wanted])
+        is_final_needed = self.config.is_final_needed
+        return await self._shown(
+            [Sought(one.transaction_hash, is_final_needed or one.depth_blocks > 1) for one in wanted]
+        )
 
     async def see(self, wanted: Sequence[str]) -> list[Sighting]:
         """What enough nodes show now of many transactions, by their signatures. Raises: RpcUnavailable."""
+        return await self._shown([Sought(signature, self.config.is_final_needed) for signature in wanted])
+
+    async def _shown(self, wanted: Sequence[Sought]) -> list[Sighting]:
         return await (self._seen(wanted) if self._vouched is None else self._vouched.look(wanted))
 
     async def agreed(self, judge: Callable[[SolanaChain], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
@@ -307,15 +313,16 @@ class SolanaChain:
         alone._witnesses = alone._vouched = None  # noqa: SLF001 - of this class
         return alone
 
-    async def _seen_at(self, node: Node, wanted: Sequence[str]) -> list[Sighting]:
-        return await self._at(node).see(wanted)
+    async def _seen_at(self, node: Node, wanted: Sequence[Sought]) -> list[Sighting]:
+        return await self._at(node)._seen(wanted)  # noqa: SLF001 - of this class
 
-    async def _seen(self, wanted: Sequence[str]) -> list[Sighting]:
-        pages = [wanted[start : start + STATUSES_MAX] for start in range(0, len(wanted), STATUSES_MAX)]
+    async def _seen(self, wanted: Sequence[Sought]) -> list[Sighting]:
+        signatures = [one.signature for one in wanted]
+        pages = [signatures[start : start + STATUSES_MAX] for start in range(0, len(wanted), STATUSES_MAX)]
         answers = await self.rpc.ask([_statuses(page) for page in pages])
         statuses = [read_list(answer, page) for answer, page in zip(answers, pages, strict=True)]
-        deep_enough = {_FINAL} if self.config.is_final_needed else {"confirmed", _FINAL}
-        return [_sighting(status, deep_enough) for page in statuses for status in page]
+        shown = (status for page in statuses for status in page)
+        return [_sighting(status, _deep_enough(one)) for one, status in zip(wanted, shown, strict=True)]
 
     async def head(self) -> tuple[int, int]:
         """The newest confirmed slot, and its block's height: of several nodes the lowest and the highest.
@@ -367,6 +374,10 @@ def _sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: A
     if error is not None:
         return Sighting(Verdict.REVERTED, confirmed == _FINAL, read_number(slot))
     return Sighting(Verdict.TRANSFERRED, confirmed in deep_enough, read_number(slot))
+
+
+def _deep_enough(one: Sought) -> set[str]:
+    return {_FINAL} if one.is_final_needed else {"confirmed", _FINAL}
 
 
 def _blockhash(transfer: SolanaTransfer) -> str:

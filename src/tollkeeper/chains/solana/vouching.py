@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
@@ -60,23 +61,31 @@ class SolanaWitnesses(Witnesses):
         return answer
 
 
-class VouchedStatuses(Vouched[str]):
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A transaction by its signature. `is_final_needed`: a sighting is deep once finalized, not once confirmed."""
+
+    signature: str
+    is_final_needed: bool
+
+
+class VouchedStatuses(Vouched[Sought]):
     """Statuses of transactions by their signatures; `seen_at` reads those of one node."""
 
     def __init__(
-        self, witnesses: Witnesses, seen_at: Callable[[Node, Sequence[str]], Awaitable[list[Sighting]]]
+        self, witnesses: Witnesses, seen_at: Callable[[Node, Sequence[Sought]], Awaitable[list[Sighting]]]
     ) -> None:
         super().__init__(witnesses)
         self._seen_at = seen_at
 
-    async def look_at(self, node: Node, wanted: Sequence[str]) -> list[Sighting]:
+    async def look_at(self, node: Node, wanted: Sequence[Sought]) -> list[Sighting]:
         """As it says."""
         return await self._seen_at(node, wanted)
 
-    async def look_there(self, node: Node, wanted: Sequence[str], _numbers: Sequence[int]) -> list[Sighting]:
+    async def look_there(self, node: Node, wanted: Sequence[Sought], _numbers: Sequence[int]) -> list[Sighting]:
         """The same: a status is of the branch that its node follows."""
         return await self._seen_at(node, wanted)
 
-    def name_of(self, one: str) -> str:
-        """It is the name."""
-        return one
+    def name_of(self, one: Sought) -> str:
+        """Its signature."""
+        return one.signature
