@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.test_completer import change
 from tests.hub.test_several_nodes import always, chain_of
+from tollkeeper.api import clock_ms
+from tollkeeper.chains.vouching import OVERDUE_SECONDS
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, SELECTOR_AUTHORIZATION_STATE, TRANSFER_TOPIC
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
@@ -170,7 +173,7 @@ def denying(payment: TestPayment, proof: str) -> Any:
 
 
 @pytest.mark.parametrize("proof", ["foreign", "reverted", "expired"])
-@pytest.mark.parametrize("needed", [0, 1, 2])
+@pytest.mark.parametrize("needed", [0, 1, 2, 3])
 async def test_one_node_that_denies_a_payment_makes_it_no_failure(
     tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, needed: int, proof: str
 ) -> None:
@@ -182,16 +185,81 @@ async def test_one_node_that_denies_a_payment_makes_it_no_failure(
         assert (await hub.settle(payment, prefer="wait=0")).status == 503
         nodes[0].falsify = denying(payment, proof)
         chain.rpc.call("evm_mine")
-        for _ in range(2):
-            await hub.complete()
+        with capture_logs() as logs:
+            for _ in range(2):
+                await hub.complete()
         if needed == 1:
             assert await hub.status(payment) == "failed"  # the one node that is asked is believed
+            return
+        if needed == 3:
+            assert await hub.status(payment) == "pending"  # without this one nothing is told
         else:
-            assert await hub.status(payment) == "pending"
+            assert [line["node"] for line in logs if line["event"] == "node_overruled"] == [1]
+            assert await hub.status(payment) == "success"  # as the two others show it
         nodes[0].calm()
         for _ in range(2):
             await hub.complete()
-        assert await hub.status(payment) == ("failed" if needed == 1 else "success")
+        assert await hub.status(payment) == "success"
+
+
+async def test_two_nodes_overrule_one_that_says_a_transfer_reverted_at_once(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_getTransactionReceipt" and answer.get("result"):
+            return answer | {"result": answer["result"] | {"status": "0x0", "logs": []}}
+        return answer
+
+    nodes[0].falsify = falsify
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    assert [line["node"] for line in logs if line["event"] == "node_overruled"] == [1]
+    nodes[1].falsify = falsify  # two against one
+    answers = [await hub_of_three.settle(new_payment(embedded_chain), prefer="wait=1") for _ in range(2)]
+    assert [answer.body.get("success") for answer in answers] != [True, True]
+
+
+async def test_two_nodes_overrule_one_that_shows_nothing_before_a_caller_gives_up(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"result": None} if call["method"] == "eth_getTransactionReceipt" else answer
+
+    nodes[0].falsify = falsify
+    began = asyncio.get_running_loop().time()
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+    assert asyncio.get_running_loop().time() - began >= OVERDUE_SECONDS  # a node may lag by so much
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_an_end_that_the_first_node_never_shows_is_concluded_by_two_others(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, count: int
+) -> None:
+    chain = embedded_chain
+    payment = new_payment(chain)
+    config = {"rpc_urls": tuple(node.url for node in nodes[:count]), "timeout_seconds": 1.0}
+    chain.rpc.call("evm_setAutomine", False)
+    late = 0
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "eth_getBlockByNumber" or not answer["result"]:
+            return answer
+        return answer | {"result": answer["result"] | {"timestamp": hex(payment.authorization.valid_before)}}
+
+    async with run_hub(tmp_path, chain, config=config, now_ms=lambda: clock_ms() + late) as hub:
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+        (row,) = await hub.database.read(Statement("SELECT transaction_hash FROM settlements"))
+        chain.rpc.call("anvil_dropTransaction", row["transaction_hash"])
+        nodes[0].falsify = falsify
+        chain.rpc.call("evm_setNextBlockTimestamp", payment.authorization.valid_before + 600)
+        chain.rpc.call("evm_mine")
+        late = 3 * 3_600_000
+        hub.completer.lanes.is_carried = lambda _id: True  # nobody sends it again
+        for _ in range(2):
+            await hub.completer.complete(clock_ms() + 2 * late)
+        assert await hub.status(payment) == ("failed" if count == 3 else "pending")
 
 
 @pytest.mark.parametrize("needed", [0, 2])
@@ -241,16 +309,18 @@ async def test_a_nonce_that_one_node_made_up_moves_no_lane(
     assert chain.nonce(chain.wallets.relayer) == mined + 1
 
 
+@pytest.mark.parametrize("count", [2, 3])
 async def test_a_lane_does_not_begin_at_a_nonce_that_one_node_made_up(
-    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, count: int
 ) -> None:
     chain = embedded_chain
     mined = chain.nonce(chain.wallets.relayer)
     nodes[0].falsify = of_nonce(mined + 1_000, "latest", "pending")
-    config = {"rpc_urls": tuple(node.url for node in nodes), "timeout_seconds": 1.0}
+    config = {"rpc_urls": tuple(node.url for node in nodes[:count]), "timeout_seconds": 1.0}
     async with run_hub(tmp_path, chain, config=config) as hub:
-        assert (await hub.settle(new_payment(chain))).code == "UNAVAILABLE"
-        nodes[0].falsify = of_nonce(mined + 1_000, "pending")  # as one whose pool has what no other has
-        await hub.complete()
+        if count == 2:
+            assert (await hub.settle(new_payment(chain))).code == "UNAVAILABLE"
+            nodes[0].falsify = of_nonce(mined + 1_000, "pending")  # as one whose pool has what no other has
+            await hub.complete()
         assert (await hub.settle(new_payment(chain))).body["success"] is True
     assert chain.nonce(chain.wallets.relayer) == mined + 1

@@ -1,7 +1,8 @@
 """Which of a network's nodes is asked: the first in the configured order that is well (contract 5; security A-15, F4).
 
-A node that gave no answer rests for a while, longer each time; one that is behind the others comes after those that
-are not; one of another chain or token is never asked. What is sent to a node, and what it must be, is not decided here.
+A node that gave no answer rests for a while, longer each time; one that others overruled, or that is behind them, comes
+after those that are not; one of another chain or token is never asked. What is sent to a node, and what it must be, is
+not decided here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.chains.rpc")
 _REST_FIRST_SECONDS: Final = 2.0
 _REST_MAX_SECONDS: Final = 60.0
+_DOUBTED_SECONDS: Final = 60.0
 LAG_BLOCKS_MAX: Final = 5
 # Without an answer for so long, a node is out of reach; until then it may have been one broken connection.
 OUT_OF_REACH_SECONDS: Final = 10.0
@@ -40,6 +42,7 @@ class Node:
     rests_until: float = 0.0
     silent_since: float | None = -math.inf
     is_behind: bool = False
+    doubted_until: float = 0.0
 
     def answered(self) -> None:
         """It gave an answer that could be read."""
@@ -56,6 +59,12 @@ class Node:
         if self.silent_since is None:
             self.silent_since = now
 
+    def overruled(self, now: float) -> None:
+        """Enough others showed alike what it did not. `now`: event loop time."""
+        if now >= self.doubted_until:
+            _LOG.error("node_overruled", node=self.position)
+        self.doubted_until = now + _DOUBTED_SECONDS
+
 
 class Nodes:
     """All nodes of a network."""
@@ -71,7 +80,7 @@ class Nodes:
     def in_order(self, now: float) -> list[Node]:
         """Those that may be asked, the best first."""
         usable = [node for node in self.all if not node.barred]
-        return sorted(usable, key=lambda node: (now < node.rests_until, node.is_behind))
+        return sorted(usable, key=lambda node: (now < node.rests_until, now < node.doubted_until, node.is_behind))
 
     def compare_heights(self) -> None:
         """Finds out which nodes are behind, by the heights that were seen last."""

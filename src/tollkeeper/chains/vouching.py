@@ -26,7 +26,7 @@ from tollkeeper.chains.receipts import DOUBTED, Expected, ReceiptReader, Sightin
 from tollkeeper.chains.rpc import RpcUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from tollkeeper.chains.nodes import Node
     from tollkeeper.chains.rpc import Rpc
@@ -37,6 +37,8 @@ _STANDS_STILL_SECONDS: Final = 600
 # What nodes do not show alike for so long is told to the operator.
 _DOUBT_TOLD_SECONDS: Final = 60.0
 _DOUBTS_KEPT: Final = 10_000
+# What the first node does not show for so long, the others are asked for: longer than a block takes.
+OVERDUE_SECONDS: Final = 6.0
 # How many show the same where no number is configured, and others can be reached.
 _USUALLY: Final = 2
 
@@ -60,7 +62,7 @@ class Witnesses(ABC):
         self.needed = needed or _USUALLY
 
     async def agreed_by(self, judge: Callable[[Node], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
-        """What the first node's facts come to, once enough others' come to an equal one; None where they do not.
+        """What enough nodes' facts come to alike, the first node's before the others'; None where they do not.
 
         What `is_open` says nothing is concluded yet, and needs nobody else's word. Raises: RpcUnavailable where no node
         answers.
@@ -80,13 +82,53 @@ class Witnesses(ABC):
         concluded = [place for place, one in enumerate(found) if not is_open(one)]
         if not concluded:
             return [*found]
+        answers = {first.position: found}
 
-        async def ask(node: Node, places: Sequence[int]) -> list[bool]:
-            others = await judge(node)
-            return [others[place] == found[place] for place in places]
+        async def answer_of(node: Node) -> list[T]:
+            if node.position not in answers:
+                answers[node.position] = await judge(node)
+            return answers[node.position]
 
-        vouched = await self.vouched(first, concluded, ask)
-        return [one if is_open(one) or place in vouched else None for place, one in enumerate(found)]
+        def sharing(claims: list[T]) -> Callable[[Node, Sequence[int]], Awaitable[list[bool]]]:
+            async def ask(node: Node, places: Sequence[int]) -> list[bool]:
+                others = await answer_of(node)
+                return [others[place] == claims[place] for place in places]
+
+            return ask
+
+        doubted = set(concluded) - await self.vouched(first, concluded, sharing(found))
+        told: list[T | None] = [None if place in doubted else one for place, one in enumerate(found)]
+        async for node, others in self.instead_of(first, answer_of, doubted):
+            places = sorted(doubted)
+            for place in await self.vouched(node, places, sharing(others), is_alone_enough=False):
+                told[place] = others[place]
+                doubted.discard(place)
+                self.overrule(first)
+        return told
+
+    async def instead_of(
+        self, first: Node, ask: Callable[[Node], Awaitable[T]], left: Collection[int]
+    ) -> AsyncIterator[tuple[Node, T]]:
+        """Each other node with its answer, the best first, while something is `left` and enough could overrule `first`.
+
+        Whose word alone is doubted is not waited for, where as many others as are needed show something else alike.
+        """
+        others = [node for node in self._rpc.nodes.in_order(asyncio.get_running_loop().time()) if node is not first]
+        while len(others) >= self.needed and left:
+            node = others.pop(0)  # with fewer behind it than are needed beside it, it is the last that could
+            try:
+                yield node, await ask(node)
+            except RpcUnavailable:
+                continue
+
+    @property
+    def can_overrule(self) -> bool:
+        """Are there as many others as are needed, whichever is asked first?"""
+        return len(self._rpc.nodes.all) > self.needed
+
+    def overrule(self, node: Node) -> None:
+        """Ask this one last for a while: enough others showed alike what it did not."""
+        node.overruled(asyncio.get_running_loop().time())
 
     async def first(self, ask: Callable[[Node], Awaitable[T]]) -> tuple[Node, T]:
         """The answer of the best node that gives one.
@@ -106,13 +148,21 @@ class Witnesses(ABC):
         raise why or RpcUnavailable("no node may be asked")
 
     async def vouched(
-        self, first: Node, places: Sequence[int], ask: Callable[[Node, Sequence[int]], Awaitable[list[bool]]]
+        self,
+        first: Node,
+        places: Sequence[int],
+        ask: Callable[[Node, Sequence[int]], Awaitable[list[bool]]],
+        *,
+        is_alone_enough: bool = True,
     ) -> set[int]:
-        """Those of these claims of `first` that enough others share, as `ask` says of each of the others."""
+        """Those of these claims of `first` that enough others share, as `ask` says of each of the others.
+
+        `is_alone_enough`: its word may have to do where none of the others can be reached.
+        """
         nodes, loop = self._rpc.nodes, asyncio.get_running_loop()
         alike = Counter(places)
         denied: set[int] = set()
-        may_be_alone = not self.is_fixed
+        may_be_alone = is_alone_enough and not self.is_fixed
         for node in nodes.in_order(loop.time()):
             asked = [place for place in places if alike[place] < self.needed]
             if node is first or not asked:
@@ -177,6 +227,8 @@ class Vouched(ABC, Generic[T]):
     def __init__(self, witnesses: Witnesses) -> None:
         self._all = witnesses
         self._doubted: dict[str, float] = {}  # transactions, and since when they are
+        self._due: dict[str, float] = {}  # transactions that were not shown, and when the others are asked
+        self.overdue_seconds = OVERDUE_SECONDS
 
     @abstractmethod
     async def look_at(self, node: Node, wanted: Sequence[T]) -> list[Sighting]:
@@ -194,23 +246,59 @@ class Vouched(ABC, Generic[T]):
         """What is shown now, in the order asked. Raises: RpcUnavailable."""
         first, sightings = await self._all.first(lambda node: self.look_at(node, wanted))
         seen = [place for place, one in enumerate(sightings) if one.verdict is not Verdict.ABSENT]
-        if not seen:
+        overdue = self._overdue(wanted, sightings)
+        if not seen and not overdue:
             return sightings
+        vouched = await self._all.vouched(first, seen, self._sharing(wanted, sightings)) if seen else set()
+        doubted = set(seen) - vouched
+        told = [DOUBTED if place in doubted else one for place, one in enumerate(sightings)]
+        left = doubted | overdue
+        async for node, others in self._all.instead_of(first, lambda node: self.look_at(node, wanted), left):
+            places = [place for place in sorted(left) if others[place].verdict is not Verdict.ABSENT]
+            shared = self._sharing(wanted, others)
+            for place in await self._all.vouched(node, places, shared, is_alone_enough=False) if places else ():
+                told[place] = others[place]
+                left.discard(place)
+                self._all.overrule(first)
+        self._remember(first, [self.name_of(wanted[place]) for place in set(seen) - left], doubted=False)
+        self._remember(first, [self.name_of(wanted[place]) for place in doubted & left], doubted=True)
+        return told
+
+    def _sharing(
+        self, wanted: Sequence[T], claims: Sequence[Sighting]
+    ) -> Callable[[Node, Sequence[int]], Awaitable[list[bool]]]:
+        """Asks another node whether it shows what these claims say."""
 
         async def ask(node: Node, places: Sequence[int]) -> list[bool]:
             some = [wanted[place] for place in places]
-            numbers = sorted({number for place in places if (number := sightings[place].block_number) is not None})
+            numbers = sorted({number for place in places if (number := claims[place].block_number) is not None})
             others = await self.look_there(node, some, numbers)
-            return [_is_alike(sightings[place], other) for place, other in zip(places, others, strict=True)]
+            return [_is_alike(claims[place], other) for place, other in zip(places, others, strict=True)]
 
-        vouched = await self._all.vouched(first, seen, ask)
-        doubted = set(seen) - vouched
-        self._remember(first, [self.name_of(wanted[place]) for place in vouched], doubted=False)
-        self._remember(first, [self.name_of(wanted[place]) for place in doubted], doubted=True)
-        return [DOUBTED if place in doubted else one for place, one in enumerate(sightings)]
+        return ask
+
+    def _overdue(self, wanted: Sequence[T], sightings: Sequence[Sighting]) -> set[int]:
+        """The places of what the first node has not shown for so long that the others are asked by themselves."""
+        now = asyncio.get_running_loop().time()
+        overdue: set[int] = set()
+        if not self._all.can_overrule:
+            return overdue
+        for place, (one, sighting) in enumerate(zip(wanted, sightings, strict=True)):
+            name = self.name_of(one)
+            if sighting.verdict is not Verdict.ABSENT:
+                self._due.pop(name, None)
+            elif now >= self._due.setdefault(name, now + self.overdue_seconds):
+                self._due[name] = now + self.overdue_seconds
+                overdue.add(place)
+        while len(self._due) > _DOUBTS_KEPT:
+            del self._due[next(iter(self._due))]
+        return overdue
 
     def _remember(self, first: Node, transactions: Sequence[str], *, doubted: bool) -> None:
-        """Tells the operator, once, of what one node shows and others do not for longer than a lag explains."""
+        """Tells the operator, once, of what one node shows and others do not for longer than a lag explains.
+
+        From then on that node is asked last, where as many others as are needed do not show it.
+        """
         now = asyncio.get_running_loop().time()
         for transaction in transactions:
             if not doubted:
@@ -218,6 +306,8 @@ class Vouched(ABC, Generic[T]):
             elif now - self._doubted.setdefault(transaction, now) >= _DOUBT_TOLD_SECONDS:
                 self._doubted[transaction] = float("inf")
                 _LOG.error("nodes_show_different_things", node=first.position, transaction=transaction)
+                if self._all.can_overrule:
+                    self._all.overrule(first)
         while len(self._doubted) > _DOUBTS_KEPT:
             del self._doubted[next(iter(self._doubted))]
 

@@ -48,8 +48,8 @@ async def has_expired(
 
     Every block that could hold it is finalized, the node still has all of them, and none shows it. The lifetime was
     one node's word, so none of those that are asked may take the blockhash still. `doubted_since`: when it was signed,
-    in Unix seconds, where that is so long ago by our clock that its lifetime is no longer waited for; else None.
-    Raises: RpcUnavailable, also where the node keeps no history.
+    in Unix seconds, where that is so long ago by our clock that its lifetime is no longer waited for, and that it may be
+    executed yet is one node's word, too; else None. Raises: RpcUnavailable, also where the node keeps no history.
     """
 
     async def judge(chain: SolanaChain) -> bool:
@@ -66,7 +66,7 @@ async def has_expired(
         )
         return is_over and (await chain.see([signature]))[0].verdict is Verdict.ABSENT
 
-    return bool(await chain.agreed(judge, lambda has_expired: not has_expired))
+    return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
 
 
 async def has_ended(chain: SolanaChain, lifetime: Lifetime) -> bool:
