@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from tollkeeper.hub.gathering import WAIT_SECONDS, Gathering
+from tollkeeper.hub.gathering import WAIT_MAX_SECONDS, WAIT_SECONDS, Gathering
 
 
 class Journeys:
@@ -58,6 +59,34 @@ async def test_from_the_depth_on_they_go_together_after_a_moment() -> None:
     assert journeys.gone == [[1], [2], [3, 4, 5]]
     journeys.gate.set()
     assert await asyncio.gather(*joined) == [10, 20, 30, 40, 50]
+
+
+async def test_who_waits_sets_out_within_50_ms_whoever_comes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the loop is asked for: when the first who waits is called for, and that nobody later puts that off."""
+    assert WAIT_MAX_SECONDS == 0.05
+    loop, armed = asyncio.get_running_loop(), list[tuple[float, object]]()
+    call_later = loop.call_later
+
+    def recorded(delay: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
+        armed.append((delay, callback))
+        return call_later(delay, callback, *arguments)
+
+    monkeypatch.setattr(loop, "call_later", recorded)
+    journeys = Journeys(queue_depth=1, items_max=10)
+    joined = journeys.join(0)
+    await turns()
+    assert (journeys.gone, armed) == ([[0]], [])  # below the depth nothing is armed at all
+    for member in range(1, 5):
+        joined += journeys.join(member)
+        await turns()
+    ((delay, set_out),) = armed
+    assert 0 < delay < WAIT_MAX_SECONDS
+    assert journeys.gone == [[0]]
+    set_out()  # type: ignore[operator]  # as the loop does
+    await turns()
+    assert journeys.gone == [[0], [1, 2, 3, 4]]
+    journeys.gate.set()
+    assert await asyncio.gather(*joined) == [0, 10, 20, 30, 40]
 
 
 async def test_a_full_batch_does_not_wait() -> None:
