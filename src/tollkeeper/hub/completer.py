@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -21,7 +21,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.settling import EXPIRY_MARGIN_SECONDS
 from tollkeeper.core.transactions import State
 from tollkeeper.hub.lanes import LaneKeeper, LaneView
-from tollkeeper.hub.recovery import Finding, Unexplained, expected_transfer, valid_before
+from tollkeeper.hub.recovery import OVERDUE_SECONDS, Finding, Unexplained, expected_transfer, valid_before
 from tollkeeper.hub.reorganisations import ReorganisationWatch
 from tollkeeper.storage import StorageError
 from tollkeeper.storage.settlements import (
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement import Settlements
     from tollkeeper.storage.database import Database
+
+T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE_ROWS: Final = 500
@@ -111,7 +113,8 @@ class Completer:
         views: dict[str, LaneView] = {}
         for account in self.accounts.values():
             if account.chain.asset is not None:
-                await _on_network(account, self._see_network(account, views, thoroughly=is_due))
+                view = await _on_network(account, self._see_network(account, thoroughly=is_due))
+                views |= {account.chain.network.name: view} if view is not None else {}
         after: tuple[int, str] | None = None
         while True:
             page = await list_unfinished(
@@ -135,10 +138,15 @@ class Completer:
                     await _on_network(account, self._complete_rows(account, mine, view))
         await self._count_set_aside()
 
-    async def _see_network(self, account: Account, views: dict[str, LaneView], *, thoroughly: bool) -> None:
-        """Watches blocks and keeps lanes; a network whose node does not answer gets no view."""
+    async def _see_network(self, account: Account, *, thoroughly: bool) -> LaneView:
+        """Watches blocks and keeps lanes. Raises: RpcUnavailable, StorageError."""
         head = await account.chain.latest_block()
-        await self._watch.look(account, head.number, thoroughly=thoroughly)
+        try:
+            await self._watch.look(account, head.number, thoroughly=thoroughly)
+        except (StorageError, RpcUnavailable):
+            raise
+        except Exception:  # noqa: BLE001 - lanes and rows do not wait for it
+            _LOG.exception("blocks_not_understood", network=account.chain.network.name)
         view = LaneView(chain_seconds=head.timestamp_seconds)
         for relayer in account.signers.relayers:
             try:
@@ -150,7 +158,7 @@ class Completer:
                 continue
             view.waiting |= seen.waiting
             view.taken |= seen.taken
-        views[account.chain.network.name] = view
+        return view
 
     async def _check_networks(self) -> bool:
         """Opens networks whose node did not answer at the start; from time to time asks every node who it is again.
@@ -164,10 +172,13 @@ class Completer:
         for account in self.accounts.values():
             chain = account.chain
             if is_due or (chain.asset is None and not chain.is_refused):
-                with suppress(RpcUnavailable):
-                    await open_account(account, self.settlements)
-                    await self._see_balances(account)
+                await _on_network(account, self._open_again(account))
         return is_due
+
+    async def _open_again(self, account: Account) -> None:
+        with suppress(RpcUnavailable):  # `open` keeps why
+            await open_account(account, self.settlements)
+            await self._see_balances(account)
 
     async def _see_balances(self, account: Account) -> None:
         """Looks at the signers' money also while nobody settles. Raises: RpcUnavailable."""
@@ -178,13 +189,12 @@ class Completer:
             account.signers.see_balances(held, fees.max_fee_per_gas)
 
     async def _complete_rows(self, account: Account, rows: list[Settlement], view: LaneView) -> None:
-        pipeline, chain = self.settlements.pipeline, account.chain
+        pipeline = self.settlements.pipeline
         findings = [pipeline.given_up(row) for row in rows if row.state is State.CLAIMED]
         signed = [row for row in rows if row.state is not State.CLAIMED]
         if signed:
-            sightings = await chain.look([expected_transfer(row, chain.config.depths) for row in signed])
             limit = asyncio.Semaphore(_ASKED_AT_ONCE)
-            pairs = list(zip(signed, sightings, strict=True))
+            pairs = await self._look(account, signed)
             # What was seen is judged without a question, so that it needs no task of its own.
             judged = [await self._judge(account, *pair, view, limit) for pair in pairs if _is_seen(pair[1])]
             judged += await asyncio.gather(
@@ -192,6 +202,22 @@ class Completer:
             )
             findings += [finding for finding in judged if finding is not None]
         await self._apply(findings)
+
+    async def _look(self, account: Account, rows: list[Settlement]) -> list[tuple[Settlement, Sighting]]:
+        """What is seen of each; where one cannot be looked for it is found and set aside. Raises: RpcUnavailable."""
+        chain = account.chain
+        try:
+            sightings = await chain.look([expected_transfer(row, chain.config.depths) for row in rows])
+        except (StorageError, RpcUnavailable):
+            raise
+        except Exception:  # noqa: BLE001 - one of them, or what a node shows of it
+            _LOG.exception("settlements_not_understood", network=chain.network.name)
+            if len(rows) == 1:
+                await self._set_aside(rows[0].id)
+                return []
+            half = len(rows) // 2
+            return [*await self._look(account, rows[:half]), *await self._look(account, rows[half:])]
+        return list(zip(rows, sightings, strict=True))
 
     async def _judge(
         self, account: Account, row: Settlement, sighting: Sighting, view: LaneView, limit: asyncio.Semaphore
@@ -220,10 +246,15 @@ class Completer:
         return None
 
     def _needs_a_closer_look(self, row: Settlement, view: LaneView) -> bool:
-        """Is its transaction no longer waiting, or its authorization over? Raises: as `valid_before`."""
+        """Is its transaction no longer waiting, or its authorization over? Raises: as `valid_before`.
+
+        By the chain's time, or for long by ours: a chain's time is one node's word.
+        """
         if row.transaction_hash not in view.waiting:
             return True
-        return valid_before(row) + EXPIRY_MARGIN_SECONDS <= view.chain_seconds
+        end_seconds = valid_before(row)
+        is_overdue = end_seconds + OVERDUE_SECONDS <= self._clock_ms() // 1000
+        return is_overdue or end_seconds + EXPIRY_MARGIN_SECONDS <= view.chain_seconds
 
     async def _apply(self, findings: list[Finding]) -> None:
         """Records a page in one commit; where that cannot be, row by row, so that the one at fault is found."""
@@ -271,12 +302,17 @@ def _is_seen(sighting: Sighting) -> bool:
     return sighting.verdict is Verdict.TRANSFERRED
 
 
-async def _on_network(account: Account, work: Awaitable[None]) -> None:
-    """Does one network's work; a node that does not answer holds up no other network."""
+async def _on_network(account: Account, work: Awaitable[T]) -> T | None:
+    """Does one network's work; what goes wrong there holds up no other network. Raises: StorageError."""
     try:
-        await work
+        return await work
     except RpcUnavailable as error:
         _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
+    except StorageError:
+        raise
+    except Exception:  # noqa: BLE001 - no fault of ours, and nothing that a node shows, may stop the other networks
+        _LOG.exception("network_not_understood", network=account.chain.network.name)
+    return None
 
 
 async def open_account(account: AnyAccount, settlements: Settlements) -> None:

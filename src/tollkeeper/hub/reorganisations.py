@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tollkeeper.storage import StorageError
 from tollkeeper.storage.settlements import list_blocks, list_in_block, reopen_all
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.storage.database import Database
+    from tollkeeper.storage.settlements import Settlement
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE: Final = 500
@@ -62,9 +64,24 @@ class ReorganisationWatch:
     async def _reopen(self, network: str, number: int, block_hash: str) -> None:
         """Everything that rests on a block that is gone is pending again."""
         detail = f"block {number} is no longer on the chain"
-        while rows := await list_in_block(self._database, network, number, block_hash, _PAGE):
-            count = await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
-            _LOG.error("settlements_reorganised", network=network, block=number, settlements=count)
-            self._metrics.reorganised.labels(network).inc(count)
+        while True:
+            page = await list_in_block(self._database, network, number, block_hash, _PAGE)
+            for settlement_id in page.unreadable:
+                _LOG.error("settlement_not_understood", settlement=settlement_id)
+            count = await self._reopened(page.settlements, detail)
             if not count:
                 return
+            _LOG.error("settlements_reorganised", network=network, block=number, settlements=count)
+            self._metrics.reorganised.labels(network).inc(count)
+
+    async def _reopened(self, rows: list[Settlement], detail: str) -> int:
+        """How many were opened again, in one commit; where that cannot be, row by row. Raises: StorageError."""
+        try:
+            return await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
+        except StorageError:
+            raise
+        except Exception:  # noqa: BLE001 - one of them: the others are opened all the same
+            if len(rows) == 1:
+                _LOG.exception("settlement_not_understood", settlement=rows[0].id)
+                return 0
+            return sum([await self._reopened([row], detail) for row in rows])

@@ -73,9 +73,14 @@ class FinalityWatch:
             return
         watched = self._watched.setdefault(network, _Watched(self._clock_ms() - _LOOKED_BACK_MS))
         after = (watched.since_ms - _LATE_MS, "")
-        while page := await list_confirmed(self._database, network, after, _PAGE):
-            after = (page[-1].updated_ms, page[-1].id)
-            for row in page:
+        while True:
+            page = await list_confirmed(self._database, network, after, _PAGE)
+            if page.after is None:
+                break
+            after = page.after
+            for settlement_id in page.unreadable:
+                _LOG.error("settlement_not_understood", settlement=settlement_id)
+            for row in page.settlements:
                 if (row.id, row.version) not in watched.final:
                     watched.waiting[row.id] = row
             watched.since_ms = max(watched.since_ms, after[0])
