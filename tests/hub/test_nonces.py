@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +13,17 @@ from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
-from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.test_completer import change
+from tests.hub.test_gas import GAS_LIMIT
+from tollkeeper.api import clock_ms
 from tollkeeper.core.evm import Transaction, transfer_calldata
 from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
 from tollkeeper.storage.leases import LeaseLost
 from tollkeeper.storage.settlements import find_payment
-from tollkeeper.storage.transactions import replace_transaction, transactions_of
+from tollkeeper.storage.transactions import GasBudget, replace_transaction, transactions_of
 
 
 async def stored(hub: HubUnderTest) -> list[Any]:
@@ -29,6 +32,12 @@ async def stored(hub: HubUnderTest) -> list[Any]:
         Statement("SELECT hash, signer_nonce, raw FROM raw_transactions ORDER BY signer_nonce, created_ms")
     )
     return list(rows)
+
+
+async def counted(hub: HubUnderTest) -> dict[bool, int]:
+    """The gas of the hour, by whether a trusted gateway asked for it, or nobody."""
+    rows = await hub.database.read(Statement("SELECT is_trusted, SUM(gas) AS gas FROM gas_spent GROUP BY is_trusted"))
+    return {bool(row["is_trusted"]): row["gas"] for row in rows}
 
 
 async def stick(hub: HubUnderTest, chain: ChainUnderTest, count: int) -> list[TestPayment]:
@@ -54,6 +63,7 @@ async def test_transactions_that_became_too_cheap_are_replaced_and_mined(
         for _ in range(2):
             await hub_on_anvil.complete()
     assert sum(line["event"] == "transaction_replaced" for line in logs) == 3
+    assert await counted(hub_on_anvil) == {False: 3 * GAS_LIMIT}  # of each nonce one transaction is mined
     anvil_fiat_token.rpc.call("evm_mine")
     await hub_on_anvil.complete()
     nonces = Counter(row["signer_nonce"] for row in await stored(hub_on_anvil))
@@ -149,6 +159,7 @@ async def test_a_nonce_whose_settlement_the_cap_does_not_pay_for_is_freed_and_th
     cap = hub.account.chain.config.max_fee_per_gas_wei
     assert old.max_fee_per_gas < freeing.max_fee_per_gas <= cap
     assert await hub.status(payment) == "pending"
+    assert await counted(hub) == {False: GAS_LIMIT}
 
     ask_per_gas(chain, old.max_fee_per_gas + 1)
     chain.rpc.call("evm_mine")
@@ -303,10 +314,28 @@ async def test_a_gap_before_what_was_signed_is_filled(
         for _ in range(3):
             await hub.complete()
     assert sum(line["event"] == "nonce_gap_filled" for line in logs) == gap
+    assert await counted(hub) == {False: GAS_LIMIT, True: gap * 21_000}
     assert await hub.status(payment) == "success"
     assert int(embedded_chain.rpc.call("eth_getBalance", relayer, "latest"), 16) < before
     answers = await asyncio.gather(*(hub.settle(new_payment(embedded_chain)) for _ in range(10)))
     assert {answer.body["success"] for answer in answers} == {True}
+
+
+async def test_a_gap_is_filled_although_the_budget_is_used_up_and_new_settlements_wait_for_it(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    chain = embedded_chain
+    async with run_hub(tmp_path, chain, config={"gas_budget_per_hour": 2 * GAS_LIMIT}) as hub:
+        await hub.complete()  # the pass of the start is over
+        await hub.database.run(change("UPDATE signer_lanes SET next_nonce = next_nonce + 1"))
+        payments = [new_payment(chain) for _ in range(2)]
+        for payment in payments:
+            assert (await hub.settle(payment, prefer="wait=0")).code == "SETTLEMENT_PENDING"
+        for _ in range(3):
+            await hub.complete()
+        assert {await hub.status(payment) for payment in payments} == {"success"}
+        assert await counted(hub) == {False: 2 * GAS_LIMIT, True: 21_000}
+        assert (await hub.settle(new_payment(chain))).code == "UNAVAILABLE"
 
 
 async def test_a_nonce_that_the_node_has_a_transaction_for_is_not_filled(
@@ -353,8 +382,10 @@ async def test_what_was_mined_is_not_replaced_whatever_a_node_says(
     lease = await hub.hub.membership.lease("lane")
     assert lease is not None
     other = replace(raw, hash="0x" + "ab" * 32)
-    assert not await hub.database.run(replace_transaction(lease, raw, other, frees_nonce=False))
+    budget = GasBudget(NETWORK, 10**9, 10**9, clock_ms())
+    assert not await hub.database.run(replace_transaction(lease, raw, other, budget, gas=1, frees_nonce=False))
+    lost = replace(lease, token=0)
     with pytest.raises(LeaseLost):
-        await hub.database.run(replace_transaction(replace(lease, token=0), raw, other, frees_nonce=False))
+        await hub.database.run(replace_transaction(lost, raw, other, budget, gas=1, frees_nonce=False))
     assert len(await stored(hub)) == 1
     assert (await hub.get(payment.status_path)).body["transaction"] == transaction

@@ -75,6 +75,7 @@ NEW = NewSettlement(
     holder="p-1",
     now_ms=1_000,
 )
+BUDGET = GasBudget("base-sepolia", 1_000, 1_000, 60_000)
 OTHERS = [replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}")) for index in range(60)]
 
 
@@ -407,9 +408,9 @@ async def test_a_lease_has_one_holder_and_fences_off_the_one_before(database: Da
     assert second.token > first.token
     filler = RawTransaction(b"raw", "0x" + "ab" * 32, "base-sepolia", SIGNER, 3, 6_000)
     with pytest.raises(LeaseLost):
-        await database.run(store_filler(first, filler))
+        await database.run(store_filler(first, filler, BUDGET, gas=21))
     assert await count(database, "raw_transactions") == 0
-    assert await database.run(store_filler(second, filler))
+    assert await database.run(store_filler(second, filler, BUDGET, gas=21))
     await database.run(leave("p-2"))
     assert await database.run(take_lease("lane", "p-3", 5_000)) is not None
 
@@ -421,7 +422,7 @@ async def test_a_nonce_that_something_was_signed_under_meanwhile_is_not_filled(d
     signed = RawTransaction(b"raw", "0x" + "ab" * 32, "base-sepolia", SIGNER, 3, 6_000)
     filler = RawTransaction(b"nothing", "0x" + "cd" * 32, "base-sepolia", SIGNER, 3, 6_000)
     await database.run(add_signed(signed, []))
-    assert not await database.run(store_filler(lease, filler))
+    assert not await database.run(store_filler(lease, filler, BUDGET, gas=21))
     assert await count(database, "raw_transactions") == 1
 
 
@@ -431,7 +432,7 @@ async def test_an_outcome_whose_block_is_gone_is_open_again_and_its_keys_with_it
     assert await database.run(move(row, failure)) is not None
     assert await list_blocks(database, "base-sepolia", 9) == [(9, "0x09")]
     assert await list_blocks(database, "base-sepolia", 10) == []
-    (found,) = await list_in_block(database, "base-sepolia", 9, "0x09", 10)
+    (found,) = (await list_in_block(database, "base-sepolia", 9, "0x09", 10)).settlements
     opened = await database.run(reopen(found, "p-2", 3_000, "gone"))
     assert opened is not None
     assert (opened.state, opened.holder, opened.proof, opened.block_hash) == (State.BROADCAST, "p-2", None, None)

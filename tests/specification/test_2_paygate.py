@@ -16,7 +16,7 @@ from tests.specification.world import World
 # The hub's settlements say publicly who paid whom; every other table is the gateway's (contract 3.1).
 _HUB_TABLES = {
     *("settlements", "settlement_events", "settlement_slots", "raw_transactions", "idempotency"),
-    *("signer_lanes", "gas_spent", "leases", "hub_processes"),
+    *("signer_lanes", "gas_spent", "payer_failures", "leases", "hub_processes"),
 }
 
 

@@ -96,6 +96,15 @@ class Fees:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulated:
+    """The reason for which settling would revert (None: it would pass), the latest block, and the payer's balance."""
+
+    revert: str | None
+    block: Block
+    balance: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Market:
     """The node's tip and accounts' balances, good until then (event loop time)."""
 
@@ -303,15 +312,26 @@ class EvmChain:
         )
         return facts, read_block(block)
 
-    async def simulate(self, payload: EvmPayload, sender: str) -> tuple[str | None, Block]:
-        """The revert reason that settling would meet now (None: it would pass), and the latest block.
-
-        Raises: RpcUnavailable.
-        """
-        simulation, block = await self.rpc.ask(
-            [self._simulation(payload, sender), ("eth_getBlockByNumber", ["latest", False])]
+    async def simulate(self, payload: EvmPayload, sender: str) -> Simulated:
+        """What settling would meet now, and what the payer holds. Raises: RpcUnavailable."""
+        simulation, block, balance = await self.rpc.ask(
+            [
+                self._simulation(payload, sender),
+                ("eth_getBlockByNumber", ["latest", False]),
+                self._read_call(evm.balance_of_calldata(payload.authorization.payer)),
+            ]
         )
-        return _revert(simulation), read_block(block)
+        return Simulated(_revert(simulation), read_block(block), word_of(balance))
+
+    async def holding(self, payer: str, nonces: Sequence[str]) -> tuple[int, list[bool]]:
+        """What the payer holds, and which of its authorizations are used, as of one moment. Raises: RpcUnavailable."""
+        balance, *used = await self.rpc.ask(
+            [
+                self._read_call(evm.balance_of_calldata(payer)),
+                *(self._read_call(evm.authorization_state_calldata(payer, nonce)) for nonce in nonces),
+            ]
+        )
+        return word_of(balance), [word_of(one) != 0 for one in used]
 
     async def latest_block(self) -> Block:
         """The latest block. Raises: RpcUnavailable."""

@@ -29,6 +29,10 @@ ACCEPT_WAIT_SECONDS: Final = 4
 SETTLE_REQUEST_LIFETIME_SECONDS: Final = 60
 PAYMENT_ATTEMPTS_MAX: Final = 3
 VALID_BEFORE_MARGIN_SECONDS: Final = 6
+# What one payer may make the hub pay for nothing (security A-24): failures on the chain within 60 minutes, and payments
+# that are under way at once.
+PAYER_FAILURES_MAX: Final = 10
+PAYER_UNDER_WAY_MAX: Final = 1_000
 
 # Contract 6
 LOGIN_MESSAGE_LIFETIME_SECONDS: Final = 5 * 60

@@ -208,7 +208,9 @@ class LaneKeeper:
             new = replace(new, to=relayer.signer.address, data=b"", gas=_EMPTY_GAS)
         data, transaction_hash = relayer.signer.sign(new, relayer.policy)
         signed = RawTransaction(data, transaction_hash, raw.network, raw.signer, raw.signer_nonce, self.clock_ms())
-        if not await self.database.run(replace_transaction(lease, raw, signed, frees_nonce=frees_nonce)):
+        budget = account.gas.budget()
+        unit = replace_transaction(lease, raw, signed, budget, gas=new.gas, frees_nonce=frees_nonce)
+        if not await self.database.run(unit):
             return raw
         _LOG.warning(
             "transaction_replaced",
@@ -247,7 +249,7 @@ class LaneKeeper:
         )
         data, transaction_hash = relayer.signer.sign(nothing, relayer.policy)
         filler = RawTransaction(data, transaction_hash, chain.network.name, signer, nonce, self.clock_ms())
-        if not await self.database.run(store_filler(lease, filler)):
+        if not await self.database.run(store_filler(lease, filler, account.gas.budget(), gas=_EMPTY_GAS)):
             return None
         _LOG.error("nonce_gap_filled", network=chain.network.name, nonce=nonce, transaction=transaction_hash)
         self.metrics.gaps_filled.labels(chain.network.name, signer).inc()

@@ -8,7 +8,7 @@ is the caller's. A row that contradicts the chain raises: it is set aside, with 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ import structlog
 from tollkeeper.chains.receipts import Expected, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.settling import Conclusion, Evidence, conclude
+from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
 from tollkeeper.storage.settlements import Move, Settlement, name_transaction
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 # An authorization is not used long before its payment is claimed: the claim was simulated first.
 _BEFORE_CLAIM_SECONDS: Final = 3_600
+# Long enough after an authorization's end that a block shows it.
+OVERDUE_SECONDS: Final = 180
 _FAILURES: dict[Conclusion, tuple[Proof, Reason]] = {
     Conclusion.FOREIGN: (Proof.FOREIGN, Reason.NONCE_USED),
     Conclusion.REVERTED: (Proof.REVERTED, Reason.TRANSACTION_FAILED),
@@ -118,7 +121,10 @@ class Recovery:
                 return await self._found(row, raw.hash, sighting)
         if any(sighting.verdict is Verdict.DOUBTED for sighting in sightings):
             return Finding(row)
-        judged = await chain.agreed(partial(_judge, account, row, raws), _needs_no_second_word)
+        is_over = valid_before(row) + OVERDUE_SECONDS <= self._clock_ms() // 1000
+        judged = await chain.agreed(
+            partial(_judge, account, row, raws), lambda found: _needs_no_second_word(found, is_over=is_over)
+        )
         if judged is None:
             _LOG.warning("failure_doubted", settlement=row.id)
         if judged is None or judged.conclusion is Conclusion.WAIT:
@@ -129,7 +135,8 @@ class Recovery:
                 return Finding(again)
         if judged.conclusion is Conclusion.OURS and judged.signed is not None:
             return await self._adopt(account, row, judged.signed)
-        return Finding(row, self._failure(judged.conclusion, sightings, judged.use, judged.block))
+        failure = self._failure(judged.conclusion, sightings, judged.use, judged.block)
+        return Finding(row, replace(failure, cost_gas=_cost_gas(raws, sightings)))
 
     async def _adopt(self, account: Account, row: Settlement, signed: SignedTransaction) -> Finding:
         """The authorization was used by one of our signers: the row names that transaction, if it made the transfer."""
@@ -208,9 +215,12 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     return _Judged(conclusion, used_by, use, signed, standing.block)
 
 
-def _needs_no_second_word(judged: _Judged) -> bool:
-    """Nothing is concluded; or what is shows one of our own signatures, and its transfer is looked for by itself."""
-    return judged.conclusion in {Conclusion.WAIT, Conclusion.OURS}
+def _needs_no_second_word(judged: _Judged, *, is_over: bool) -> bool:
+    """Nothing is concluded; or what is shows one of our own signatures, and its transfer is looked for by itself.
+
+    Where the authorization is over by our clock, that nothing can be concluded yet is one node's word, too.
+    """
+    return judged.conclusion is Conclusion.OURS or (judged.conclusion is Conclusion.WAIT and not is_over)
 
 
 def _name(
@@ -220,6 +230,14 @@ def _name(
     if named is not None and forgotten is not None:
         yield from adopt_transaction(forgotten, named)
     return named
+
+
+def _cost_gas(raws: list[RawTransaction], sightings: list[Sighting]) -> bool:
+    """Was one of them mined that called the token, and did not only free the nonce?"""
+    shown = (
+        raw for raw, one in zip(raws, sightings, strict=True) if one.verdict in {Verdict.REVERTED, Verdict.MISMATCH}
+    )
+    return any(read_signed(raw.raw).transaction.data for raw in shown)
 
 
 def _all_consumed(raws: list[RawTransaction], standing: Standing) -> bool:

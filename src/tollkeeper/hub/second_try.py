@@ -46,10 +46,10 @@ class SecondTry:
         payload = _payload(row)
         if payload is None:
             return None
-        revert, block = await account.chain.simulate(payload, account.caller)
-        if revert is not None:
+        simulated = await account.chain.simulate(payload, account.caller)
+        if simulated.revert is not None:
             return None
-        fees = await account.chain.fees(block.base_fee_wei)
+        fees = await account.chain.fees(simulated.block.base_fee_wei)
         try:
             again = await self._signing.sign_alone(account, row, payload, fees)
         except StorageError:

@@ -25,10 +25,11 @@ from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.recovery import expected_transfer
 from tollkeeper.hub.requests import conflict
 from tollkeeper.hub.second_try import SecondTry
-from tollkeeper.hub.signing import Signed, Signing
+from tollkeeper.hub.signing import Signed, Signing, Terms
 from tollkeeper.storage.claims import Claim, Claimed, hand_out
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
+from tollkeeper.storage.payers import Overdrawn, Suspended
 from tollkeeper.storage.settlements import Settlement, find_settlement, read_settlement
 from tollkeeper.storage.transactions import next_nonce_of, open_lane
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 _FIRST_LOOK_SECONDS: Final = 0.02
 _LAST_LOOK_SECONDS: Final = 0.4
+# So many of a payer's payments under way are looked up where its money seems not to last for one more.
+_LOOKED_UP: Final = 32
 
 
 class _KeyTaken(Exception):  # noqa: N818 - undoes nothing and is no fault
@@ -205,7 +208,7 @@ class Settlements:
     async def _attempt(self, order: Order, known: Settlement | None) -> Outcome:
         try:
             order = replace(order, payload=await order.account.ready(order.payload))
-            reason, fees = await self._simulate(order)
+            reason, terms = await self._simulate(order)
             if reason is not None:
                 return await self._refused(order, known, reason)
         except RpcUnavailable as error:
@@ -213,14 +216,19 @@ class Settlements:
         row_id = self._signing.settlement_id(known)
         self._active.add(row_id)  # before it is written, so that the completer leaves it to this request
         try:
-            return await self._carry(order, known, row_id, fees)
+            return await self._carry(order, known, row_id, terms)
         finally:
             self._active.discard(row_id)
 
-    async def _carry(self, order: Order, known: Settlement | None, row_id: str, fees: Any) -> Outcome:  # noqa: ANN401 - what the family signs with
+    async def _carry(self, order: Order, known: Settlement | None, row_id: str, terms: Any) -> Outcome:  # noqa: ANN401 - what the family signs with
         """Signs, sends and follows the transaction of an order. Raises: as `settle`; _KeyTaken."""
         try:
-            signed = await self._signing.sign(order, known, row_id, fees)
+            signed = await self._signing.sign(order, known, row_id, terms)
+            if isinstance(signed.claim.obstacle, Overdrawn):
+                terms = await _terms_now(order, terms, signed.claim.obstacle)
+                signed = await self._signing.sign(order, known, row_id, terms)
+        except RpcUnavailable as error:
+            raise unavailable(str(error)) from error
         except StorageError as error:  # the commit may be on the disk all the same
             raise self._pending(order.key, "") from error
         claimed, raw, sent = signed.claim.settlement, signed.claim.raw, signed.sent
@@ -242,24 +250,30 @@ class Settlements:
         raise self._pending(row.key, row.transaction_hash)
 
     async def _not_won(self, order: Order, signed: Signed) -> Outcome:
-        """The answer to a claim that another one preceded. Raises: UNAVAILABLE for the budget; _KeyTaken."""
+        """The answer to a claim that was not made. Raises: UNAVAILABLE for the budget or its payer's; _KeyTaken."""
+        obstacle = signed.claim.obstacle
         if signed.claim.outcome is Claimed.OVER_BUDGET:
             raise order.account.gas.used_up()
+        if isinstance(obstacle, Suspended):
+            raise order.account.gas.suspended(order.key.payer, obstacle)
+        if obstacle is not None:
+            return await self._recorded_with_key(order, refusal(Reason.FUNDS.value))
         if signed.claim.settlement is None:
             raise _KeyTaken
         return await self._known_payment(order, signed.claim.settlement)
 
     async def _simulate(self, order: Order) -> tuple[Reason | None, Any]:
-        """Would the chain take the payment now, and at which fees? Raises: RpcUnavailable."""
+        """Would the chain take the payment now, and on which terms? Raises: RpcUnavailable."""
         account, payload = order.account, order.payload
         if payload.authorization.valid_before <= self._clock_ms() // 1000:
             return Reason.VALID_BEFORE, None
-        revert, block = await account.chain.simulate(payload, account.caller)
+        simulated = await account.chain.simulate(payload, account.caller)
+        block = simulated.block
         now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
         for check in time_checks(payload, now_seconds):
             if not check.ok:
                 return check.reason, None
-        if revert is not None:
+        if simulated.revert is not None:
             asset = account.chain.asset
             if asset is None:  # disabled this moment
                 raise RpcUnavailable(account.chain.problem)
@@ -271,7 +285,7 @@ class Settlements:
         fees = await account.chain.fees(block.base_fee_wei)
         account.signers.see_balances(await account.chain.balances(account.signers.addresses), fees.max_fee_per_gas)
         account.signers.require_money()
-        return None, fees
+        return None, Terms(fees, simulated.balance)
 
     async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
         """The answer to a payment that the chain would not take; no row is written for it.
@@ -324,6 +338,18 @@ class Settlements:
             details={"transaction": transaction_hash, "statusUrl": self._status_url(key), "network": key.network},
             headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
         )
+
+
+async def _terms_now(order: Order, terms: Terms, overdrawn: Overdrawn) -> Terms:
+    """What the payer holds now, and what of the payments under way took its part of it. Raises: RpcUnavailable.
+
+    Some may be mined that are not known to be.
+    """
+    nonces = list(overdrawn.under_way)[:_LOOKED_UP]
+    balance, used = await order.account.chain.holding(order.key.payer, nonces)
+    return replace(
+        terms, balance=balance, used=frozenset(nonce for nonce, is_used in zip(nonces, used, strict=True) if is_used)
+    )
 
 
 async def _agreed_nonce(chain: EvmChain, signer: str) -> int:

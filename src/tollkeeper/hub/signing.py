@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -58,13 +58,22 @@ class Signed:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What a transaction may pay per gas, and what the payer held, which these authorizations of its took part of."""
+
+    fees: Fees
+    balance: int
+    used: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class _Ready:
-    """An order that the chain would take, the row that it will have, and what it may pay."""
+    """An order that the chain would take, and the row that it will have."""
 
     order: Order
     known: Settlement | None
     row_id: str
-    fees: Fees
+    terms: Terms
 
 
 class Signing:
@@ -81,9 +90,9 @@ class Signing:
         """The row that an order will have, so that it is known to be carried before it is written."""
         return new_request_id() if known is None else known.id
 
-    async def sign(self, order: Order, known: Settlement | None, row_id: str, fees: Fees) -> Signed:
+    async def sign(self, order: Order, known: Settlement | None, row_id: str, terms: Terms) -> Signed:
         """Claims and signs for an order, and begins to send, perhaps with others. Raises: UNAVAILABLE, StorageError."""
-        ready = _Ready(order, known, row_id, fees)
+        ready = _Ready(order, known, row_id, terms)
         if not order.account.company.takes(order.payload):
             (signed,) = await self._together(order.account, [ready], None)
             return signed
@@ -133,14 +142,22 @@ class Signing:
         gas = account.company.gas_of_each(carrier, [ready.order.payload for ready in party])
         # Money is counted in settlements: one that deploys its payer's wallet costs as much as several.
         relayer = account.signers.pick(len(party) * -(-gas // account.chain.config.gas_limit))
-        fees = max((ready.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
+        fees = max((ready.terms.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
         payloads = {ready.row_id: ready.order.payload for ready in party}
 
         def sign(nonce: int, won: Sequence[NewSettlement]) -> tuple[bytes, str]:
             called = account.company.call(carrier, won[0].key.asset, [payloads[new.id] for new in won])
             return relayer.signer.sign(called.transaction(relayer.policy.chain_id, nonce, fees), relayer.policy)
 
-        wishes = [self._wish(ready.order, ready.known, ready.row_id, relayer.signer.address, gas) for ready in party]
+        signer = relayer.signer.address
+        wishes = [
+            replace(
+                self._wish(ready.order, ready.known, ready.row_id, signer, gas),
+                balance=ready.terms.balance,
+                used=ready.terms.used,
+            )
+            for ready in party
+        ]
         relayer.in_flight += len(party)
         try:
             run = self._database.run_short if len(wishes) == 1 else self._database.run

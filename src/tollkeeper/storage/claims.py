@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, State
 from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
+from tollkeeper.storage.payers import Overdrawn, Suspended, payer_obstacle
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.settlements import (
     Settlement,
@@ -69,7 +70,8 @@ class NewSettlement:
 class Wish:
     """One settlement that somebody asks for: the failed row that it would try again, where there is one.
 
-    `gas` counts against the hour's budget.
+    `gas` counts against the hour's budget. `balance`: what the payer held when the payment was simulated; `used`:
+    nonces of its authorizations that were used by then.
     """
 
     new: NewSettlement
@@ -77,6 +79,8 @@ class Wish:
     key: IdempotencyKey | None = None
     is_trusted: bool = False
     gas: int = 0
+    balance: int | None = None
+    used: frozenset[str] = frozenset()
 
 
 class Claimed(Enum):
@@ -86,15 +90,20 @@ class Claimed(Enum):
     LOST = auto()  # somebody else was first: their row
     KEY_TAKEN = auto()  # the key was bound to another request in the meantime; nothing was written
     OVER_BUDGET = auto()  # the hour's gas is used up; nothing was written
+    OBSTRUCTED = auto()  # the payer may have nothing more signed now; nothing was written
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`settlement` is the row, also of who was first; `raw` is what to send, where this unit won."""
+    """`settlement` is the row, also of who was first; `raw` is what to send, where this unit won.
+
+    `obstacle` says what about the payer obstructed it.
+    """
 
     outcome: Claimed
     settlement: Settlement | None = None
     raw: RawTransaction | None = None
+    obstacle: Overdrawn | Suspended | None = None
 
 
 def claim_and_sign(
@@ -113,7 +122,7 @@ def claim_and_sign(
         if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
             claims.append(Claim(Claimed.OVER_BUDGET))
             continue
-        claim = yield from _claim(wish)
+        claim = (yield from _obstructed(wish)) or (yield from _claim(wish))
         if left is not None and claim.outcome is not Claimed.WON:
             left.give_back(wish.gas, is_trusted=wish.is_trusted)
         claims.append(claim)
@@ -128,7 +137,8 @@ def claim_and_sign(
     nonce = yield from take_nonce(first.key.network, first.signer)
     raw, transaction_hash = sign(nonce, [new for new, _ in won])
     signed = RawTransaction(raw, transaction_hash, first.key.network, first.signer, nonce, first.now_ms)
-    yield from add_signed(signed, [(row.id, row.attempt) for _, row in won])
+    gas = 0 if left is None else sum(left.taken.values())
+    yield from add_signed(signed, [(row.id, row.attempt) for _, row in won], gas)
     rows = {}
     for new, row in won:
         rows[row.id] = yield from _set_signed(new, row, transaction_hash)
@@ -180,7 +190,7 @@ def sign_again(
     nonce = yield from take_nonce(known.key.network, signer)
     raw, transaction_hash = sign(nonce)
     signed = RawTransaction(raw, transaction_hash, known.key.network, signer, nonce, budget.now_ms)
-    yield from add_signed(signed, [(known.id, known.attempt)])
+    yield from add_signed(signed, [(known.id, known.attempt)], gas)
     row = yield from name_transaction(known, transaction_hash, budget.now_ms)
     if row is None:
         raise Overtaken
@@ -194,6 +204,18 @@ def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit
     if handed and key is not None:
         yield bind_key(key, known.id, known.attempt, now_ms)
     return bool(handed)
+
+
+def _obstructed(wish: Wish) -> Unit[Claim | None]:
+    """The answer to a wish whose payer may have nothing more signed; whose payment somebody else has, is told that."""
+    new, known = wish.new, wish.known
+    obstacle = yield from payer_obstacle(new.key, new.value, wish.balance, wish.used, new.now_ms)
+    if obstacle is None:
+        return None
+    row = next((read_row(row) for row in (yield find_statement(new.key))), None)
+    if row is not None and (known is None or row.version != known.version):
+        return Claim(Claimed.LOST, row)
+    return Claim(Claimed.OBSTRUCTED, obstacle=obstacle)
 
 
 def _claim(wish: Wish) -> Unit[Claim]:

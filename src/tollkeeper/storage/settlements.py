@@ -15,6 +15,7 @@ from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, Proof, State, may_move
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.idempotency import forget_failure, keep_failure
+from tollkeeper.storage.payers import add_payer_failure
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -74,7 +75,10 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A transition and what is written with it. `hand_out`: the success is given to the caller of this unit."""
+    """A transition and what is written with it. `hand_out`: the success is given to the caller of this unit.
+
+    `cost_gas`: it failed on the chain, at our cost, which its payer is remembered for.
+    """
 
     to: State
     now_ms: int
@@ -85,6 +89,7 @@ class Move:
     foreign_hash: str | None = None
     detail: str | None = None
     hand_out: bool = False
+    cost_gas: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,8 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
     if to.to is State.FAILED:
         answer = {"success": False, "reason": to.error, "transaction": row.told_hash}
         yield keep_failure(row.id, row.attempt, json.dumps(answer))
+        if to.cost_gas:
+            yield from add_payer_failure(row.key.network, row.key.payer, to.now_ms)
     return Moved(row, handed_out=bool(handed))
 
 
@@ -252,7 +259,7 @@ async def read_settlement(database: Database, settlement_id: str) -> Settlement 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of unfinished rows, those that cannot be read by their ids, and where the next page begins."""
+    """One page of rows, those that cannot be read by their ids, and where the next page begins."""
 
     settlements: list[Settlement]
     unreadable: list[str]
@@ -270,15 +277,17 @@ async def list_unfinished(
     statement = _QUERIES.list_unfinished(
         holder=holder, before_ms=before_ms, now_ms=now_ms, after_ms=after_ms, after_id=after_id, limit=limit
     )
-    page = Page([], [], None)
-    rows = await database.read(statement)
+    return _page(await database.read(statement))
+
+
+def _page(rows: list[Row]) -> Page:
+    page = Page([], [], (rows[-1]["updated_ms"], rows[-1]["id"]) if rows else None)
     for row in rows:
         try:
             page.settlements.append(read_row(row))
         except (ValueError, TypeError):
             page.unreadable.append(row["id"])
-    end = (rows[-1]["updated_ms"], rows[-1]["id"]) if rows else None
-    return Page(page.settlements, page.unreadable, end)
+    return page
 
 
 async def list_blocks(database: Database, network: str, from_block: int) -> list[tuple[int, str]]:
@@ -287,18 +296,16 @@ async def list_blocks(database: Database, network: str, from_block: int) -> list
     return [(row["block_number"], row["block_hash"]) for row in rows]
 
 
-async def list_in_block(
-    database: Database, network: str, block_number: int, block_hash: str, limit: int
-) -> list[Settlement]:
+async def list_in_block(database: Database, network: str, block_number: int, block_hash: str, limit: int) -> Page:
     """Settlements whose outcome rests on that block."""
     statement = _QUERIES.list_in_block(network=network, block_number=block_number, block_hash=block_hash, limit=limit)
-    return [read_row(row) for row in await database.read(statement)]
+    return _page(await database.read(statement))
 
 
-async def list_confirmed(database: Database, network: str, after: tuple[int, str], limit: int) -> list[Settlement]:
+async def list_confirmed(database: Database, network: str, after: tuple[int, str], limit: int) -> Page:
     """Settlements that were confirmed in a block that is known by its number alone, by time and id, behind `after`."""
     statement = _QUERIES.list_confirmed(network=network, after_ms=after[0], after_id=after[1], limit=limit)
-    return [read_row(row) for row in await database.read(statement)]
+    return _page(await database.read(statement))
 
 
 def find_statement(key: PaymentKey) -> Statement:

@@ -106,9 +106,12 @@ def take_nonce(network: str, signer: str) -> Unit[int]:
     return nonce
 
 
-def add_signed(signed: RawTransaction, settlements: Sequence[tuple[str, int]]) -> Unit[None]:
-    """Store a transaction and tie its slot to the attempts (id, attempt) that it is to settle."""
-    yield _QUERIES.add_transaction(**_columns(signed))
+def add_signed(signed: RawTransaction, settlements: Sequence[tuple[str, int]], gas_counted: int = 0) -> Unit[None]:
+    """Store a transaction and tie its slot to the attempts (id, attempt) that it is to settle.
+
+    `gas_counted`: what it takes of the hour's budget.
+    """
+    yield _QUERIES.add_transaction(**_columns(signed), gas_counted=gas_counted)
     for settlement_id, attempt in settlements:
         yield _QUERIES.add_to_slot(
             settlement_id=settlement_id,
@@ -125,23 +128,46 @@ def adopt_transaction(found: RawTransaction, settlement: Settlement) -> Unit[Non
     yield from open_lane(found.network, found.signer, found.signer_nonce + 1)
 
 
-def replace_transaction(lease: Lease, old: RawTransaction, new: RawTransaction, *, frees_nonce: bool) -> Unit[bool]:
-    """Store a transaction in place of another under its nonce.
+def replace_transaction(
+    lease: Lease, old: RawTransaction, new: RawTransaction, budget: GasBudget, *, gas: int, frees_nonce: bool
+) -> Unit[bool]:
+    """Store a transaction with that gas limit in place of another under its nonce.
 
-    The slot's unfinished rows name it from then on, unless it only frees the nonce. False where nothing was stored,
-    because the same one is there already or a row is mined. Raises: LeaseLost.
+    The slot's unfinished rows name it from then on, unless it only frees the nonce. Of all transactions of a nonce one
+    is mined, so it counts only what no other one of it has counted within the hour; it is never kept back by a budget
+    that is used up, because everything signed later waits behind it. False where nothing was stored, because the same
+    one is there already or a row is mined. Raises: LeaseLost.
     """
     yield from hold(lease)
-    added = yield _QUERIES.add_replacement(**_columns(new))
-    if added and not frees_nonce:
+    counted, is_trusted = yield from _counted(old.slot, budget)
+    missing = max(0, gas - counted)
+    added = yield _QUERIES.add_replacement(**_columns(new), gas_counted=missing)
+    if not added:
+        return False
+    yield from add_gas(budget, GasLeft(0, 0, {is_trusted: missing}))
+    if not frees_nonce:
         yield from name_replacement(old.slot, old.hash, new.hash, new.created_ms)
+    return True
+
+
+def store_filler(lease: Lease, filler: RawTransaction, budget: GasBudget, *, gas: int) -> Unit[bool]:
+    """Store a transaction with that gas limit that only uses up its nonce; False where one is stored under it by now.
+
+    It counts, and not against the strangers' share: none of them asked for it. Raises: LeaseLost.
+    """
+    yield from hold(lease)
+    added = yield _QUERIES.add_filler(**_columns(filler), gas_counted=gas)
+    if added:
+        yield from add_gas(budget, GasLeft(0, 0, {True: gas}))
     return bool(added)
 
 
-def store_filler(lease: Lease, filler: RawTransaction) -> Unit[bool]:
-    """Store a transaction that only uses up its nonce; False where one is stored under it by now. Raises: LeaseLost."""
-    yield from hold(lease)
-    return bool((yield _QUERIES.add_filler(**_columns(filler))))
+def _counted(slot: tuple[str, str, int], budget: GasBudget) -> Unit[tuple[int, bool]]:
+    """What the hour's budget holds of a nonce, and whether a trusted gateway asked for what is settled under it."""
+    network, signer, nonce = slot
+    after_ms = (budget.now_ms // _MINUTE_MS - _WINDOW_MINUTES + 1) * _MINUTE_MS
+    (found,) = yield _QUERIES.read_counted(network=network, signer=signer, signer_nonce=nonce, after_ms=after_ms)
+    return found["gas"], bool(found["trusted"])
 
 
 async def next_nonce_of(database: Database, network: str, signer: str) -> int:

@@ -33,6 +33,7 @@ from tollkeeper.hub.settlement import Settlements, refusal
 from tollkeeper.hub.signing import Signed, Signing
 from tollkeeper.hub.solana.finality import FinalityWatch
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.settlements import Move, Settlement, find_settlement
 from tollkeeper.storage.transactions import open_lane, transactions_of
 
@@ -142,6 +143,7 @@ class SolanaRecovery(Recovery):
             proof=proof,
             error=reason.value,
             detail=proof.name,
+            cost_gas=proof is Proof.SPENT,
         )
 
     async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> Finding:
@@ -225,9 +227,14 @@ class SolanaCompleter(Completer):
         database, _, _, clock_ms, membership, metrics, _ = parts
         self._finality = FinalityWatch(database, clock_ms, membership, metrics)
 
-    async def _see_network(self, account: Any, views: dict[str, LaneView], *, thoroughly: bool) -> None:  # noqa: ANN401, ARG002
-        await self._finality.look(account)
-        views[account.chain.network.name] = LaneView()
+    async def _see_network(self, account: Any, *, thoroughly: bool) -> LaneView:  # noqa: ANN401, ARG002
+        try:
+            await self._finality.look(account)
+        except (StorageError, RpcUnavailable):
+            raise
+        except Exception:  # noqa: BLE001 - rows do not wait for it
+            _LOG.exception("blocks_not_understood", network=account.chain.network.name)
+        return LaneView()
 
     async def _see_balances(self, account: Any) -> None:  # noqa: ANN401 - a SolanaAccount
         held = await account.chain.balances(account.signers.addresses)

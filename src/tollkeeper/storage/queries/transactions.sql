@@ -15,15 +15,15 @@ WHERE network = :network AND signer = :signer
 RETURNING next_nonce - 1 AS signer_nonce;
 
 -- name: add_transaction
-INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms)
-VALUES (:hash, :network, :signer, :signer_nonce, :raw, :now_ms)
+INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms, gas_counted)
+VALUES (:hash, :network, :signer, :signer_nonce, :raw, :now_ms, :gas_counted)
 ON CONFLICT DO NOTHING
 RETURNING hash;
 
 -- name: add_filler
 -- Only where the nonce is still nobody's: a settlement may have been signed under it since it was seen to be free.
-INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms)
-SELECT :hash, :network, :signer, :signer_nonce, :raw, :now_ms
+INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms, gas_counted)
+SELECT :hash, :network, :signer, :signer_nonce, :raw, :now_ms, :gas_counted
 WHERE NOT EXISTS (
     SELECT 1 FROM raw_transactions WHERE network = :network AND signer = :signer AND signer_nonce = :signer_nonce
 )
@@ -36,8 +36,8 @@ ON CONFLICT DO NOTHING;
 
 -- Nothing that was mined is replaced, whatever a node that is behind says of its nonce.
 -- name: add_replacement
-INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms)
-SELECT :hash, :network, :signer, :signer_nonce, :raw, :now_ms
+INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms, gas_counted)
+SELECT :hash, :network, :signer, :signer_nonce, :raw, :now_ms, :gas_counted
 WHERE NOT EXISTS (
     SELECT 1 FROM settlement_slots JOIN settlements ON settlements.id = settlement_slots.settlement_id
     WHERE settlement_slots.network = :network AND settlement_slots.signer = :signer
@@ -89,3 +89,13 @@ ON CONFLICT (network, minute, is_trusted) DO UPDATE SET gas = gas_spent.gas + :g
 
 -- name: drop_old_gas
 DELETE FROM gas_spent WHERE network = :network AND minute <= :after_minute;
+
+-- What the transactions of a nonce have added to the gas of the last hour, and for how many requests of gateways.
+-- name: read_counted
+SELECT COALESCE(SUM(gas_counted), 0) AS gas, (
+    SELECT COUNT(*) FROM settlement_slots JOIN settlements ON settlements.id = settlement_slots.settlement_id
+    WHERE settlement_slots.network = :network AND settlement_slots.signer = :signer
+        AND settlement_slots.signer_nonce = :signer_nonce AND settlements.purchase_data IS NOT NULL
+) AS trusted
+FROM raw_transactions
+WHERE network = :network AND signer = :signer AND signer_nonce = :signer_nonce AND created_ms >= :after_ms;

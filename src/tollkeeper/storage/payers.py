@@ -1,0 +1,75 @@
+"""What a payer may have us sign: never more than it holds, and little once it failed at our cost (security A-24).
+
+A simulation judges one payment by itself. What else of the payer's is under way will be mined before it, so the balance
+that was read must cover all of it; else each but the first would cost gas and move nothing. Who takes the money away
+after the simulation, or whose wallet changes its mind, is remembered for an hour, on the disk and by all processes.
+Which answer that becomes is decided in `hub`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.storage.database import Unit
+
+_QUERIES: Final = load_queries("payers.sql")
+_WINDOW_MINUTES: Final = 60
+_MINUTE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Overdrawn:
+    """The balance does not cover what is under way and this: value by nonce of the former, the oldest first."""
+
+    under_way: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """Too much failed at our cost, or is under way; ask again after so many seconds."""
+
+    failures: int
+    under_way: int
+    seconds: int
+
+
+def payer_obstacle(
+    key: PaymentKey, value: int, balance: int | None, used: frozenset[str], now_ms: int
+) -> Unit[Overdrawn | Suspended | None]:
+    """Why `value` more may not be signed for the payer of `key` now, if anything.
+
+    A `balance` of None is not judged; those under way whose nonces are `used` have been taken from it.
+    """
+    minute = now_ms // _MINUTE_MS
+    *rows, found = yield _QUERIES.read_payer(
+        network=key.network,
+        payer=key.payer,
+        asset=key.asset,
+        limit=PAYER_UNDER_WAY_MAX + 1,
+        after_minute=minute - _WINDOW_MINUTES,
+    )
+    under_way = {row["nonce"]: int(row["value"]) for row in rows if row["nonce"] not in {key.nonce, *used}}
+    failures = found["failures"] or 0
+    if failures and failures + len(under_way) >= PAYER_FAILURES_MAX:
+        ends_ms = (found["first_minute"] + _WINDOW_MINUTES) * _MINUTE_MS
+        # What is under way may yet succeed; what failed is forgotten by the hour.
+        seconds = -(-(ends_ms - now_ms) // 1000) if failures >= PAYER_FAILURES_MAX else 2
+        return Suspended(failures, len(under_way), max(1, seconds))
+    if len(under_way) >= PAYER_UNDER_WAY_MAX:
+        return Suspended(failures, len(under_way), 2)
+    if balance is not None and under_way and sum(under_way.values()) + value > balance:
+        return Overdrawn(under_way)
+    return None
+
+
+def add_payer_failure(network: str, payer: str, now_ms: int) -> Unit[None]:
+    """Remember that a transaction of ours for this payer was mined, and moved nothing."""
+    minute = now_ms // _MINUTE_MS
+    yield _QUERIES.drop_old_failures(network=network, after_minute=minute - _WINDOW_MINUTES)
+    yield _QUERIES.add_failure(network=network, payer=payer, minute=minute)
