@@ -78,6 +78,13 @@ class AuthorizationReader:
         (head,) = await self._ask([("eth_blockNumber", [])])
         return hex(max(0, quantity(head) - depth_blocks + 1))
 
+    async def holding(self, payer: str, nonces: Sequence[str]) -> tuple[int, list[bool]]:
+        """What the payer holds, and which of its authorizations are used, as of one moment. Raises: RpcUnavailable."""
+        asked = [evm.balance_of_calldata(payer), *(evm.authorization_state_calldata(payer, one) for one in nonces)]
+        calls: list[Call] = [("eth_call", [{"to": self._asset, "data": "0x" + data.hex()}, "latest"]) for data in asked]
+        balance, *used = await self._ask(calls)
+        return word_of(balance), [word_of(one) != 0 for one in used]
+
     async def nonce_of(self, signer: str, tag: str) -> int:
         """How many transactions of this account are mined ("latest"), or also waited for ("pending").
 

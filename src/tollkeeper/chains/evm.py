@@ -323,16 +323,6 @@ class EvmChain:
         )
         return Simulated(_revert(simulation), read_block(block), word_of(balance))
 
-    async def holding(self, payer: str, nonces: Sequence[str]) -> tuple[int, list[bool]]:
-        """What the payer holds, and which of its authorizations are used, as of one moment. Raises: RpcUnavailable."""
-        balance, *used = await self.rpc.ask(
-            [
-                self._read_call(evm.balance_of_calldata(payer)),
-                *(self._read_call(evm.authorization_state_calldata(payer, nonce)) for nonce in nonces),
-            ]
-        )
-        return word_of(balance), [word_of(one) != 0 for one in used]
-
     async def latest_block(self) -> Block:
         """The latest block. Raises: RpcUnavailable."""
         (block,) = await self.rpc.ask([("eth_getBlockByNumber", ["latest", False])])

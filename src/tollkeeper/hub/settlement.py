@@ -346,7 +346,7 @@ async def _terms_now(order: Order, terms: Terms, overdrawn: Overdrawn) -> Terms:
     Some may be mined that are not known to be.
     """
     nonces = list(overdrawn.under_way)[:_LOOKED_UP]
-    balance, used = await order.account.chain.holding(order.key.payer, nonces)
+    balance, used = await order.account.chain.authorizations.holding(order.key.payer, nonces)
     return replace(
         terms, balance=balance, used=frozenset(nonce for nonce, is_used in zip(nonces, used, strict=True) if is_used)
     )

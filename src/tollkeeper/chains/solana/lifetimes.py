@@ -48,8 +48,8 @@ async def has_expired(
 
     Every block that could hold it is finalized, the node still has all of them, and none shows it. The lifetime was
     one node's word, so none of those that are asked may take the blockhash still. `doubted_since`: when it was signed,
-    in Unix seconds, where that is so long ago by our clock that its lifetime is no longer waited for, and that it may be
-    executed yet is one node's word, too; else None. Raises: RpcUnavailable, also where the node keeps no history.
+    in Unix seconds, where that is so long ago by our clock that its lifetime is no longer waited for, and that it may
+    be executed yet is one node's word, too; else None. Raises: RpcUnavailable, also where the node keeps no history.
     """
 
     async def judge(chain: SolanaChain) -> bool:
