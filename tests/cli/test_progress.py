@@ -47,7 +47,7 @@ def at_a_terminal(*arguments: str | Path) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("what", ["create", "replace"])
 def test_an_upload_shows_its_progress_on_a_terminal_and_its_link_alone_in_a_pipe(tmp_path: Path, what: str) -> None:
-    file, key = tmp_path / "large.bin", tmp_path / "wallet.key"
+    file, key = tmp_path / "large [final].bin", tmp_path / "wallet.key"
     with file.open("wb") as content:
         content.truncate(SIZE_BYTES)
     key.write_text(derive_wallets().owner.private_key_hex + "\n")
@@ -73,12 +73,14 @@ def test_an_upload_shows_its_progress_on_a_terminal_and_its_link_alone_in_a_pipe
     assert percents[-1] == 100
     assert len(set(percents)) >= 3, text
     assert "200.0/200.0 MB" in text
+    assert "large [final].bin" in text  # a name is no markup
     assert "\x1b[?25h" in shown  # the cursor is back
 
 
 def test_a_refused_upload_says_why_below_its_bar(tmp_path: Path) -> None:
     file, key = tmp_path / "x.bin", tmp_path / "wallet.key"
-    file.write_bytes(bytes(1_000_000))
+    with file.open("wb") as content:
+        content.truncate(SIZE_BYTES)
     key.write_text(derive_wallets().owner.private_key_hex + "\n")
     key.chmod(0o600)
     with sandbox(tmp_path / "log.txt", "--data-dir", str(tmp_path / "data")) as stack:
@@ -86,5 +88,6 @@ def test_a_refused_upload_says_why_below_its_bar(tmp_path: Path) -> None:
         code, said, shown = at_a_terminal("paygate", "create", "--price", "free", "--file", file, *where)
     assert (code, said) == (1, "")
     assert "INVALID_AMOUNT" in shown
+    assert "100%" not in shown  # it is told before the file has been sent
     assert "\x1b[?25h" in shown
     assert "Traceback" not in shown

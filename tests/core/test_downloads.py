@@ -109,7 +109,13 @@ def test_a_buyer_is_told_link_name_size_type_and_hash() -> None:
         ("re\u0301sume\u0301.txt", "r\u00e9sum\u00e9.txt"),
         ('we"ird<>|?*.txt', "weird.txt"),
         ("x" * 500, "x" * 200),
-        ("x" * 199 + " .txt", "x" * 199),
+        ("x" * 199 + " .txt", "x" * 196 + ".txt"),
+        ("x" * 500 + ".pdf", "x" * 196 + ".pdf"),
+        ("é" * 500 + ".tar.gz", "é" * 193 + ".tar.gz"),
+        ("x" * 192 + " . ." + "y" * 100 + ".tar.gz", "x" * 192 + ".tar.gz"),
+        ("x" * 300 + "." + "y" * 17, "x" * 200),
+        ("x" * 300 + ". pdf", "x" * 200),
+        ("." * 300 + "x.txt", "x.txt"),
     ],
 )
 def test_a_file_s_name_is_cleaned(sent: str | None, kept: str) -> None:

@@ -12,7 +12,14 @@ from tests.core.test_paygates import DEFAULTS, FORBIDDEN
 from tollkeeper.core.downloads import StoredFile
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_form import form_fields
-from tollkeeper.core.paygates import Counters, PayGate, parse_create, paygate_body, updated
+from tollkeeper.core.paygates import (
+    Counters,
+    PayGate,
+    check_fields_before_file,
+    parse_create,
+    paygate_body,
+    updated,
+)
 
 FILE = StoredFile("0a" * 16, "report.pdf", 10, "application/pdf", "ab" * 32)
 OTHER = StoredFile("0b" * 16, "other.txt", 20, "text/plain", "cd" * 32)
@@ -138,3 +145,55 @@ def test_a_text_that_cannot_be_the_field_is_refused_by_its_name(name: str, text:
 def test_a_field_that_comes_twice_is_refused() -> None:
     with pytest.raises(ApiError, match="twice"):
         form_fields([("price", "1"), ("price", "2")])
+
+
+EVM, SOLANA = "0x" + "12" * 20, "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_new", "network"),
+    [
+        ({}, True, None),
+        ({}, False, None),
+        (LEAST | {"slug": "mine"}, True, None),
+        ({"paymentAddress": EVM}, True, None),
+        ({"paymentAddress": SOLANA}, False, None),  # of the network that may follow, or of the gate's own
+        ({"network": "base-sepolia", "paymentAddress": EVM}, True, "base-sepolia"),
+        ({"accepts": [{"network": "base", "paymentAddress": EVM}]}, True, None),
+        ({"network": "base"}, False, "base"),
+    ],
+)
+def test_fields_that_come_before_their_file_miss_nothing_yet(
+    body: dict[str, Any], network: str | None, *, is_new: bool
+) -> None:
+    assert check_fields_before_file(body, FORBIDDEN, is_new=is_new) == network
+
+
+@pytest.mark.parametrize(
+    ("body", "is_new", "code", "field"),
+    [
+        ({"price": ""}, True, Code.MISSING_PARAMETER, "price"),
+        ({"price": ""}, False, Code.INVALID_AMOUNT, "price"),
+        ({"resourceType": ""}, True, Code.MISSING_PARAMETER, "resourceType"),
+        ({"resourceType": "url"}, True, Code.INVALID_PARAMETER, "resourceType"),
+        ({"targetUrl": "https://api.example/"}, False, Code.INVALID_PARAMETER, "targetUrl"),
+        ({"colour": "red"}, True, Code.INVALID_PARAMETER, "colour"),
+        ({"slug": "mine"}, False, Code.INVALID_PARAMETER, "slug"),
+        ({"slug": "a b"}, True, Code.INVALID_PARAMETER, "slug"),
+        ({"paymentAddress": "0x12"}, True, Code.INVALID_ADDRESS, "paymentAddress"),
+        ({"network": "base", "paymentAddress": SOLANA}, True, Code.INVALID_ADDRESS, "paymentAddress"),
+        (
+            {"network": "base", "accepts": [{"network": "base", "paymentAddress": EVM}]},
+            True,
+            Code.INVALID_PARAMETER,
+            "accepts",
+        ),
+    ],
+)
+def test_fields_that_come_before_their_file_are_refused_where_nothing_could_mend_them(
+    body: dict[str, Any], code: Code, field: str, *, is_new: bool
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        check_fields_before_file(body, FORBIDDEN, is_new=is_new)
+    assert caught.value.details is not None
+    assert (caught.value.code, caught.value.details["field"]) == (code, field)

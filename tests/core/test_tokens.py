@@ -21,6 +21,7 @@ from tollkeeper.core.tokens import (
     AccessClaims,
     SigningKeys,
     format_refresh_token,
+    is_over,
     new_claims,
     parse_jwks,
     read_access_token,
@@ -211,6 +212,13 @@ def test_a_token_of_another_issuer_is_refused() -> None:
 )
 def test_a_token_without_an_issuer_claims_none(token: str) -> None:
     assert unverified_issuer(token) is None
+
+
+def test_a_token_is_over_by_its_age_and_nothing_else() -> None:
+    end_ms = CLAIMS.expires_at * 1000
+    assert [is_over(TOKEN, now_ms) for now_ms in (0, end_ms - 1, end_ms)] == [False, False, True]
+    for token in ("", "x", "\ud800", forge(payload={}), forge(payload={"exp": "1"})):
+        assert not is_over(token, end_ms)
 
 
 def test_a_former_key_still_verifies_and_a_removed_one_does_not() -> None:

@@ -344,6 +344,121 @@ async def test_a_bad_form_is_told_what_is_wrong_and_leaves_nothing(local_shop: S
     assert listed.json()["data"] == []
 
 
+def form_head(shop: Shop, method: str, path: str, fields: dict[str, str], size_bytes: int) -> bytes:
+    """A form up to the first byte of its file, as a raw request that promises `size_bytes` in all."""
+    parts = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n' for name, text in fields.items()
+    )
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: {urlsplit(shop.url).netloc}\r\nContent-Length: {size_bytes}\r\n"
+        f"Authorization: {shop.bearer['Authorization']}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
+    )
+    file = '--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+    return (head + parts + file).encode()
+
+
+WRONG: dict[str, tuple[dict[str, str], str]] = {
+    "a price that is none": ({"price": "free"}, "INVALID_AMOUNT"),
+    "an unknown field": ({"price": "1", "colour": "red"}, "INVALID_PARAMETER"),
+    "a field twice told": ({"price": "1", "resourceType": "url"}, "INVALID_PARAMETER"),
+    "a boolean that is none": ({"isEnabled": "1"}, "INVALID_PARAMETER"),
+    "a field of targets": ({"targetUrl": "http://x.test/"}, "INVALID_PARAMETER"),
+    "a network that is not served": ({"network": "base"}, "INVALID_NETWORK"),
+    "an address that is none": ({"paymentAddress": "0x12"}, "INVALID_ADDRESS"),
+    "an address of another family": (
+        {"network": "base-sepolia", "paymentAddress": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"},
+        "INVALID_ADDRESS",
+    ),
+    "the gate's network once more": (
+        {"network": "base-sepolia", "accepts": '[{"network":"base-sepolia","paymentAddress":"0x' + "12" * 20 + '"}]'},
+        "INVALID_PARAMETER",
+    ),
+    "a slug that is none": ({"slug": "a b"}, "INVALID_PARAMETER"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_what_is_wrong_already_is_told_when_the_file_begins(local_shop: Shop, method: str, case: str) -> None:
+    fields, code = WRONG[case]
+    gate = await local_shop.gate()
+    path = PAYGATES if method == "POST" else f"{PAYGATES}/{gate['id']}"
+    address = urlsplit(local_shop.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(form_head(local_shop, method, path, fields, 40_000_000))
+    answer = await asyncio.wait_for(reader.read(), 20)  # not one byte of the file was sent
+    writer.close()
+    assert (answer[:12], json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"]) == (b"HTTP/1.1 400", code)
+    assert len(await local_shop.objects()) == 1
+
+
+async def test_who_sends_a_file_that_was_refused_can_read_why(local_shop: Shop) -> None:
+    sent_bytes = 0
+
+    async def content() -> AsyncIterator[bytes]:
+        nonlocal sent_bytes
+        for _ in range(200):
+            yield bytes(1024 * 1024)
+            sent_bytes += 1024 * 1024
+
+    for fields in ({"price": "free"}, {"price": "1", "colour": "red"}):
+        sent_bytes = 0
+        form = aiohttp.FormData({"resourceType": "file", **fields}, default_to_multipart=True)
+        form.add_field("file", content(), filename="x")
+        status, answer = await local_shop.send("POST", PAYGATES, form)
+        assert (status, answer["error"]["details"]["field"]) == (400, list(fields)[-1])
+        assert sent_bytes < 100 * 1024 * 1024
+    assert await local_shop.objects() == []
+
+
+async def test_fields_may_follow_the_file(local_shop: Shop) -> None:
+    for late, expected in (({"price": "0.25", "resourceType": "file"}, 201), ({"price": "free"}, 400)):
+        form = aiohttp.FormData({"title": "first"}, default_to_multipart=True)
+        form.add_field("file", CONTENT, filename="x")
+        form.add_fields(*late.items())
+        status, answer = await local_shop.send("POST", PAYGATES, form)
+        assert (status, answer.get("price")) == (expected, late["price"] if expected == 201 else None)
+    assert len(await local_shop.objects()) == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("is_ended", [False, True])
+async def test_an_upload_may_last_longer_than_its_access_token_and_not_than_its_login(
+    local_shop: Shop, monkeypatch: pytest.MonkeyPatch, method: str, *, is_ended: bool
+) -> None:
+    gate = await local_shop.gate()
+    monkeypatch.setattr("tollkeeper.core.tokens.ACCESS_TOKEN_LIFETIME_SECONDS", 4)
+    bearer = {"Authorization": f"Bearer {await local_shop.owner.login(local_shop.url)}"}
+
+    async def content() -> AsyncIterator[bytes]:
+        yield CONTENT
+        if is_ended:
+            answer = await local_shop.owner.ask("POST", f"{local_shop.url}/api/v1/auth/logout", headers=bearer)
+            assert answer.status == 200
+        else:
+            async with asyncio.timeout(20):
+                while await status_of_me(local_shop, bearer) == 200:  # noqa: ASYNC110 - time passes
+                    await asyncio.sleep(0.2)
+        yield CONTENT
+
+    form = aiohttp.FormData(
+        {} if method == "PUT" else {"price": "1", "resourceType": "file"}, default_to_multipart=True
+    )
+    form.add_field("file", content(), filename="late")
+    path = PAYGATES if method == "POST" else f"{PAYGATES}/{gate['id']}"
+    status, answer = await local_shop.send(method, path, form, **bearer)
+    if is_ended:
+        assert (status, answer["error"]["code"]) == (401, "INVALID_TOKEN")
+        assert len(await local_shop.objects()) == 1
+    else:
+        assert (status, answer["fileSize"]) == (201 if method == "POST" else 200, 2 * len(CONTENT))
+        assert len(await local_shop.objects()) == 2
+
+
+async def status_of_me(shop: Shop, bearer: dict[str, str]) -> int:
+    return (await shop.owner.ask("GET", f"{shop.url}/api/v1/auth/me", headers=bearer)).status
+
+
 async def test_two_files_a_file_elsewhere_and_large_fields_are_refused(local_shop: Shop) -> None:
     twice = form_of(CONTENT)
     twice.add_field("file", b"another", filename="x")

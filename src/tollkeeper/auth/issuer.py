@@ -123,6 +123,19 @@ class Auth:
         _, session = await self._in_force(bearer)
         return session
 
+    async def check_not_ended(self, session: store.Session, bearer: str) -> None:
+        """For what took longer than an access token lives: that its login was not ended since it was authenticated.
+
+        Of a login that began elsewhere nothing is known any more once its token is over: then it holds as it was.
+        Raises: INVALID_TOKEN, UNAVAILABLE.
+        """
+        if session.issuer is None:
+            if await store.read_session(self._database, session.session_id) is None:
+                raise tokens.invalid_token()
+            return
+        if not tokens.is_over(bearer, self._now_ms()):
+            await self.authenticate(bearer)
+
     async def user(self, session: store.Session) -> store.User:
         """The user of a session. Raises: INVALID_TOKEN where there is none any more."""
         user = await store.read_user(self._database, session.user_id)

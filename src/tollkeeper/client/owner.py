@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import DownloadColumn, Progress, TaskID
 
 from tollkeeper.client.requests import RefusedError, ask, open_session
@@ -82,7 +83,7 @@ async def _shown_on_a_bar(path: Path) -> AsyncIterator[Callable[[int], None]]:
     bar = Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True))
     bar.disable = not bar.console.is_terminal
     with bar:
-        task = bar.add_task(clean_name(path.name), total=(await asyncio.to_thread(path.stat)).st_size)
+        task = bar.add_task(escape(clean_name(path.name)), total=(await asyncio.to_thread(path.stat)).st_size)
         yield partial(_show, bar, task)
 
 

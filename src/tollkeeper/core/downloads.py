@@ -26,6 +26,7 @@ DEFAULT_TYPE: Final = "application/octet-stream"
 _PURCHASE_ID: Final = re.compile(r"pur_[0-9a-f]{32}", re.ASCII)
 _SECONDS: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}", re.ASCII)
+_ENDING: Final = re.compile(r"(?:\.\w{1,16}){1,2}$")  # .pdf, .tar.gz
 _RANGE: Final = re.compile(r"bytes=[ \t]*(?:([0-9]{1,18})-([0-9]{1,18})?|-([0-9]{1,18}))[ \t]*", re.ASCII)
 
 
@@ -91,10 +92,18 @@ def read_link(file_id: str, query: bytes, keys: Sequence[bytes], now_seconds: in
 
 
 def clean_name(name: str | None) -> str:
-    """The name that a file is given to buyers: the last part of what was sent, without what file systems mistake."""
+    """The name that a file is given to buyers: the last part of what was sent, without what file systems mistake.
+
+    A long one loses its middle: by its end buyers' machines know what it is.
+    """
     last = (name or "").replace("\\", "/").rpartition("/")[2]
     kept = "".join(letter for letter in unicodedata.normalize("NFC", last) if _is_printable(letter))
-    return kept.strip(" .")[:FILE_NAME_LENGTH].strip(" .") or "file"
+    kept = kept.strip(" .")
+    if len(kept) > FILE_NAME_LENGTH:
+        ending = _ENDING.search(kept)
+        extension = "" if ending is None else ending[0]
+        kept = kept[: FILE_NAME_LENGTH - len(extension)].rstrip(" .") + extension
+    return kept or "file"
 
 
 def _is_printable(letter: str) -> bool:

@@ -27,7 +27,7 @@ from tollkeeper.core.paygate_fields import (
 )
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.core.wallets import family_of, parse_address_of, shown_address
+from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -180,15 +180,42 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
     return NewPayGate(slug, fields)
 
 
+def check_fields_before_file(body: dict[str, Any], forbidden: frozenset[str], *, is_new: bool) -> str | None:
+    """What is wrong already with the fields that came before their file; others may follow it, and are not missed.
+
+    Returns the network, where it is named. Raises: as `parse_create` and `updated`.
+    """
+    for required in ("price", "resourceType") if is_new else ():
+        if required in body and body[required] in (None, ""):
+            raise missing(required)
+    if not is_new and "slug" in body:
+        raise invalid("slug", "slug cannot change")
+    fields = _fields_beside_file(body, ("slug",) if is_new else ())
+    if "slug" in body:
+        parse_slug(body["slug"])
+    network: str | None = fields.get("network")
+    if network is not None:
+        if "payment_address" in fields:
+            check_payment_address(fields["payment_address"], network, forbidden)
+        _check_accepts(fields.get("accepts", ()), network, forbidden)
+    elif "payment_address" in fields:
+        parse_wallet(fields["payment_address"], field="paymentAddress")
+    return network
+
+
 def _file_fields(body: dict[str, Any], file: StoredFile, also_known: Iterable[str] = ()) -> dict[str, Any]:
-    """The fields of a file PayGate. What speaks of a target has no meaning there and is refused."""
+    """The fields of a file PayGate with its content."""
+    return {"mime_type": file.content_type, **_fields_beside_file(body, also_known), "target_url": "", "file": file}
+
+
+def _fields_beside_file(body: dict[str, Any], also_known: Iterable[str]) -> dict[str, Any]:
+    """What speaks of a target has no meaning beside a file and is refused."""
     if body.get("resourceType", "file") != "file":
         raise invalid("resourceType", "resourceType must be file where a file is sent, and cannot change")
     for name in OF_TARGETS:
         if name in body:
             raise invalid(name, f"{name} has no meaning for a file PayGate")
-    fields = parse_fields({name: value for name, value in body.items() if name != "resourceType"}, also_known)
-    return {"mime_type": file.content_type, **fields, "target_url": "", "file": file}
+    return parse_fields({name: value for name, value in body.items() if name != "resourceType"}, also_known)
 
 
 def updated(

@@ -116,12 +116,21 @@ def read_access_token(token: str, keys: Mapping[str, Ed25519PublicKey], *, issue
 
 def unverified_issuer(token: str) -> str | None:
     """The issuer that a token claims, to choose whose keys to check it with; None where it claims none."""
+    issuer = _unverified(token, "iss")
+    return issuer if type(issuer) is str else None
+
+
+def is_over(token: str, now_ms: int) -> bool:
+    """Whether a token that was in force once is so no more by its age alone."""
+    expires_at = _unverified(token, "exp")
+    return type(expires_at) is int and now_ms // 1000 >= expires_at
+
+
+def _unverified(token: str, claim: str) -> object:
     try:
-        payload = jwt.decode(_sane(token), options={"verify_signature": False})
+        return jwt.decode(_sane(token), options={"verify_signature": False}).get(claim)
     except (jwt.InvalidTokenError, ValueError):
         return None
-    issuer = payload.get("iss")
-    return issuer if type(issuer) is str else None
 
 
 def parse_jwks(document: object) -> dict[str, Ed25519PublicKey]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
 
 if TYPE_CHECKING:
-    from tollkeeper.auth import Auth
+    from tollkeeper.auth import Auth, Session
     from tollkeeper.core.paygates import PayGate
 
 _TOKEN_PREFIX: Final = "mt_"  # noqa: S105 - marks a management token, is none
@@ -30,10 +30,14 @@ def management_hash(token: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who manages: a logged-in wallet, the holder of a management token, or nobody in particular."""
+    """Who manages: a logged-in wallet, the holder of a management token, or nobody in particular.
+
+    `login` is the wallet's session, with the access token that named it.
+    """
 
     wallet: str | None = None
     token: str | None = None
+    login: tuple[Session, str] | None = field(default=None, repr=False)
 
 
 class Ownership:
@@ -50,7 +54,15 @@ class Ownership:
         if bearer.startswith(_TOKEN_PREFIX):
             return Caller(token=bearer)
         session = await self._auth.authenticate(bearer)
-        return Caller(wallet=session.wallet)
+        return Caller(wallet=session.wallet, login=(session, bearer))
+
+    async def check_not_ended(self, caller: Caller) -> None:
+        """For a caller who was judged before a long upload: the age that his access token has by now says nothing.
+
+        A management token is judged by the gate that it is for. Raises: INVALID_TOKEN where the login was ended.
+        """
+        if caller.login is not None:
+            await self._auth.check_not_ended(*caller.login)
 
     def require_known(self, caller: Caller) -> None:
         """For what nobody in particular may do only under "manage". Raises: AUTH_REQUIRED."""

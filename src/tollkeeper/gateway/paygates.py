@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response
@@ -23,7 +24,16 @@ from tollkeeper.api import (
 )
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.paygate_fields import HeaderAuthMode, Recipient
-from tollkeeper.core.paygates import Counters, CreateDefaults, PayGate, Trust, parse_create, paygate_body, updated
+from tollkeeper.core.paygates import (
+    Counters,
+    CreateDefaults,
+    PayGate,
+    Trust,
+    check_fields_before_file,
+    parse_create,
+    paygate_body,
+    updated,
+)
 from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
@@ -72,13 +82,12 @@ class Management:
     default_payment_address: str | None
 
     async def create(
-        self, bearer: str | None, body: dict[str, Any], file: StoredFile | None = None, *, key: str | None = None
+        self, caller: Caller, body: dict[str, Any], file: StoredFile | None = None, *, key: str | None = None
     ) -> dict[str, Any]:
         """A new gate; without an owner its management token is in the answer, once, and so is a secret to sign with.
 
         `key`: the answer of an earlier request with it is given again, where that was the same one.
         """
-        caller = await self.ownership.caller(bearer)
         self.ownership.may_create(caller)
         once = creation_key(key, caller, body, file)
         known = None if once is None else await self.store.created_before(once, clock_ms())
@@ -129,16 +138,20 @@ class Management:
         return supported.signers | {asset.address for asset in supported.assets.values()}
 
     def _check_recipients(self, recipients: Sequence[Recipient], *, assume_valid: bool) -> None:
-        """The first one is on the gate's own network, the others are its `accepts`."""
+        self._check_networks([one.network for one in recipients])
+        for one in recipients:
+            self._check_trust(one.network, assume_valid=assume_valid)
+
+    def _check_networks(self, networks: Sequence[str]) -> None:
+        """The first one is the gate's own, the others are of its `accepts`."""
         enabled = self.supported().assets
-        for at, one in enumerate(recipients):
-            if one.network not in enabled:
+        for at, network in enumerate(networks):
+            if network not in enabled:
                 raise ApiError(
                     Code.INVALID_NETWORK,
-                    f"{one.network} is not enabled here",
+                    f"{network} is not enabled here",
                     details={"field": "accepts" if at else "network", "supported": sorted(enabled)},
                 )
-            self._check_trust(one.network, assume_valid=assume_valid)
 
     async def _warned(self, recipients: Sequence[Recipient]) -> dict[str, Any]:
         """What the owner should know of a gate that is saved, for the answer; empty where there is nothing."""
@@ -170,22 +183,29 @@ class Management:
         trust = await self.store.trust(gate_id)
         return body if trust == Trust() else {**body, "trusted": trust.body()}
 
-    async def may_upload(self, bearer: str | None, gate_id: int | None) -> None:
+    async def may_upload(self, bearer: str | None, gate_id: int | None) -> Caller:
         """Asked before the first byte of a file is read. Raises: AUTH_REQUIRED and whatever update would."""
         caller = await self.ownership.caller(bearer)
         self.ownership.require_known(caller)
         if gate_id is not None:
-            gate, _ = await self.managed(bearer, gate_id)
+            gate = await self._managed_by(caller, gate_id)
             if gate.file is None:
                 raise invalid("file", "resourceType cannot change: this PayGate sells calls of its target")
         if caller.wallet is None:
             raise ApiError(Code.AUTH_REQUIRED, "a file PayGate belongs to a wallet: log in to make one")
+        return caller
+
+    def check_before_file(self, fields: dict[str, Any], *, is_new: bool) -> None:
+        """Raises: what `create` or `update` would for these fields, whatever follows them."""
+        network = check_fields_before_file(fields, self._forbidden(), is_new=is_new)
+        if network is not None:
+            self._check_networks([network])
 
     async def update(
-        self, bearer: str | None, gate_id: int, body: dict[str, Any], file: StoredFile | None = None
+        self, caller: Caller, gate_id: int, body: dict[str, Any], file: StoredFile | None = None
     ) -> dict[str, Any]:
         """Any subset of fields, all or nothing."""
-        gate, _ = await self.managed(bearer, gate_id)
+        gate = await self._managed_by(caller, gate_id)
         forbidden, now_ms = self._forbidden(), clock_ms()
         wanted = updated(gate, body, now_ms, forbidden, file)  # refuses before anything is asked of the network
         self._check_recipients(wanted.recipients, assume_valid=wanted.assume_valid)
@@ -241,10 +261,13 @@ class Management:
     async def managed(self, bearer: str | None, gate_id: int) -> tuple[PayGate, Caller]:
         """The gate and who asks, if he may. Raises: AUTH_REQUIRED, INVALID_TOKEN, FORBIDDEN, NOT_FOUND."""
         caller = await self.ownership.caller(bearer)
+        return await self._managed_by(caller, gate_id), caller
+
+    async def _managed_by(self, caller: Caller, gate_id: int) -> PayGate:
         self.ownership.require_known(caller)
         gate, token_hash = await self._found(gate_id)
         self.ownership.may_manage(caller, gate, token_hash)
-        return gate, caller
+        return gate
 
     async def _counters(self, gate: PayGate) -> Counters:
         written = await self.store.counters(gate.id)
@@ -276,23 +299,27 @@ def gate_id_of(request: HttpRequest) -> int:
 async def _create(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
     bearer, key = bearer_token(request.headers), key_among(request.headers.getall("idempotency-key", []))
     if not is_form(request.headers):
-        return await management.create(bearer, await json_body(request), key=key)
-    await management.may_upload(bearer, None)
-    form = await uploads.read(request.headers, request.stream())
+        body = await json_body(request)
+        return await management.create(await management.ownership.caller(bearer), body, key=key)
+    caller = await management.may_upload(bearer, None)
+    form = await uploads.read(request.headers, request.stream(), partial(management.check_before_file, is_new=True))
     if form.file is None:
         raise missing("file")
     async with uploads.kept_if_sold(form.file):
-        return await management.create(bearer, form.fields, form.file, key=key)
+        await management.ownership.check_not_ended(caller)
+        return await management.create(caller, form.fields, form.file, key=key)
 
 
 async def _update(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
     gate_id, bearer = gate_id_of(request), bearer_token(request.headers)
     if not is_form(request.headers):
-        return await management.update(bearer, gate_id, await json_body(request))
-    await management.may_upload(bearer, gate_id)
-    form = await uploads.read(request.headers, request.stream())
+        body = await json_body(request)
+        return await management.update(await management.ownership.caller(bearer), gate_id, body)
+    caller = await management.may_upload(bearer, gate_id)
+    form = await uploads.read(request.headers, request.stream(), partial(management.check_before_file, is_new=False))
     async with uploads.kept_if_sold(form.file):
-        return await management.update(bearer, gate_id, form.fields, form.file)
+        await management.ownership.check_not_ended(caller)
+        return await management.update(caller, gate_id, form.fields, form.file)
 
 
 def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHandler]:

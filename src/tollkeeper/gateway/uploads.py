@@ -1,9 +1,10 @@
 """A file PayGate's form: its fields are read, its file goes straight to the store (contract 4.8).
 
 Specification 2.1 rule 5. The file is never held in memory and has no limit but the space that must stay free. Who
-sends it was asked before the first byte is read. That a content is being written is in the database before its first
-byte is in the store, so that what a crash leaves of it is found. Whether it was sold is the caller's to find out:
-`kept_if_sold`.
+sends it was asked before the first byte is read, and what its fields say before the first byte of the file. What is
+refused is refused at once: who sends on can read why (`edge.lingering`). That a content is being written is in the
+database before its first byte is in the store, so that what a crash leaves of it is found. Whether it was sold is the
+caller's to find out: `kept_if_sold`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.gateway.uploads")
 _FIELDS_MAX: Final = 40
 _PART_HEAD_SIZE_BYTES: Final = 8 * 1024
-# Of a body that was refused, so much is still read: a client that does not stop sending would not see the answer.
-_DRAINED_SIZE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class Form:
 class _Reading:
     """What of a form was read so far."""
 
+    check_before_file: Callable[[dict[str, Any]], None]
     pairs: list[tuple[str, str]] = field(default_factory=list)
     part: MultipartSegment | None = None
     text: bytearray = field(default_factory=bytearray)
@@ -74,18 +74,24 @@ class Uploads:
     store: FileStore
     new_id: Callable[[], str]
 
-    async def read(self, headers: Mapping[str, str], chunks: AsyncIterator[bytes]) -> Form:
+    async def read(
+        self,
+        headers: Mapping[str, str],
+        chunks: AsyncIterator[bytes],
+        check_before_file: Callable[[dict[str, Any]], None],
+    ) -> Form:
         """The form; its file, where it has one, is durable in the store and not sold yet.
 
-        Raises: INVALID_PARAMETER for what is no such form, PAYLOAD_TOO_LARGE for fields that are, UNAVAILABLE where the
-        store cannot take the file; then nothing of it stays. ConnectionResetError where the client left.
+        `check_before_file` judges the fields that came before the file. Raises: what it raises; INVALID_PARAMETER for
+        what is no such form, PAYLOAD_TOO_LARGE for fields that are, UNAVAILABLE where the store cannot take the file;
+        then nothing of it stays. ConnectionResetError where the client left.
         """
         kind, options = parse_options_header(headers.get("content-type", ""))
         boundary = options.get("boundary", "")
         if kind != "multipart/form-data" or not boundary:
             raise invalid("Content-Type", "the body must be JSON or multipart/form-data with a boundary")
         length = headers.get("content-length", "")
-        reading = _Reading()
+        reading = _Reading(check_before_file)
         try:
             await self._parse(reading, boundary, int(length) if length.isdigit() else None, chunks)
             return Form(form_fields(reading.pairs), reading.file)
@@ -93,8 +99,6 @@ class Uploads:
             await self._give_up(reading)
             if isinstance(error, MultipartError):
                 raise invalid("body", f"the form cannot be read: {error}") from None
-            if isinstance(error, ApiError):
-                await _drain(chunks)
             raise
 
     async def _parse(
@@ -129,6 +133,7 @@ class Uploads:
             return
         if reading.file is not None:
             raise invalid("file", "file came twice")
+        reading.check_before_file(form_fields(reading.pairs))
         reading.upload_id = self.new_id()
         await self.database.run(begin_upload(reading.upload_id, PROCESS_MARK, clock_ms()))
         reading.upload = await _stored(self.store.begin(reading.upload_id, expected_bytes))
@@ -207,14 +212,3 @@ async def _stored(doing: Any) -> Any:  # noqa: ANN401 - whatever the store gives
             "there is no room for the file" if isinstance(error, FileStoreFullError) else "files cannot be stored now"
         )
         raise ApiError(Code.UNAVAILABLE, what, headers={"Retry-After": "60"}) from error
-
-
-async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    drained = 0
-    try:
-        async for chunk in chunks:
-            drained += len(chunk)
-            if drained > _DRAINED_SIZE_BYTES:
-                return
-    except ConnectionResetError:
-        return
