@@ -7,8 +7,10 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -21,6 +23,7 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
 from tests.gateway.test_credits_given_back import FAILURES
 from tests.gateway.test_races import call_at_once
+from tollkeeper.gateway.traffic import LOGGED_MAX
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet, derive_wallets
 
@@ -128,6 +131,33 @@ async def test_counts_are_exact_under_concurrency(market: Market) -> None:
     assert body["outstanding"] == {"credits": 0, "liability": "0"}
     total = (await stats(market, f"paygates/{gate['id']}/requests?limit=100")).json()["pagination"]["totalCount"]
     assert total == 92
+
+
+async def test_what_the_log_has_no_row_of_is_told_with_it(market: Market) -> None:
+    gate = await market.gate()
+    asked = 10 * LOGGED_MAX
+    place = urlsplit(gate["accessUrl"])
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    at_once = 50  # on one connection
+    for _ in range(asked // at_once):
+        writer.write(f"GET {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode() * at_once)
+        for _ in range(at_once):
+            await reader.readuntil(b"HTTP/1.1 402 ")
+    writer.close()
+    path = f"paygates/{gate['id']}"
+    await once(market, path + "/stats", lambda found: found["challenges"] == asked)
+    log = (await stats(market, path + "/requests?limit=1")).json()
+    assert log["pagination"]["totalCount"] + log["notLogged"] == asked
+    assert log["notLogged"] > 0
+    assert (await stats(market, path + "/requests?outcome=served")).json()["notLogged"] == log["notLogged"]
+
+
+async def test_outstanding_credits_are_owed_at_what_was_paid_for_them(market: Market) -> None:
+    gate = await market.gate(credits=3)
+    payment = await market.payment(gate, lambda plain: replace(plain, value=1_000_000))
+    assert (await market.pay(gate, payment)).status == 200
+    body = (await stats(market, f"paygates/{gate['id']}/stats")).json()
+    assert (body["revenue"], body["outstanding"]) == ("1", {"credits": 2, "liability": "0.666666"})
 
 
 def rename(database: Path, before: str, after: str) -> None:

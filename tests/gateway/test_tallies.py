@@ -28,7 +28,6 @@ class Answers:
     gate_id: int
     hour_ms: int = 0
     count: int = 0
-    logged: int = 0
     is_counting: bool = False
     made_ms: int = -1
 
@@ -60,7 +59,7 @@ async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path)
         one.answer(traffic, now_ms, f"r{number}")
         expected[one.gate_id, now_ms // HOUR_MS * HOUR_MS] += 1
         now_ms += chosen.random() < 0.05
-        if chosen.random() < 0.005:
+        if chosen.random() < 0.002:
             await traffic.flush()
         if number % 50 == 0:
             total = sum(count for (gate_id, _), count in expected.items() if gate_id == ids[0])
@@ -72,7 +71,15 @@ async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path)
         rows = connection.execute("SELECT gate_id, hour_ms, requests FROM traffic_hours WHERE outcome = 'challenged'")
         found = {(gate_id, hour_ms): requests for gate_id, hour_ms, requests in rows}
         ((logged,),) = connection.execute("SELECT count(*) FROM requests").fetchall()
+        lost = connection.execute(
+            "SELECT gate_id, sum(requests) FROM traffic_hours WHERE outcome = 'notLogged' GROUP BY 1"
+        )
+        in_log = connection.execute("SELECT gate_id, count(*) FROM requests GROUP BY gate_id")
+        told = Counter(dict(lost.fetchall())) + Counter(dict(in_log.fetchall()))
     assert len(expected) == 4
     assert found == expected
-    assert LOGGED_MAX < logged <= 3 * LOGGED_MAX
+    of_gates = {gate_id: sum(count for (one, _), count in expected.items() if one == gate_id) for gate_id in ids}
+    assert told == of_gates
+    assert traffic.not_logged == 3 * LOGGED_MAX - logged
+    assert LOGGED_MAX < logged < 3 * LOGGED_MAX
     await database.close()

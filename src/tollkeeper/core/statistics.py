@@ -158,7 +158,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """Credits that buyers hold and have paid for: what the owner still owes them, at the price that was paid."""
+    """Credits that buyers hold and have paid for: what the owner still owes them, at what they paid."""
 
     credits: int
     value_micro: int

@@ -181,7 +181,7 @@ class Gateway:
             random_bytes=random_bytes,
         )
         self.management = self._managing(random_bytes)
-        self.reports = Reports(self.management, statistics)
+        self.reports = Reports(self.management, statistics, config.kept)
         self.transfers = self._transferring()
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []

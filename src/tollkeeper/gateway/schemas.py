@@ -203,6 +203,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 )
             ),
             "pagination": ref("Pagination"),
+            "notLogged": {**COUNT, "description": "So many requests of this time were counted and have no row."},
         }
     ),
     "Credits": answered(

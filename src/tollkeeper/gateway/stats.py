@@ -10,7 +10,7 @@ from litestar import Request, Response
 
 from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.errors import ApiError, Code, invalid
-from tollkeeper.core.statistics import Outcome, parse_span, statistics_body
+from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, parse_span, statistics_body
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
 from tollkeeper.gateway.paygates import gate_id_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from litestar.handlers import HTTPRouteHandler
 
+    from tollkeeper.core.statistics import Kept
     from tollkeeper.gateway.paygates import Management
     from tollkeeper.storage.statistics import LoggedRequest, Statistics
 
@@ -29,10 +30,11 @@ HttpRequest = Request[Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The verbs behind the routes; `management` says who may read which gate."""
+    """The verbs behind the routes; `management` says who may read which gate, `kept` for how long."""
 
     management: Management
     statistics: Statistics
+    kept: Kept
 
     async def of_all(self, bearer: str | None, query: Mapping[str, str]) -> dict[str, Any]:
         """Of all the caller's gates. Raises: AUTH_REQUIRED, INVALID_TOKEN, INVALID_PARAMETER."""
@@ -63,7 +65,10 @@ class Reports:
         except ValueError:
             raise invalid("outcome", f"outcome must be one of {', '.join(Outcome)}") from None
         rows, total = await self.statistics.requests(gate_id, limit, offset, outcome)
-        return {"data": [_row(row) for row in rows], "pagination": pagination(total, limit, offset)}
+        since_ms = (clock_ms() - self.kept.log_days * DAY_MS) // HOUR_MS * HOUR_MS
+        not_logged = await self.statistics.not_logged(gate_id, since_ms)
+        page = pagination(total, limit, offset)
+        return {"data": [_row(row) for row in rows], "pagination": page, "notLogged": not_logged}
 
 
 def _row(row: LoggedRequest) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Nothing here decides about money; what a crash loses is a count, and calls that it leaves open are marked INTERRUPTED
 at the next start. Counters and statistics are exact; of the log no more rows are kept for one writing than
-LOGGED_MAX. An overflow is counted and logged, never silent.
+LOGGED_MAX. What is beyond is counted too, and told with the log.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
 class Tally(Protocol):
     """402s to requests at one gate that never became calls, in one hour, while it `is_counting`.
 
-    Whoever answers them adds one to `count`, which costs less than anything that could be called; to `logged`, where
-    it had the request logged. Told to `stop`, it is handed to `Traffic.tally` before the next one.
+    Whoever answers them adds one to `count`, which costs less than anything that could be called. Told to `stop`, it is
+    handed to `Traffic.tally` before the next one.
     """
 
     gate_id: int
     hour_ms: int
     count: int
-    logged: int
     is_counting: bool
 
     def stop(self) -> None:
@@ -74,7 +73,7 @@ class Traffic:
         self.has_room = True  # for more rows of the log, until the next writing
         self._tried: Counted | None = None  # what nobody knows to be written or not
         self._dropped = 0
-        self._not_logged = 0
+        self.not_logged = 0  # of all that was counted, since the start
         self._next_forgetting = 0.0
 
     def _of(self, gate_id: int) -> list[int]:
@@ -101,7 +100,6 @@ class Traffic:
     def log_at_once(self, tally: Tally, request_id: str, method: str) -> None:
         """A row of the log for what was just added to `tally`, where it `has_room`; in it the answer took no time."""
         if self.has_room:
-            tally.logged += 1
             now_ms = self._clock_ms()
             self._log(LoggedRequest(request_id, tally.gate_id, now_ms, method, 402, Outcome.CHALLENGED, None, 0, None))
 
@@ -121,8 +119,7 @@ class Traffic:
         self._gathered += tally.count
         self._of(tally.gate_id)[0] += tally.count
         self._outcomes[tally.gate_id, tally.hour_ms, Outcome.CHALLENGED] += tally.count
-        self._not_logged += tally.count - tally.logged
-        tally.count = tally.logged = 0
+        tally.count = 0
         tally.is_counting = False
 
     def _log(self, request: LoggedRequest) -> None:
@@ -169,8 +166,6 @@ class Traffic:
                     call.request_id, gate_id, now_ms, call.method, status, outcome, code, duration_us, purchase_id
                 )
             )
-        else:
-            self._not_logged += 1
         return hour_ms, duration_us
 
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
@@ -197,17 +192,29 @@ class Traffic:
         if self._dropped:
             _LOG.warning("ended_calls_dropped", count=self._dropped)
             self._dropped = 0
-        if self._not_logged:
-            _LOG.info("requests_not_logged", count=self._not_logged)
-            self._not_logged = 0
 
     async def _write(self) -> None:
         counters = {gate_id: (one[0], one[1], one[2]) for gate_id, one in self._counts.items()}
-        self._tried = Counted(counters, self._outcomes, self._latencies, self._requests)
+        not_logged = self._not_in_the_log()
+        self._tried = Counted(counters, self._outcomes, self._latencies, self._requests, not_logged)
         self._counts, self._outcomes, self._latencies, self._requests = {}, Counter(), Counter(), []
         self.has_room = True
+        if not_logged:
+            count = sum(not_logged.values())
+            self.not_logged += count
+            _LOG.info("requests_not_logged", count=count)
         await self._statistics.add(self._tried)
         self._tried = None
+
+    def _not_in_the_log(self) -> dict[tuple[int, int], int]:
+        """How many of the counted requests have no row, by gate and its newest hour."""
+        missing: Counter[int] = Counter()
+        newest_ms: dict[int, int] = {}
+        for (gate_id, hour_ms, _), count in self._outcomes.items():
+            missing[gate_id] += count
+            newest_ms[gate_id] = max(hour_ms, newest_ms.get(gate_id, 0))
+        missing.subtract(request.gate_id for request in self._requests)
+        return {(gate_id, newest_ms[gate_id]): count for gate_id, count in missing.items() if count}
 
     async def forget(self) -> None:
         """Deletes what of the log and of the hours' sums is older than its days, once an hour."""

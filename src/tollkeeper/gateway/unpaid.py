@@ -33,7 +33,7 @@ class Unpaid(ReadyAnswer):
         self.slug = opened.gate.slug
         self.opened = opened
         self.gate_id = opened.gate.id
-        self.hour_ms = self.count = self.logged = 0
+        self.hour_ms = self.count = 0
         self.is_counting = False
 
     def renew(self, traffic: Traffic) -> None:

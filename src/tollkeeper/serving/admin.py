@@ -57,7 +57,7 @@ def _app(text: Callable[[], Awaitable[bytes]]) -> Callable[[Message, Receive, Se
         elif scope["path"] == "/healthz":
             status, body = 200, envelope({"status": "ok"})
         else:
-            error = ApiError(Code.NOT_FOUND, "this address has /metrics and nothing else")
+            error = ApiError(Code.NOT_FOUND, "this address has /metrics and /healthz, and nothing else")
             status, body = error.status, error_envelope(error, request_id)
         headers = [
             (b"content-type", kind),

@@ -117,6 +117,8 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     connections.add_metric(["idle"], pool.idle_count)
     connections.add_metric(["open"], pool.open_count)
     yield connections
+    unlogged = gateway.traffic.not_logged
+    yield CounterMetricFamily("tollkeeper_requests_not_logged", "Calls without a row in the log", value=unlogged)
 
 
 async def _of_purchases(gateway: Gateway) -> list[Metric]:

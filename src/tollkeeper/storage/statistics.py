@@ -22,6 +22,7 @@ _Q: Final = load_queries("statistics.sql")
 _WRITING: Final = load_queries("traffic_sqlite.sql")
 _GATES_AT_ONCE: Final = 32  # whose counters are written in the loop
 _ENCODE: Final = msgspec.json.Encoder().encode
+_NOT_LOGGED: Final = "notLogged"  # stands among the outcomes of an hour, and is none: no query of outcomes returns it
 
 
 class LoggedRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -46,12 +47,14 @@ class Counted:
     """What was counted since the last writing: requests by (gate, hour, outcome), calls by (gate, hour, bucket).
 
     `counters`: challenges, calls and failures by gate. Where anything is counted, a request is among `requests`.
+    `not_logged`: those of them that are not, by (gate, hour).
     """
 
     counters: Mapping[int, tuple[int, int, int]]
     outcomes: Mapping[tuple[int, int, Outcome], int]
     latencies: Mapping[tuple[int, int, int], int]
     requests: Sequence[LoggedRequest]
+    not_logged: Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,12 @@ class Statistics:
         total = await self._database.read(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted))
         return [_request(gate_id, row) for row in rows], total[0]["total"]
 
+    async def not_logged(self, gate_id: int, from_ms: int) -> int:
+        """How many requests at a gate since then, by the hour, the log has no row of."""
+        rows = await self._database.read(_Q.not_logged_of_gate(gate_id=gate_id, from_ms=from_ms, outcome=_NOT_LOGGED))
+        count: int = rows[0]["requests"]
+        return count
+
     async def forget(self, requests_before_ms: int, hours_before_ms: int) -> None:
         """Deletes the log's rows and the hours' sums from before these times. Raises: StorageError."""
         await self._database.run(_one(_Q.forget_requests(before_ms=requests_before_ms)))
@@ -161,7 +170,8 @@ def _add(counted: Counted, *, is_again: bool) -> Unit[None]:
         return
     for gate_id, (challenges, calls, failures) in counted.counters.items():
         yield _Q.count_traffic(gate_id=gate_id, challenges=challenges, calls=calls, failures=failures)
-    outcomes = [(*key, requests) for key, requests in counted.outcomes.items()]
+    outcomes: list[tuple[int, int, str, int]] = [(*key, requests) for key, requests in counted.outcomes.items()]
+    outcomes += [(*key, _NOT_LOGGED, requests) for key, requests in counted.not_logged.items()]
     yield _WRITING.add_outcomes(counted=_ENCODE(outcomes).decode())
     latencies = [(*key, calls) for key, calls in counted.latencies.items()]
     yield _WRITING.add_latencies(counted=_ENCODE(latencies).decode())

@@ -2,13 +2,17 @@
 
 -- name: outcomes_of_gate
 SELECT hour_ms, outcome, requests FROM traffic_hours
-WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND hour_ms < :to_ms;
+WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND hour_ms < :to_ms AND outcome <> 'notLogged';
 
 -- name: outcomes_of_owner
 SELECT t.hour_ms, t.outcome, sum(t.requests) AS requests
 FROM traffic_hours t JOIN paygates p ON p.id = t.gate_id
-WHERE p.owner_wallet = :owner_wallet AND t.hour_ms >= :from_ms AND t.hour_ms < :to_ms
+WHERE p.owner_wallet = :owner_wallet AND t.hour_ms >= :from_ms AND t.hour_ms < :to_ms AND t.outcome <> 'notLogged'
 GROUP BY t.hour_ms, t.outcome;
+
+-- name: not_logged_of_gate
+SELECT coalesce(sum(requests), 0) AS requests FROM traffic_hours
+WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND outcome = :outcome;
 
 -- name: latencies_of_gate
 SELECT hour_ms, bucket, calls FROM latency_hours
@@ -36,12 +40,19 @@ WHERE p.owner_wallet = :owner_wallet AND granted_ms >= :from_ms AND granted_ms <
 GROUP BY granted_ms / 3600000;
 
 -- name: outstanding_of_gate
-SELECT coalesce(sum(remaining), 0) AS credits, coalesce(sum(price_micro * remaining / granted), 0) AS value_micro
+-- What was paid, by the credits that are left; in two parts, so that no product is larger than the largest integer.
+SELECT coalesce(sum(remaining), 0) AS credits,
+    coalesce(sum(
+        CAST(value_micro AS BIGINT) / granted * remaining + CAST(value_micro AS BIGINT) % granted * remaining / granted
+    ), 0) AS value_micro
 FROM holdings WHERE gate_id = :gate_id AND state = 'LIVE' AND remaining > 0
     AND (expires_ms IS NULL OR expires_ms > :now_ms);
 
 -- name: outstanding_of_owner
-SELECT coalesce(sum(remaining), 0) AS credits, coalesce(sum(u.price_micro * remaining / granted), 0) AS value_micro
+SELECT coalesce(sum(remaining), 0) AS credits,
+    coalesce(sum(
+        CAST(value_micro AS BIGINT) / granted * remaining + CAST(value_micro AS BIGINT) % granted * remaining / granted
+    ), 0) AS value_micro
 FROM holdings u JOIN paygates p ON p.id = u.gate_id
 WHERE p.owner_wallet = :owner_wallet AND u.state = 'LIVE' AND remaining > 0
     AND (u.expires_ms IS NULL OR u.expires_ms > :now_ms);
