@@ -160,6 +160,25 @@ async def test_a_transfer_that_one_node_denies_is_not_lost(
         assert abroad.site.received_micro() == 10_000
 
 
+async def test_a_transfer_that_one_node_of_three_denies_is_served_while_it_denies_it(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    chain = embedded_chain
+    async with (
+        site_on_evm(tmp_path, chain, target) as site,
+        run_chaos(chain.url) as liar,
+        run_chaos(chain.url) as third,
+        site.gateway(networks=site.networks(liar.url, chain.url, third.url)) as abroad,
+    ):
+        assert isinstance(abroad, SalesOnEvm)
+        gate = await abroad.gate()
+        site.foreign.settling = error_after_sending
+        payment, authorization = await abroad.sign(gate)
+        liar.falsify = answering(denying(authorization))
+        assert (await abroad.present(gate, payment)).status == 200
+        assert site.received_micro() == 10_000
+
+
 def unseen_and_over(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     """A Solana node that shows no transaction of anybody, and heights at which everything has expired."""
     match call["method"]:
@@ -201,4 +220,28 @@ async def test_a_payment_on_solana_that_one_node_denies_is_not_lost(
         assert not (await asyncio.wait({calling}, timeout=LOOKED_AT_SECONDS))[0]
         liar.calm()
         assert (await calling).status == 200
+        assert site.received_micro() == 10_000
+
+
+async def test_a_payment_on_solana_that_one_node_of_three_denies_is_served_while_it_denies_it(
+    tmp_path: Path, target: RecordingTarget
+) -> None:
+    async with (
+        SolanaNode() as node,
+        site_on_solana(tmp_path, node, target, error_after_sending) as site,
+        run_chaos(node.url) as liar,
+        run_chaos(node.url) as third,
+        site.gateway(networks=site.networks(liar.url, node.url, third.url)) as abroad,
+    ):
+        gate = await abroad.gate()
+        payment = await abroad.payment(gate)
+        answers = 0
+
+        def denying(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            nonlocal answers
+            answers += call["method"] == "getBlockHeight"
+            return unseen_and_over(call, answer) if answers > 1 else answer  # what begins the payment's life is true
+
+        liar.falsify = denying
+        assert (await abroad.present(gate, payment)).status == 200
         assert site.received_micro() == 10_000

@@ -16,6 +16,7 @@ from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_pay
 from tests.hub.test_completer import change
 from tests.hub.test_several_nodes import always, chain_of
 from tollkeeper.api import clock_ms
+from tollkeeper.chains import vouching
 from tollkeeper.chains.vouching import OVERDUE_SECONDS
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, SELECTOR_AUTHORIZATION_STATE, TRANSFER_TOPIC
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -231,6 +232,28 @@ async def test_two_nodes_overrule_one_that_shows_nothing_before_a_caller_gives_u
     assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
     assert asyncio.get_running_loop().time() - began >= OVERDUE_SECONDS  # a node may lag by so much
     assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+async def test_a_transfer_that_one_node_makes_up_for_long_keeps_no_end_from_being_proven(
+    hub_of_three: HubUnderTest,
+    nodes: list[ChaosNode],
+    embedded_chain: ChainUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its transaction was dropped and its time is over, as the two others show."""
+    monkeypatch.setattr(vouching, "_DOUBT_TOLD_SECONDS", 0)
+    hub, chain, payment = hub_of_three, embedded_chain, new_payment(embedded_chain)
+    chain.rpc.call("evm_setAutomine", False)
+    assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    (row,) = await hub.database.read(Statement("SELECT transaction_hash FROM settlements"))
+    chain.rpc.call("anvil_dropTransaction", row["transaction_hash"])
+    nodes[0].falsify = liar(chain, payment)
+    hub.completer.lanes.is_carried = lambda _id: True  # nobody sends it again
+    chain.rpc.call("evm_setNextBlockTimestamp", payment.authorization.valid_before + 100)
+    chain.rpc.call("evm_mine")
+    for _ in range(3):
+        await hub.complete()
+    assert await hub.status(payment) == "failed"
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.chains.solana_node import WALLETS
 from tests.hub.chaos import Act, ChaosNode, run_chaos
@@ -43,6 +44,20 @@ async def hub_of_two_nodes(
         config: dict[str, Any] = {"rpc_urls": (liar.url, node.url), "confirm_nodes": needed, "now_ms": now_ms}
         async with hub_of(directory, node, **config) as running:
             yield running, liar
+
+
+@asynccontextmanager
+async def hub_of_three_nodes(
+    directory: Path, now_ms: Callable[[], int] = clock_ms
+) -> AsyncIterator[tuple[SolanaHub, ChaosNode]]:
+    """The first of the nodes lies on command, and is one against two."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as liar,
+        run_chaos(node.url) as third,
+        hub_of(directory, node, rpc_urls=(liar.url, node.url, third.url), now_ms=now_ms) as running,
+    ):
+        yield running, liar
 
 
 def saying(**shown: Callable[[Any], Any]) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
@@ -304,3 +319,35 @@ async def test_a_validity_that_one_node_makes_up_pays_nothing_and_costs_one_fee(
         assert await world.status(body) == "failed"
         assert world.earned == 0
         assert money - world.fee_money == 2 * 5_000 + 1
+
+
+async def test_two_nodes_overrule_one_that_says_a_transaction_failed_at_once(tmp_path: Path) -> None:
+    async with hub_of_three_nodes(tmp_path) as (world, liar):
+        liar.falsify = saying(getSignatureStatuses=failed)
+        with capture_logs() as logs:
+            for _ in range(2):
+                assert (await world.settle(world.payment())).body["success"] is True
+        assert [line["node"] for line in logs if line["event"] == "node_overruled"] == [1]
+
+
+async def test_two_nodes_overrule_one_that_shows_nothing_of_a_transaction(tmp_path: Path) -> None:
+    async with hub_of_three_nodes(tmp_path) as (world, liar):
+        liar.falsify = saying(getSignatureStatuses=unseen)
+        for _ in range(2):
+            assert (await world.settle(world.payment())).body["success"] is True
+
+
+async def test_an_end_that_the_first_node_never_shows_is_concluded_by_two_others(tmp_path: Path) -> None:
+    clock = Clock()
+    async with hub_of_three_nodes(tmp_path, clock) as (world, liar):
+        chain = world.node.chain
+        chain.holds = True
+        body = world.payment()
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        chain.drop()
+        liar.falsify = saying(isBlockhashValid=lambda result: result | {"value": True})
+        chain.ahead_seconds = clock.ahead_seconds = LONG_SECONDS
+        chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
+        await world.complete()
+        assert await world.status(body) == "failed"
+        assert world.earned == 0
