@@ -16,7 +16,7 @@ from tests.gateway import foreign_facilitator as ways
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
-from tollkeeper.core.settling import Depths
+from tollkeeper.settings import DepthSettings
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_payment_counts_at_the_depth_that_its_amount_needs_and_not_befor
     site: SiteOnEvm, price: str, blocks: int, *, assume_valid: bool
 ) -> None:
     mine = partial(site.foreign.chain.rpc.call, "evm_mine")
-    async with site.gateway(depths=Depths(3, ((20_000, 5),))) as here:
+    async with site.gateway(depths=DepthSettings(3, ((20_000, 5),))) as here:
         gate = await here.gate(price=price, assumeValid=assume_valid, credits=2)
         asking = asyncio.create_task(here.pay(gate, await here.payment(gate)))
         await here.until_asked()
@@ -92,7 +92,7 @@ async def test_a_payment_counts_at_the_depth_that_its_amount_needs_and_not_befor
 
 async def test_a_payment_that_nobody_made_has_failed_once_a_block_of_its_depth_is_past_its_end(site: SiteOnEvm) -> None:
     site.foreign.settling = ways.says_success_and_sends_nothing
-    async with site.gateway(depths=Depths(3)) as here:
+    async with site.gateway(depths=DepthSettings(3)) as here:
         gate = await here.gate()
         asking = asyncio.create_task(here.pay(gate, await here.payment(gate)))
         await here.until_asked()

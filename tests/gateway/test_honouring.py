@@ -22,14 +22,13 @@ from tests.gateway.solana_market import mainnet_market
 from tests.hub.chaos import run_chaos
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.settling import Depths
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.reconciling import compare_with_chain
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings import DepthSettings, NetworkSettings, Role
 
 PAYEE = "0x" + "77" * 20
 
@@ -115,7 +114,7 @@ async def test_only_a_payment_of_the_price_to_the_gate_that_the_chain_shows_is_h
 async def test_a_payment_is_honoured_at_the_depth_that_its_amount_needs_and_not_before(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, price: str, blocks: int
 ) -> None:
-    database, depths = tmp_path / "tollkeeper.db", Depths(3, ((20_000, 5),))
+    database, depths = tmp_path / "tollkeeper.db", DepthSettings(3, ((20_000, 5),))
     settings = settings_for(embedded_chain.url, database, depths=depths)
     async with (
         composed(embedded_chain.url, database, depths=depths) as url,
