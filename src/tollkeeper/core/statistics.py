@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
     SERVED = "served"
     TARGET_ERROR = "targetError"  # the target's own 4xx or 5xx, passed on
-    FAILED = "failed"  # the target could not be asked, or its answer not be passed on: our 502
+    FAILED = "failed"  # the target could not be asked, or its answer not be passed on: our own status, mostly 502
     CLIENT_GONE = "clientGone"
     CHALLENGED = "challenged"  # a 402 to a request that showed no payment, or one that is used up
     REFUSED = "refused"  # anything else that was not served

@@ -130,6 +130,10 @@ class Relay(Exchange):
             self._spool.close()
             self._spool = None
 
+    def refuse(self, error: ApiError) -> None:
+        """Drop an exchange that is not over, and tell the owner why, as if it had failed by itself."""
+        self._refuse(error)
+
     # Sending
 
     def _open(self) -> None:

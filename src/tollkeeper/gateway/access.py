@@ -299,9 +299,12 @@ class PaidCall(Crediting):
         return self.access.limit.clients.of(self.call.peer, self.call.head.headers)
 
     def _excess(self) -> None:
-        if self.relay is not None:
-            self.relay.close()
-        self.on_refusal(calls.too_large(self.access.body_limit_bytes))
+        """More of the request came than may: told by the relay, which knows whether the answer has begun."""
+        error = calls.too_large(self.access.body_limit_bytes)
+        if self.relay is None:
+            self.on_refusal(error)
+        else:
+            self.relay.refuse(error)
 
     # 7. The answer, with the receipt. Called by the relay, which holds a mebibyte of it in memory and the rest on disk.
 
@@ -361,7 +364,7 @@ class PaidCall(Crediting):
         self.call.end()
 
     def on_refusal(self, error: BaseException) -> None:
-        """The target failed: a 502 with the receipt, and the credit is consumed (contract 4.5)."""
+        """Our own answer with the receipt, and the credit is consumed: a 502 where the target failed (contract 4.5)."""
         if self.stage is not Stage.OVER:
             self.guard(self._answer_failure, error)
 
@@ -371,11 +374,12 @@ class PaidCall(Crediting):
             self.call.fail(error)
             return
         slug, request_id = self.opened.gate.slug, self.call.request_id
-        _LOG.info("target_failed", code=error.code.value, slug=slug, request_id=request_id)
+        event = "target_failed" if error.status == 502 else "call_failed"
+        _LOG.info(event, code=error.code.value, slug=slug, request_id=request_id)
         if error.status == 502 and self.opened.gate.on_failure is OnFailure.RESTORE:
             self.in_task(self._restore(error))
             return
-        self.end(error.status, error.code, failed=error.status == 502)
+        self.end(error.status, error.code, failed=True)
         self.call.refuse(error, self.receipts + CORS)
 
     async def _restore(self, error: ApiError) -> None:

@@ -140,7 +140,7 @@ class Traffic:
         *,
         failed: bool,
     ) -> None:
-        """A paid call ended with this status; `failed` where the target did and the status is the gateway's own.
+        """A paid call ended with this status; `failed` where the status is the gateway's own, or the answer was cut.
 
         `code` says what was wrong where the target did not answer, or its answer was cut.
         """
