@@ -169,7 +169,10 @@ async def test_a_life_that_was_counted_too_long_ends_by_the_blocks_own_times(
     node.chain.first_slot = 1  # the node has thrown away what was before, and its first block is younger than that
     assert not await is_over(now)
     assert not await is_over(now + LIFETIME_DOUBTED_SECONDS)
+    began_late = Lifetime(10**9, 0)  # by which it has every block, and all are over
+    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), began_late, now)
     node.chain.first_slot = 0
+    assert await has_expired(solana, signature, str(Hash(draft.blockhash)), began_late, now)
     node.chain.release()
     node.chain.next_slot(1)
     assert await is_over(now)

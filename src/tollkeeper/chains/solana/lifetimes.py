@@ -3,7 +3,8 @@
 What holds a recent blockhash can be executed for 150 blocks. Where that ends was counted when it was signed, from a
 height that one node named, and a node may lie. So each node is judged by its own finalized blocks, and a second proof
 needs no such count: what was signed long ago by our clock and by the finalized blocks' own times, whose blockhash is
-not taken any more, and that no block shows. Its blockhash was there when it was signed, or never.
+not taken any more, and that no block shows. Its blockhash was there when it was signed, or never. From then on the
+blocks' times also say whether the node has all that could hold it: where it began was one node's word too.
 """
 
 from __future__ import annotations
@@ -58,12 +59,13 @@ async def has_expired(
         )
         if read_value(recent) is not False:
             return False
-        newest = read_number(final_slot)
-        is_over = _has_ended(ends, lifetime) or (
-            doubted_since is not None
-            and read_slot(recent) >= newest  # said by who knows of that block
-            and await _is_long_over(chain, read_number(ends[1]), newest, doubted_since)
-        )
+        if doubted_since is None:
+            is_over = _has_ended(ends, lifetime)
+        else:
+            height, first_slot, newest = map(read_number, (*ends, final_slot))
+            is_known = read_slot(recent) >= newest  # said by who knows of that block
+            times = await _times(chain, first_slot, newest)
+            is_over = is_known and _is_long_over(times, doubted_since, has_passed=height > lifetime.last_height)
         return is_over and (await chain.see([signature]))[0].verdict is Verdict.ABSENT
 
     return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
@@ -86,10 +88,15 @@ def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
     return first_slot <= lifetime.first_slot and height > lifetime.last_height
 
 
-async def _is_long_over(chain: SolanaChain, first_slot: int, final_slot: int, signed_seconds: int) -> bool:
-    """Is a block finalized that is much younger than the signature, and does the node have those of before it?"""
-    slots = [final_slot, *([first_slot] if first_slot else [])]  # from slot 0 on it has all
-    answers = await chain.rpc.ask([("getBlockTime", [slot]) for slot in slots])
-    newest, *oldest = map(read_number, answers)
-    is_kept = all(seconds <= signed_seconds - LIFETIME_DOUBTED_SECONDS for seconds in oldest)
-    return is_kept and newest >= signed_seconds + LIFETIME_DOUBTED_SECONDS
+async def _times(chain: SolanaChain, first_slot: int, final_slot: int) -> tuple[int, int]:
+    """The Unix times of the first block that the node has, and of a later one. Who has slot 0 has every block."""
+    slots = [final_slot, *([first_slot] if first_slot else [])]
+    newest, *oldest = map(read_number, await chain.rpc.ask([("getBlockTime", [slot]) for slot in slots]))
+    return min(oldest, default=0), newest
+
+
+def _is_long_over(times: tuple[int, int], signed_seconds: int, *, has_passed: bool) -> bool:
+    """Does the node have what was long before the signature, and is its lifetime over, or so long ago?"""
+    oldest, newest = times
+    is_kept = oldest <= signed_seconds - LIFETIME_DOUBTED_SECONDS
+    return is_kept and (has_passed or newest >= signed_seconds + LIFETIME_DOUBTED_SECONDS)
