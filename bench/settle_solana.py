@@ -14,7 +14,7 @@ import urllib.request
 from collections import deque
 from contextlib import ExitStack
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from bench.load import Load, drive, prepared
 from bench.measuring import Result, alternate, cores, cpu_seconds, pinned
@@ -23,12 +23,13 @@ from bench.references.running import official_solana_facilitator
 from bench.settling import CALLERS, EXPECTED, OUR_SECONDS, REFERENCE_SECONDS, ROUNDS
 from bench.solana_payments import signed_payments
 from tollkeeper.core.base58 import decode_key
-from tollkeeper.sandbox.wallets import derive_solana_wallets
+from tollkeeper.sandbox.wallets import derive_solana_wallet, derive_solana_wallets
 
 OUR_PAYMENTS: Final = 6_000
 REFERENCE_PAYMENTS: Final = 2_000
 SLOT_SECONDS: Final = 5.0  # of a turn on slots
 SLOT_ROUNDS: Final = 3
+_FEE_MONEY_LAMPORTS: Final = 10 * 10**9
 
 
 class _Bench:
@@ -37,10 +38,12 @@ class _Bench:
     def __init__(self, running: ExitStack, *chain: str) -> None:
         self.also: dict[str, float | str] = {}
         self._server_core, self._load_core = cores()
-        mine, other = derive_solana_wallets().fee_payers
+        # The reference's is none of ours: what it sends is nothing that our hub should find in its books.
+        mine, other = derive_solana_wallets().fee_payers[0], derive_solana_wallet("reference")
         self._fee_payers = mine.address, other.address
         self._node = running.enter_context(serving("embedded_solana_node", self._load_core, *chain))
         self._hub = running.enter_context(serving("our_hub", self._server_core, self._node.url, "solana"))
+        _ask(self._node.url, "requestAirdrop", other.address, _FEE_MONEY_LAMPORTS)
         with pinned(self._server_core):
             official = official_solana_facilitator(self._node.url, other.secret_key)
             self._facilitator = running.enter_context(official)
@@ -91,8 +94,11 @@ def measure() -> Result:
 
 
 def _blockhash(rpc_url: str) -> bytes:
-    call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getLatestBlockhash", "params": []}).encode()
+    return decode_key(_ask(rpc_url, "getLatestBlockhash")["value"]["blockhash"])
+
+
+def _ask(rpc_url: str, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
+    call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
     request = urllib.request.Request(rpc_url, call, {"Content-Type": "application/json"})  # noqa: S310 - http, ours
     with urllib.request.urlopen(request) as answer:  # noqa: S310
-        blockhash: str = json.load(answer)["result"]["value"]["blockhash"]
-    return decode_key(blockhash)
+        return json.load(answer)["result"]
