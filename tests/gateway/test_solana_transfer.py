@@ -91,8 +91,8 @@ async def test_the_402_asks_for_the_transfer_of_the_body_and_a_fresh_payment_for
 async def test_many_requests_with_one_payment_move_it_once(market: SolanaMarket) -> None:
     draft, had = await drafted(market), await market.balance(market.owner)
     answers = await asyncio.gather(*(ask(market, draft, header_of(draft)) for _ in range(20)))
-    assert sum(answer.status == 200 for answer in answers) == 1
-    assert {answer.error_code for answer in answers if answer.status != 200} == {"NONCE_ALREADY_USED"}
+    assert {(answer.status, answer.json()["success"]) for answer in answers} == {(200, True)}
+    assert len({answer.json()["transaction"] for answer in answers}) == 1
     assert await market.balance(market.owner) == had + 25_000
 
 
@@ -265,8 +265,8 @@ async def test_a_gateway_without_a_node_behind_a_hub_that_loses_answers(
             lost = await ask(market, draft, header_of(draft), **named)
             assert (lost.status, lost.error_code) == (503, "SETTLEMENT_PENDING")
             hostile.settling = HostileHub().settling
-            assert (await ask(market, draft, header_of(draft), **named)).status == 200
-            assert (await ask(market, draft, header_of(draft), **named)).error_code == "NONCE_ALREADY_USED"
+            for _ in range(2):
+                assert (await ask(market, draft, header_of(draft), **named)).status == 200
             assert await market.balance(market.owner) == 25_000
             plain = (await buyer.ask("GET", hostile.url + "/supported")).json()
         hostile.supported = json.dumps({name: value for name, value in plain.items() if name != "apiVersion"})

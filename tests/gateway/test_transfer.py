@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import secrets
+import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,12 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.gateway.hostile_hub import HostileHub, cut, lose_answer, run_hostile_hub, says
+from tests.gateway.hostile_hub import HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says, settles_but_says
 from tollkeeper.core.evm import Authorization, authorization_digest, checksum_address, sign_digest
 from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header, payment_body
+from tollkeeper.gateway.hub_client import transfer_body
 from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
 
@@ -40,12 +45,14 @@ class Bank:
         digest = authorization_digest(self.chain.separator, authorization)
         return EvmPayload(authorization, sign_digest(digest, self.buyer.wallet.private_key))
 
-    async def ask(self, payload: EvmPayload, paid: EvmPayload | None = None, **fields: Any) -> Answer:
+    async def ask(
+        self, payload: EvmPayload, paid: EvmPayload | None = None, headers: dict[str, str] | None = None, **fields: Any
+    ) -> Answer:
         """The body's transfer, with a payment or without one; a field of None is left out."""
         body = {"network": "base-sepolia", **payment_body(_payment(payload))["payload"], **fields}
         body = {name: value for name, value in body.items() if value is not None}
-        headers = {} if paid is None else {"X-Payment": encode_payment_header(_payment(paid))}
-        return await self.buyer.ask("POST", self.gateway_url + PATH, body=body, headers=headers)
+        shown = {} if paid is None else {"X-Payment": encode_payment_header(_payment(paid))}
+        return await self.buyer.ask("POST", self.gateway_url + PATH, body=body, headers={**shown, **(headers or {})})
 
     def received_micro(self) -> int:
         return self.chain.balance(self.recipient)
@@ -89,8 +96,8 @@ async def test_the_402_asks_for_the_transfer_of_the_body_and_a_fresh_payment_for
 async def test_a_hundred_requests_with_one_payment_move_it_once(bank: Bank) -> None:
     payload = bank.signed()
     answers = await asyncio.gather(*(bank.ask(payload, payload) for _ in range(100)))
-    assert sum(answer.status == 200 for answer in answers) == 1
-    assert {answer.error_code for answer in answers if answer.status != 200} == {"NONCE_ALREADY_USED"}
+    assert {(answer.status, answer.json()["success"]) for answer in answers} == {(200, True)}
+    assert len({answer.json()["transaction"] for answer in answers}) == 1
     assert bank.received_micro() == 10_000
 
 
@@ -127,7 +134,7 @@ async def test_a_payment_that_is_another_transfer_is_refused_and_unused(bank: Ba
     ],
 )
 async def test_what_is_said_beside_the_signed_is_read_and_must_be_the_same(
-    bank: Bank, said: dict[str, object], code: str
+    bank: Bank, said: dict[str, Any], code: str
 ) -> None:
     described = bank.signed()
     for paid in (None, described):
@@ -167,10 +174,150 @@ async def test_an_answer_lost_on_its_way_is_a_503_and_the_same_payment_shows_the
     lost = await bank.ask(payload, payload)
     assert (lost.status, lost.error_code) == (503, "SETTLEMENT_PENDING")
     assert payload.authorization.nonce in lost.json()["error"]["details"]["statusUrl"]
-    bank.hub.settling = HostileHub().settling
-    again = await bank.ask(payload, payload)
+    bank.hub.settling = pass_on
+    for _ in range(2):
+        again = await bank.ask(payload, payload)
+        assert (again.status, again.json()["status"]) == (200, "success")
+    assert bank.received_micro() == 10_000
+
+
+@pytest.mark.parametrize("database", ["gateway.db", "other.db"], ids=["restarted", "another gateway"])
+async def test_every_process_shows_what_became_of_a_transfer_whose_answer_was_lost(
+    bank: Bank, tmp_path: Path, embedded_chain: ChainUnderTest, database: str
+) -> None:
+    """A payment that was told to be sent again is not called used then, whoever is asked."""
+    async with AsyncExitStack() as stack:
+        place = tmp_path / "of its own" / database
+        place.parent.mkdir()
+        gateway = composed(embedded_chain.url, place, role=Role.GATEWAY, hub_url=bank.hub.url)
+        first = replace(bank, gateway_url=await stack.enter_async_context(gateway))
+        payload = first.signed()
+        bank.hub.settling = lose_answer
+        assert (await first.ask(payload, payload)).error_code == "SETTLEMENT_PENDING"
+        bank.hub.settling = pass_on
+        if database == "gateway.db":
+            await stack.aclose()
+            gateway = composed(embedded_chain.url, place, role=Role.GATEWAY, hub_url=bank.hub.url)
+            second = replace(bank, gateway_url=await stack.enter_async_context(gateway))
+        else:
+            second = bank
+        again = await second.ask(payload, payload)
+        assert (again.status, again.json()["status"]) == (200, "success")
+        assert bank.received_micro() == 10_000
+
+
+@pytest.mark.parametrize("body", ["no JSON", '{"status": "success"}', "[]"])
+async def test_a_success_told_in_another_shape_is_shown_when_the_same_is_sent_again(bank: Bank, body: str) -> None:
+    payload = bank.signed()
+    bank.hub.settling = settles_but_says(200, body)
+    assert (await bank.ask(payload, payload)).error_code == "SETTLEMENT_PENDING"
+    bank.hub.settling = pass_on
+    assert (await bank.ask(payload, payload)).status == 200
+    assert bank.received_micro() == 10_000
+
+
+async def test_another_request_with_the_payment_s_nonce_learns_that_it_is_used_and_no_more(bank: Bank) -> None:
+    payload = bank.signed()
+    done = await bank.ask(payload, payload)
+    assert done.status == 200
+    same_nonce = {"nonce": payload.authorization.nonce, "valid_before": payload.authorization.valid_before + 1}
+    signed_again = bank.signed(**same_nonce)
+    forged = replace(payload, signature=signed_again.signature)
+    for other, code in (
+        (await bank.ask(signed_again, signed_again), "NONCE_ALREADY_USED"),
+        (await bank.ask(payload, payload, confirm=False), "NONCE_ALREADY_USED"),
+        (await bank.ask(forged, forged), "INVALID_SIGNATURE"),
+    ):
+        assert (other.status, other.error_code) == (400, code)
+    assert (await bank.ask(payload, payload)).json()["transaction"] == done.json()["transaction"]
+    assert bank.received_micro() == 10_000
+
+
+async def test_a_refused_payment_that_is_good_later_is_made_then_and_shown_to_who_sends_it_again(bank: Bank) -> None:
+    payload = bank.signed(value=bank.chain.balance(bank.buyer.wallet.address) + 10_000)
+    for _ in range(3):
+        assert (await bank.ask(payload, payload)).error_code == "INSUFFICIENT_FUNDS"
+    bank.chain.mint(bank.buyer.wallet.address, 10_000)
+    bank.hub.settling = lose_answer
+    assert (await bank.ask(payload, payload)).error_code == "SETTLEMENT_PENDING"
+    bank.hub.settling = pass_on
+    for _ in range(2):
+        again = await bank.ask(payload, payload)
+        assert (again.status, again.json()["success"]) == (200, True)
+    assert bank.received_micro() == payload.authorization.value
+
+
+async def test_a_key_that_somebody_else_took_at_the_hub_keeps_nobody_from_a_transfer(bank: Bank) -> None:
+    payload, theirs = bank.signed(), bank.signed()
+    body = transfer_body(_payment(payload), USDC_ADDRESS, 10_000, bank.recipient, confirm=True)
+    stolen = {"Idempotency-Key": f"transfer-{hashlib.sha256(body).hexdigest()}"}
+    asked = {"network": "base-sepolia", "payload": payment_body(_payment(theirs))["payload"], "asset": USDC_ADDRESS}
+    taken = await bank.buyer.ask("POST", bank.hub.url + "/transfer", body=asked, headers=stolen)
+    assert taken.status == 200
+    for _ in range(2):
+        answer = await bank.ask(payload, payload)
+        assert (answer.status, answer.json()["success"]) == (200, True)
+    assert bank.received_micro() == 20_000
+
+
+KEY = {"Idempotency-Key": "9b2c71aa-own-key-of-a-payer"}
+
+
+async def test_a_caller_s_key_gives_one_request_one_answer(bank: Bank) -> None:
+    payload = bank.signed()
+    bank.hub.settling = lose_answer
+    assert (await bank.ask(payload, payload, KEY)).error_code == "SETTLEMENT_PENDING"
+    bank.hub.settling = pass_on
+    answers = [await bank.ask(payload, payload, KEY) for _ in range(2)]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert answers[0].json()["transaction"] == answers[1].json()["transaction"]
+    other = bank.signed()
+    for _ in range(2):
+        refused = await bank.ask(other, other, KEY)
+        assert (refused.status, refused.error_code) == (409, "CONFLICT")
+    assert (await bank.ask(other, other, {"Idempotency-Key": "another-key-of-the-payer"})).status == 200
+    assert bank.received_micro() == 20_000
+
+
+async def test_a_refusal_under_a_caller_s_key_stays_one(bank: Bank) -> None:
+    payload = bank.signed(value=bank.chain.balance(bank.buyer.wallet.address) + 10_000)
+    assert (await bank.ask(payload, payload, KEY)).error_code == "INSUFFICIENT_FUNDS"
+    bank.chain.mint(bank.buyer.wallet.address, 10_000)
+    assert (await bank.ask(payload, payload, KEY)).error_code == "INSUFFICIENT_FUNDS"
+    assert (await bank.ask(payload, payload)).status == 200
+
+
+async def test_two_payers_with_one_key_do_not_meet(bank: Bank) -> None:
+    async with Buyer(derive_wallets().owner) as owner:
+        bank.chain.mint(owner.wallet.address, 10_000)
+        other = replace(bank, buyer=owner)
+        first, second = bank.signed(), other.signed(payer=owner.wallet.address)
+        answers = [await bank.ask(first, first, KEY), await other.ask(second, second, KEY)]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert bank.received_micro() == 20_000
+
+
+@pytest.mark.parametrize("key", ["too-short", "x" * 256, "with a space in the key"])
+async def test_a_key_that_is_none_or_could_be_guessed_is_refused(bank: Bank, key: str) -> None:
+    payload = bank.signed()
+    answer = await bank.ask(payload, payload, {"Idempotency-Key": key})
+    assert (answer.status, answer.error_code) == (400, "INVALID_PARAMETER")
+    assert answer.json()["error"]["details"] == {"field": "Idempotency-Key"}
+    assert bank.hub.settles == []
+
+
+async def test_a_caller_may_wait_for_less_than_the_outcome(bank: Bank) -> None:
+    bank.chain.rpc.call("evm_setAutomine", False)
+    payload = bank.signed()
+    began = time.monotonic()
+    answer = await bank.ask(payload, payload, {"Prefer": "wait=1"})
+    assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+    assert 0.9 < time.monotonic() - began < 20
+    assert answer.json()["error"]["details"]["transaction"].startswith("0x")
+    bank.chain.rpc.call("evm_setAutomine", True)
+    bank.chain.rpc.call("evm_mine")
+    again = await bank.ask(payload, payload, {"Prefer": "wait=20"})
     assert (again.status, again.json()["status"]) == (200, "success")
-    assert (await bank.ask(payload, payload)).error_code == "NONCE_ALREADY_USED"
     assert bank.received_micro() == 10_000
 
 
@@ -184,7 +331,7 @@ async def test_an_answer_that_says_nothing_is_a_503_and_never_a_success(bank: Ba
     bank.hub.settling = hostile
     answer = await bank.ask(payload, payload)
     assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
-    bank.hub.settling = HostileHub().settling
+    bank.hub.settling = pass_on
     assert (await bank.ask(payload, payload)).status == 200
     assert bank.received_micro() == 10_000
 
@@ -195,7 +342,7 @@ async def test_a_hub_that_is_busy_is_passed_on_and_the_payment_stays_good(bank: 
     bank.hub.settling = says(503, json.dumps(error))
     busy = await bank.ask(payload, payload)
     assert (busy.status, busy.error_code, "retry-after" in busy.headers) == (503, "UNAVAILABLE", True)
-    bank.hub.settling = HostileHub().settling
+    bank.hub.settling = pass_on
     assert (await bank.ask(payload, payload)).status == 200
 
 

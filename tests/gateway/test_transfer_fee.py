@@ -59,10 +59,12 @@ async def bank(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[
         yield Bank(gateway_url, hostile, embedded_chain, buyer, "0x" + secrets.token_hex(20))
 
 
-async def ask(bank: Bank, transfer: EvmPayload, fee: str | None = None) -> Answer:
+async def ask(
+    bank: Bank, transfer: EvmPayload, fee: str | None = None, headers: dict[str, str] | None = None
+) -> Answer:
     body = {"network": "base-sepolia", **payment_body(Payment(1, "exact", "base-sepolia", transfer))["payload"]}
-    headers = {} if fee is None else {"X-Payment": fee}
-    return await bank.buyer.ask("POST", bank.gateway_url + PATH, body=body, headers=headers)
+    paid = {} if fee is None else {"X-Payment": fee}
+    return await bank.buyer.ask("POST", bank.gateway_url + PATH, body=body, headers={**paid, **(headers or {})})
 
 
 async def new_fee(bank: Bank) -> str:
@@ -193,6 +195,22 @@ async def test_a_hub_that_is_busy_after_it_made_the_transfer_gives_no_fee_back(b
     assert (await ask(bank, bank.signed(), fee)).status == 402
     assert (await ask(bank, transfer, fee)).status == 200
     assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_caller_s_key_is_of_one_fee_and_one_transfer(bank: Bank) -> None:
+    key = {"Idempotency-Key": "own-key-of-a-payer-1"}
+    fee, transfer = await new_fee(bank), bank.signed()
+    bank.hub.settling = transfers_only(lose_answer)
+    assert (await ask(bank, transfer, fee, key)).error_code == "SETTLEMENT_PENDING"
+    bank.hub.settling = pass_on
+    other_fee = await new_fee(bank)
+    refused = await ask(bank, bank.signed(), other_fee, key)
+    assert (refused.status, refused.error_code) == (409, "CONFLICT")
+    again = [await ask(bank, transfer, fee, key) for _ in range(2)]
+    assert [answer.status for answer in again] == [200, 200]
+    assert moved(bank) == (10_000, FEE_MICRO)
+    assert (await ask(bank, bank.signed(), other_fee, {"Idempotency-Key": "own-key-of-a-payer-2"})).status == 200
+    assert moved(bank) == (20_000, 2 * FEE_MICRO)
 
 
 async def test_a_payment_that_is_no_fee_is_refused_and_unused(bank: Bank) -> None:

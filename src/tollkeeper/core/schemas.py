@@ -100,6 +100,7 @@ IDEMPOTENCY_KEY: Final = header(
     "Asked again under the same key, the answer is the same.",
     {"type": "string", "pattern": "^[!-~]{1,255}$"},
 )
+PREFER_WAIT: Final = header("Prefer", "wait=N: wait for at most N seconds (RFC 7240).", TEXT)
 OFFSET: Final = query("offset", {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX, "default": 0})
 
 _AUTHORIZATION: Final = record(

@@ -46,6 +46,7 @@ from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
 from tollkeeper.gateway.transfer_fee import TransferFees
+from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.file_rows import cut_uploads_of_the_dead
 from tollkeeper.storage.paygates import PayGates
@@ -182,7 +183,7 @@ class Gateway:
         )
         self.management = self._managing(random_bytes)
         self.reports = Reports(self.management, statistics, config.kept)
-        self.transfers = self._transferring()
+        self.transfers = self._transferring(random_bytes)
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -214,7 +215,7 @@ class Gateway:
             default_payment_address=self.config.default_payment_address,
         )
 
-    def _transferring(self) -> DirectTransfers:
+    def _transferring(self, random_bytes: Callable[[int], bytes]) -> DirectTransfers:
         return DirectTransfers(
             hub=self._hub,
             supported=self.supported,
@@ -222,6 +223,7 @@ class Gateway:
             public_url=self.config.public_url,
             hub_url=self.config.hub_url,
             profile=self.config.profile,
+            keys=TransferKeys(self._database, clock_ms, lambda: random_bytes(16).hex()),
             fees=self._fees(),
         )
 

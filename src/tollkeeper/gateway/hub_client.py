@@ -156,6 +156,21 @@ def asked_of(payment: Payment, requirements: Requirements) -> bytes:
     )
 
 
+def transfer_body(payment: Payment, asset: str, amount: int, recipient: str, *, confirm: bool) -> bytes:
+    """What our hub is asked for a transfer: everything that says which one it is."""
+    return _ENCODE(
+        {
+            "x402Version": X402_VERSION,
+            "network": payment.network,
+            "payload": payment_body(payment)["payload"],
+            "asset": asset,
+            "amount": str(amount),
+            "recipient": recipient,
+            "confirm": confirm,
+        }
+    )
+
+
 _ENCODE: Final = msgspec.json.Encoder().encode
 _JSON_HEADERS: Final = {"content-type": "application/json"}
 
@@ -241,22 +256,15 @@ class HubClient:
         except HubUnreachableError:
             return SettleAnswer(Settlement.PENDING, "", "unreachable")
 
-    def transfer_request(
-        self, payment: Payment, asset: str, amount: int, recipient: str, *, key: str, confirm: bool
-    ) -> SettleRequest:
-        """A transfer by our hub, under an idempotency key; pure but for the signer's clock and nonce."""
-        body = {
-            "x402Version": X402_VERSION,
-            "network": payment.network,
-            "payload": payment_body(payment)["payload"],
-            "asset": asset,
-            "amount": str(amount),
-            "recipient": recipient,
-            "confirm": confirm,
-        }
+    def transfer_request(self, body: bytes, *, key: str, wait_seconds: int | None) -> SettleRequest:
+        """A transfer by our hub, under an idempotency key; pure but for the signer's clock and nonce.
+
+        `body` is what `transfer_body` made. `wait_seconds`: how long the caller cares to wait, where it says so.
+        """
         headers = {**_JSON_HEADERS, "idempotency-key": key}
-        data = _ENCODE(body)
-        return SettleRequest("/transfer", headers | self._sign("POST", "/transfer", headers, data), data)
+        if wait_seconds is not None:
+            headers["prefer"] = f"wait={wait_seconds}"
+        return SettleRequest("/transfer", headers | self._sign("POST", "/transfer", headers, body), body)
 
     async def transfer(self, request: SettleRequest) -> tuple[int, dict[str, Any]] | None:
         """Status and body of our hub's answer; None where none came, so that nothing is known."""

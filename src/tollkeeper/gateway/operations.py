@@ -17,6 +17,7 @@ from tollkeeper.core.schemas import (
     IF_NONE_MATCH,
     NETWORK_ASKED,
     OFFSET,
+    PREFER_WAIT,
     TEXT,
     UNCHANGED,
     WALLET_ADDRESS,
@@ -43,6 +44,11 @@ _FIELDS: Final = (
 )
 _SHOWN: Final = {JSON: ref("ShownPayGate")}
 _ONCE: Final = f"{IDEMPOTENCY_KEY.description} Without a login it has at least {UNGUESSABLE_LENGTH} characters."
+_TRANSFER_ONCE: Final = header(
+    "Idempotency-Key",
+    "The payer's own: one request has one answer under it. A facilitator that is no hub of ours is not told of it.",
+    {"type": "string", "pattern": f"^[!-~]{{{UNGUESSABLE_LENGTH},255}}$"},
+)
 _MINE: Final = {"gate_id": "$response.body#/id"}
 
 CREATE: Final = Operation(
@@ -226,9 +232,9 @@ TRANSFER: Final = Operation(
     summary="Direct transfer of USDC",
     description=(
         "Without X-Payment: a 402 that asks for this very transfer, or for the operator's fee. With one that pays it: "
-        "the transfer is made, once."
+        "the transfer is made, once, and the very same request sent again is told what became of it."
     ),
-    parameters=(header("X-Payment"), header("Accept", schema=TEXT)),
+    parameters=(header("X-Payment"), header("Accept", schema=TEXT), _TRANSFER_ONCE, PREFER_WAIT),
     request={
         JSON: record(
             {
@@ -264,6 +270,7 @@ TRANSFER: Final = Operation(
         Code.PAYLOAD_TOO_LARGE,
         Code.FORBIDDEN,
         Code.UNAVAILABLE,
+        Code.CONFLICT,
         Code.SETTLEMENT_PENDING,
     ),
     also={

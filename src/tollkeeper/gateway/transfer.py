@@ -3,25 +3,26 @@
 Without `X-Payment` the answer is a 402 whose requirements are the body's own network, recipient and value. With an
 `X-Payment` of the same payer, recipient, value and network that authorization is transferred, once, by the hub; the
 body's own, where it is another one, is left unused, because an official client answers a 402 with a fresh nonce. Nobody
-pays twice. On Solana a transaction is what an authorization is on EVM networks, and the wallet that is paid is named by
-the body's `recipient` or by a node. Nothing is stored here: the hub knows each payment. Where the operator asks for a
-fee the 402 asks for that in place of it, `X-Payment` pays the fee (`transfer_fee`) and the body's own is transferred.
+pays twice, and whoever sends the very same again is told what became of it (`transfer_keys`). On Solana a transaction
+is what an authorization is on EVM networks, and the wallet that is paid is named by the body's `recipient` or by a
+node. Where the operator asks for a fee the 402 asks for that in place of it, `X-Payment` pays the fee (`transfer_fee`)
+and the body's own is transferred.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response
 
-from tollkeeper.api import clock_ms, iso, json_body, new_request_id, ok, string_field
+from tollkeeper.api import clock_ms, iso, json_body, ok, string_field
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.challenge import Profile, profile_of, transfer_challenge
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import normalise
+from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.tenders import recipient_check, tender_of
 from tollkeeper.core.verification import Check, Reason, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import family_of, parse_address_of, shown_address
@@ -36,12 +37,14 @@ from tollkeeper.core.wire import (
 )
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
-from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, asked_of, unavailable
+from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, asked_of, transfer_body, unavailable
 from tollkeeper.gateway.transfer_fee import FeeSpentError
+from tollkeeper.gateway.transfer_keys import IDEMPOTENCY_KEY, key_conflict, own_key_among, own_key_at_hub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from litestar.datastructures import Headers
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.core.challenge import Challenge
@@ -50,27 +53,34 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.gateway.token_accounts import TokenAccounts
     from tollkeeper.gateway.transfer_fee import TransferFees
+    from tollkeeper.gateway.transfer_keys import TransferKeys
 
 API_VERSION: Final = "v1"
-_OPEN_MAX: Final = 10_000
+_DONE: Final = 200
 _REFUSED: Final = 400
+_CONFLICT: Final = 409
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The transfer that a body describes. `pay_to` is the wallet that is paid; Solana's tender names its account."""
+    """The transfer that a request describes. `pay_to` is the wallet that is paid; Solana's tender names its account.
+
+    `own_key` and `wait_seconds`: the caller's `Idempotency-Key` and `Prefer: wait`, where there are such.
+    """
 
     asset: Asset
     tender: Tender
     pay_to: str
     confirm: bool
     payment: Payment
+    own_key: str | None
+    wait_seconds: int | None
 
 
 @dataclass(slots=True, kw_only=True)
 class DirectTransfers:
-    """Answers the endpoint. `open_keys`: under which key the hub was asked about a payment of unknown outcome."""
+    """Answers the endpoint."""
 
     hub: HubClient
     supported: Callable[[], Supported]
@@ -78,15 +88,17 @@ class DirectTransfers:
     public_url: str
     hub_url: str
     profile: Profile
+    keys: TransferKeys
     fees: TransferFees | None = None
-    open_keys: OrderedDict[PaymentKey, str] = field(default_factory=OrderedDict)
 
-    async def read(self, body: dict[str, Any]) -> Wish:
-        """The body's transfer.
+    async def read(self, body: dict[str, Any], headers: Headers) -> Wish:
+        """The body's transfer, and how its caller wants it carried out.
 
         Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT, PAYMENT_INVALID,
         INVALID_SIGNATURE; UNAVAILABLE while the facilitator's networks are unknown.
         """
+        own_key = own_key_among(headers.getall(IDEMPOTENCY_KEY, []))
+        wait_seconds = preferred_wait_seconds(headers.get("Prefer", ""))
         network = string_field(body, "network")
         asset = self._asset(normalise(network).name)
         confirm = body.get("confirm", True)
@@ -103,7 +115,8 @@ class DirectTransfers:
         if tender.value == 0:
             named = family.value_member
             raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
-        return Wish(asset, tender, await self._recipient(tender, asset, body), confirm, payment)
+        recipient = await self._recipient(tender, asset, body)
+        return Wish(asset, tender, recipient, confirm, payment, own_key, wait_seconds)
 
     def _asset(self, network: str) -> Asset:
         assets = self.supported().assets
@@ -206,6 +219,9 @@ class DirectTransfers:
                 raise payment_error(
                     code_of_reason(reason), f"the transfer would be refused: {reason}", details={"reason": reason}
                 )
+        if wish.own_key is not None:
+            await self.keys.bind_own(wish.own_key, wish.tender.key.payer, call_id.rpartition("-")[0])
+        if not is_charged:
             await fees.charge(wish.asset.network.name, presented, call_id)
         try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)
@@ -216,29 +232,44 @@ class DirectTransfers:
         await (fees.keep(call_id) if done["success"] is True else fees.give_back(call_id, _REFUSED))
         return done
 
-    async def carry_out(self, wish: Wish, payment: Payment, paid: Tender, request_key: str = "") -> dict[str, Any]:
-        """The hub's transfer body. Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE."""
-        supported = self.supported()
-        key = paid.key
-        if not supported.is_ours:
+    async def carry_out(self, wish: Wish, payment: Payment, paid: Tender, fee_key: str = "") -> dict[str, Any]:
+        """The hub's transfer body. `fee_key`: under which the fee was charged, where there is one.
+
+        Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE; CONFLICT for the caller's key of another request.
+        """
+        if not self.supported().is_ours:
             return await self._settle(wish, payment, paid)
-        # The same key again shows an outcome whose answer was lost on its way from the hub.
-        known_key = self.open_keys.pop(key, None)
-        request_key = request_key or known_key or f"transfer-{new_request_id()}"
-        request = self.hub.transfer_request(
-            payment, wish.asset.address, paid.value, wish.pay_to, key=request_key, confirm=wish.confirm
-        )
-        answer = await self.hub.transfer(request)
-        if answer is None or answer[0] not in {200, 400}:
-            self.open_keys[key] = request_key
-            if len(self.open_keys) > _OPEN_MAX:
-                self.open_keys.popitem(last=False)
+        body = transfer_body(payment, wish.asset.address, paid.value, wish.pay_to, confirm=wish.confirm)
+        if fee_key:
+            answer = await self._ask(wish, body, fee_key)
+        elif wish.own_key is not None:
+            answer = await self._ask(wish, body, own_key_at_hub(wish.own_key, paid.key.payer))
+            if answer is not None and answer[0] == _CONFLICT:
+                raise key_conflict()
+        else:
+            answer = await self._ask_again(wish, body)
         if answer is None:
-            raise self._pending(key, "")
-        status, body = answer
-        if status == 200 and type(body.get("success")) is bool and isinstance(body.get("transaction"), str):
-            return body
-        raise _refusal_of(status, body) or self._pending(key, "")
+            raise self._pending(paid.key, "")
+        status, said = answer
+        if status == _DONE and type(said.get("success")) is bool and isinstance(said.get("transaction"), str):
+            return said
+        raise _refusal_of(status, said) or self._pending(paid.key, "")
+
+    async def _ask(self, wish: Wish, body: bytes, key: str) -> tuple[int, dict[str, Any]] | None:
+        return await self.hub.transfer(self.hub.transfer_request(body, key=key, wait_seconds=wish.wait_seconds))
+
+    async def _ask_again(self, wish: Wish, body: bytes) -> tuple[int, dict[str, Any]] | None:
+        """Asks under the key of the request's attempt, which shows that attempt's outcome as often as it is asked."""
+        key = await self.keys.of_request(body)
+        answer = await self._ask(wish, body, key)
+        if answer is None:
+            return None
+        status, said = answer
+        if status == _CONFLICT:  # the key is another request's: nothing of this one was ever started under it
+            return await self._ask(wish, body, await self.keys.renewed(body, key))
+        if (status == _DONE and said.get("success") is False) or (status == _REFUSED and _may_be_good_later(said)):
+            await self.keys.renewed(body, key)
+        return answer
 
     async def _settle(self, wish: Wish, payment: Payment, paid: Tender) -> dict[str, Any]:
         """The same at a facilitator that has no transfers of its own: a settlement of these requirements."""
@@ -278,7 +309,7 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
     @route(operations.TRANSFER)
     async def transfer(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 8: 402 without a payment, the hub's transfer body with one."""
-        wish = await transfers.read(await json_body(request))
+        wish = await transfers.read(await json_body(request), request.headers)
         headers = request.headers.getall("x-payment", [])
 
         def ask() -> Response[bytes]:
@@ -300,6 +331,13 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
         return ok(told, headers={**_NO_STORE, "X-Payment-Response": encode_header(receipt)})
 
     return [transfer]
+
+
+def _may_be_good_later(said: Mapping[str, Any]) -> bool:
+    """Is it a refusal that the hub keeps with the key, so that another attempt needs another one?"""
+    error = said.get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    return code in set(Code) and code != Code.INVALID_SIGNATURE
 
 
 def _refusal_of(status: int, body: Mapping[str, Any]) -> ApiError | None:

@@ -16,12 +16,12 @@ from tollkeeper.core.schemas import (
     NETWORK,
     NETWORK_ASKED,
     OFFSET,
+    PREFER_WAIT,
     SHOWN_ADDRESS,
     TEXT,
     TIME,
     UNCHANGED,
     answered,
-    header,
     in_path,
     limit,
     listed,
@@ -45,7 +45,6 @@ _REFUSED: Final = (
 IN_FRONT: Final = (Code.FORBIDDEN, Code.UNAVAILABLE)
 _HISTORY: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN)
 _OPTION: Final = {"confirm": nullable(FLAG), "useDbId": nullable(FLAG)}
-_WAIT: Final = header("Prefer", "wait=N: wait for at most N seconds (RFC 7240).", TEXT)
 _SETTLED: Final[dict[int | str, Answer]] = {200: Answer("What became of it", {JSON: ref("Settled")})}
 _ASKED: Final = {
     "x402Version": {"type": "integer"},
@@ -187,7 +186,7 @@ SETTLE: Final = Operation(
     tag=_TAG,
     summary="Settle a payment, once",
     description="confirm: wait until it is on the chain. A gateway's signature (RFC 9421) lets purchaseData in.",
-    parameters=(IDEMPOTENCY_KEY, _WAIT),
+    parameters=(IDEMPOTENCY_KEY, PREFER_WAIT),
     request={
         JSON: record({**_ASKED, **_OPTION, "purchaseData": nullable(ANY_OBJECT)}, optional=["purchaseData", *_OPTION])
     },
@@ -208,7 +207,7 @@ TRANSFER: Final = Operation(
     tag=_TAG,
     summary="Carry out a signed authorization or transaction, to anybody",
     description="amount and recipient are required on Solana.",
-    parameters=(IDEMPOTENCY_KEY, _WAIT),
+    parameters=(IDEMPOTENCY_KEY, PREFER_WAIT),
     request={
         JSON: record(
             {

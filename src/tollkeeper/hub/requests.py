@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_WAIT_SECONDS
 from tollkeeper.core.plain_request import read_plain_request
+from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.wire import (
     Payment,
     Requirements,
@@ -26,7 +27,6 @@ from tollkeeper.core.wire import (
 )
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
-_WAIT: Final = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?\s*(?:$|[,;])", re.ASCII | re.IGNORECASE)
 
 Headers = dict[bytes, bytes]
 
@@ -154,8 +154,8 @@ def _idempotency_key(headers: Headers) -> str | None:
 def _wait_seconds(headers: Headers, *, confirm: bool) -> int:
     """How long to wait for the receipt (contract 5.2); `Prefer: wait=N` only shortens it (RFC 7240)."""
     longest = SETTLE_WAIT_SECONDS if confirm else ACCEPT_WAIT_SECONDS
-    preferred = _WAIT.search(headers.get(b"prefer", b"").decode("latin-1"))
-    return min(longest, int(preferred[1])) if preferred else longest
+    preferred = preferred_wait_seconds(headers.get(b"prefer", b"").decode("latin-1"))
+    return longest if preferred is None else min(longest, preferred)
 
 
 def conflict() -> ApiError:

@@ -1,0 +1,46 @@
+"""Rows of direct transfers' keys: the next key of a request that was refused, what a caller's key came with first.
+
+Both are kept for thirty days. What a key is made of, and when it is renewed, is decided in `gateway.transfer_keys`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.limits import TRANSFER_KEYS_KEPT_SECONDS
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.database import Database, Unit
+
+_Q: Final = load_queries("transfer_keys.sql")
+
+
+async def key_of(database: Database, name: str) -> str | None:
+    """The key that is kept under a name."""
+    rows = await database.read(_Q.find_key(name=name))
+    return rows[0]["key"] if rows else None
+
+
+def renew_key(name: str, former: str, key: str, now_ms: int) -> Unit[str]:
+    """Let `key` follow on `former`; the key that holds from now on, which is another's where that one was faster."""
+    yield _Q.forget_keys(since_ms=_since(now_ms))
+    rows = yield _Q.renew_key(name=name, former=former, key=key, now_ms=now_ms)
+    if not rows:
+        rows = yield _Q.find_key(name=name)
+    held: str = rows[0]["key"]
+    return held
+
+
+def bind_key(name: str, key: str, now_ms: int) -> Unit[str]:
+    """Keep `key` under a name that has none; the key that is there."""
+    yield _Q.forget_keys(since_ms=_since(now_ms))
+    rows = yield _Q.bind_key(name=name, key=key, now_ms=now_ms)
+    if not rows:
+        rows = yield _Q.find_key(name=name)
+    held: str = rows[0]["key"]
+    return held
+
+
+def _since(now_ms: int) -> int:
+    return now_ms - TRANSFER_KEYS_KEPT_SECONDS * 1000

@@ -1,0 +1,123 @@
+"""A gateway that is killed while its hub carries out a direct transfer (contract 8; security F2, F10)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.faults.aftermath import assert_nothing_lost, authorization_in
+from tests.faults.counts import came
+from tests.faults.load import free_port
+from tests.faults.parts import Part
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import Forward, HostileHub, pass_on, run_hostile_hub, says
+from tests.gateway.test_transfer import Bank
+from tests.gateway.test_transfer_fee import GONE, ask, transfers_only
+from tests.workers.program import PAYEE
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
+
+
+@pytest_asyncio.fixture
+async def hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HostileHub]:
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as url,
+        run_hostile_hub(url) as hostile,
+    ):
+        yield hostile
+
+
+def gateway_at(hub: HostileHub, directory: Path, chain: ChainUnderTest, workers: int, **environ: str) -> Part:
+    port = free_port()
+    own = {"TOLLKEEPER_PUBLIC_URL": f"http://127.0.0.1:{port}", "TOLLKEEPER_HUB_URL": hub.url}
+    return Part("gateway", directory, chain, port, workers, **own, **environ)
+
+
+def kill_while_transferring(part: Part, hub: HostileHub, *, forwards: bool) -> asyncio.Event:
+    """The next transfer kills all of the gateway, before the hub's answer or before the hub hears of it.
+
+    The event is set once nothing of the gateway runs any more.
+    """
+    killed = asyncio.Event()
+
+    async def kill(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        if forwards:
+            await forward()
+        hub.settling = pass_on
+        await asyncio.to_thread(part.kill)
+        came("kill of a gateway while a transfer is under way")
+        killed.set()
+        return web.Response(status=500)
+
+    hub.settling = transfers_only(kill)
+    return killed
+
+
+@pytest.mark.timeout(180)
+async def test_a_transfer_whose_gateway_was_killed_is_shown_by_the_next_one(
+    tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
+) -> None:
+    part = gateway_at(hub, tmp_path, embedded_chain, 2)
+    with ExitStack() as stack:
+        stack.callback(part.stop)
+        async with Buyer(derive_wallets().buyer) as buyer:
+            await asyncio.to_thread(part.start)
+            bank = Bank(part.url, hub, embedded_chain, buyer, "0x" + secrets.token_hex(20))
+            payload = bank.signed()
+            killed = kill_while_transferring(part, hub, forwards=True)
+            with pytest.raises(aiohttp.ClientError):
+                await bank.ask(payload, payload)
+            await killed.wait()
+            await asyncio.to_thread(part.start)
+            answers = await asyncio.gather(*(bank.ask(payload, payload) for _ in range(6)))
+            assert {(answer.status, answer.json().get("status")) for answer in answers} == {(200, "success")}
+            assert bank.received_micro() == 10_000
+    await assert_nothing_lost(tmp_path, embedded_chain, paid=[payload.authorization], sites=[part.configured])
+
+
+@pytest.mark.timeout(180)
+async def test_the_fee_of_a_transfer_whose_gateway_was_killed_is_a_credit_once_it_failed(
+    tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
+) -> None:
+    part = gateway_at(hub, tmp_path, embedded_chain, 1, TOLLKEEPER_TRANSFER_FEE="0.002")
+    with ExitStack() as stack:
+        stack.callback(part.stop)
+        async with Buyer(derive_wallets().buyer) as buyer:
+            await asyncio.to_thread(part.start)
+            operator_had = embedded_chain.balance(PAYEE)
+            bank = Bank(part.url, hub, embedded_chain, buyer, "0x" + secrets.token_hex(20))
+            transfer = bank.signed()
+            fee = buyer.sign((await ask(bank, transfer)).json())
+            killed = kill_while_transferring(part, hub, forwards=False)
+            with pytest.raises(aiohttp.ClientError):
+                await ask(bank, transfer, fee)
+            await killed.wait()
+            await asyncio.to_thread(part.start)
+            assert (await ask(bank, bank.signed(), fee)).status == 402
+            hub.settling = transfers_only(says(400, GONE))
+            refused = await asyncio.gather(*(ask(bank, transfer, fee) for _ in range(4)))
+            assert {answer.status for answer in refused} == {400}
+            assert {json.loads(answer.body)["error"]["code"] for answer in refused} == {"INSUFFICIENT_FUNDS"}
+            hub.settling = pass_on
+            made, unpaid = bank.signed(), bank.signed()
+            others = [await ask(bank, one, fee) for one in (made, unpaid)]
+            assert [answer.status for answer in others] == [200, 402]
+            assert (bank.received_micro(), embedded_chain.balance(PAYEE) - operator_had) == (10_000, 2_000)
+    await assert_nothing_lost(
+        tmp_path,
+        embedded_chain,
+        paid=[authorization_in(fee), made.authorization],
+        refused=[transfer.authorization, unpaid.authorization],
+        sites=[part.configured],
+    )
