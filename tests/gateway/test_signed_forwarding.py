@@ -210,7 +210,8 @@ async def test_turning_signing_on_shows_a_secret_that_signs(market: Market, tmp_
     assert LANGUAGES["python"](tmp_path, [case]) == [second.header("x-payer")]
 
 
-async def test_a_changed_secret_signs_beside_the_former_one(market: Market, tmp_path: Path) -> None:
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_a_changed_secret_signs_beside_the_former_one(market: Market, language: str, tmp_path: Path) -> None:
     gate = await signing_gate(market)
     payment = await market.payment(gate)
     path = f"/api/v1/paygates/{gate['id']}/secret"
@@ -223,9 +224,38 @@ async def test_a_changed_secret_signs_beside_the_former_one(market: Market, tmp_
         ("paygate", changed["keyId"]),
         ("paygate-2", gate["keyId"]),
     ]
-    for known in (secrets_of(gate), secrets_of(changed), secrets_of(gate, changed)):
-        case = case_of(request, market.target.url, known)
-        assert LANGUAGES["python"](tmp_path, [case]) == [request.header("x-payer")]
+    known = (secrets_of(gate), secrets_of(changed), secrets_of(gate, changed))
+    good = [case_of(request, market.target.url, secrets) for secrets in known]
+    # Who knows neither, or takes one's text for the other's, is told no.
+    swapped = {gate["keyId"]: changed["secret"], changed["keyId"]: gate["secret"]}
+    bad = [replace(good[0], secrets=secrets) for secrets in ({"pgk_x": gate["secret"]}, swapped)]
+    bad += [one.with_header("x-payer", "0x" + "1" * 40) for one in good]
+    results = LANGUAGES[language](tmp_path, [*good, *bad])
+    assert results[: len(good)] == [request.header("x-payer")] * len(good)
+    assert [result for result in results[len(good) :] if not result.startswith("refused: ")] == []
+
+
+async def test_an_independent_implementation_accepts_both_signatures_of_a_changed_secret(market: Market) -> None:
+    gate = await signing_gate(market)
+    changed = (await market.ask("POST", f"/api/v1/paygates/{gate['id']}/secret")).json()
+    assert await send(gate["accessUrl"], await market.payment(gate)) == 200
+    (request,) = market.target.requests
+    secrets = secrets_of(gate, changed)
+
+    class Resolver(http_message_signatures.HTTPSignatureKeyResolver):
+        def resolve_public_key(self, key_id: str) -> bytes:
+            return secrets[key_id].encode()
+
+    verifier = http_message_signatures.HTTPMessageVerifier(
+        signature_algorithm=http_message_signatures.algorithms.HMAC_SHA256, key_resolver=Resolver()
+    )
+    verifier.allow_label_only_selection = True
+    headers = CIMultiDict(request.headers)
+    message = SimpleNamespace(method=request.method, url=market.target.url + request.path, headers=headers)
+    for label, key_id in (("paygate", changed["keyId"]), ("paygate-2", gate["keyId"])):
+        with pytest.warns(UserWarning, match="not covered by the signature"):
+            (verified,) = verifier.verify(message, expect_label=label)
+        assert (verified.label, verified.parameters["keyid"]) == (label, key_id)
 
 
 async def test_a_secret_can_be_changed_a_few_times_a_day(market: Market) -> None:

@@ -158,7 +158,7 @@ async def test_an_upload_whose_parts_were_deleted_meanwhile_is_refused(s3_url: s
     assert await names(store) == []
 
 
-async def test_too_little_free_space_refuses_before_and_while_writing(tmp_path: Path) -> None:
+async def test_too_little_free_space_refuses_an_upload_before_it_begins(tmp_path: Path) -> None:
     full = LocalFiles(tmp_path / "files", min_free_bytes=2**60)
     with pytest.raises(FileStoreFullError):
         await full.begin(new_id(), None)
@@ -167,6 +167,20 @@ async def test_too_little_free_space_refuses_before_and_while_writing(tmp_path: 
     with pytest.raises(FileStoreFullError):
         await nearly.begin(new_id(), free)
     assert await names(nearly) == []
+
+
+async def test_an_upload_of_unknown_size_is_refused_where_it_would_leave_too_little_free(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    room = min(256 * MIB, free // 2)  # others write to this disk meanwhile
+    store = LocalFiles(tmp_path / "files", min_free_bytes=free - room)
+    upload = await store.begin(new_id(), None)
+    await upload.write(bytes(MIB))
+    with pytest.raises(FileStoreFullError):
+        await upload.write(bytes(2 * room))
+    (part,) = (tmp_path / "files/incoming").iterdir()
+    assert part.stat().st_size == MIB  # not a byte beyond
+    await upload.abort()
+    assert await names(store) == []
 
 
 @contextmanager

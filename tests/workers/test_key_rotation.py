@@ -375,6 +375,24 @@ async def test_a_stopped_gateways_key_is_replaced_too_and_its_leaked_tokens_are_
         refused = await stage.buyer.ask("GET", url, headers={"X-Credit-Token": load.token})
         assert (refused.status, refused.json()["error"]["code"]) == (403, "CREDIT_TOKEN_REQUIRED")
         assert (await stage.buyer.call(f"{serving.program.url}/{load.held['slug']}", load.payment)).status == 200
+        assert await downloaded(serving, load.link) == (403, "FORBIDDEN")
+        fresh = await link_of_a_file(serving)
+        assert await downloaded(serving, fresh) == (200, "content")
+    # Without the option, what the replaced key made stays good.
+    assert (await asyncio.to_thread(rotate, site.config)).returncode == 0
+    async with stage.serving(1) as serving:
+        assert await downloaded(serving, fresh) == (200, "content")
+        assert await downloaded(serving, load.link) == (403, "FORBIDDEN")
+
+
+async def downloaded(site: Scene, link: str) -> tuple[int, str]:
+    """The status, and the content or the code of the refusal."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(URL(site.program.url + link, encoded=True)) as answer,
+    ):
+        text = await answer.text()
+        return answer.status, json.loads(text)["error"]["code"] if answer.status >= 400 else text
 
 
 async def test_keys_of_the_environment_and_of_a_hub_are_refused_with_a_remedy(stage: Stage) -> None:
