@@ -15,28 +15,28 @@ from tests.hub.test_store import (
     KEY,
     NEW,
     OTHERS,
+    OWN_OR_NOT,
     SIGNER,
     claim,
     claimed,
     count,
+    reached,
 )
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
 from tollkeeper.core.transactions import Proof, State
-from tollkeeper.storage import Database, open_database
+from tollkeeper.storage import Database
 from tollkeeper.storage.claims import Claim, Claimed, NewSettlement, Wish
 from tollkeeper.storage.database import Statement
 from tollkeeper.storage.leases import join, take_lease
 from tollkeeper.storage.payers import Overdrawn, Suspended
 from tollkeeper.storage.settlements import Move, move
-from tollkeeper.storage.transactions import RawTransaction, open_lane, replace_transaction, store_filler
+from tollkeeper.storage.transactions import RawTransaction, replace_transaction, store_filler
 
 
-@pytest_asyncio.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = open_database(str(tmp_path / "hub.db"))
-    await opened.run(open_lane("base-sepolia", SIGNER, 7))
-    yield opened
-    await opened.close()
+@pytest_asyncio.fixture(params=OWN_OR_NOT)
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    async with reached(tmp_path, request.param) as database:
+        yield database
 
 
 async def spent(database: Database) -> list[tuple[int, int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from tollkeeper.storage.claims import (
 from tollkeeper.storage.database import Statement, Unit
 from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
 from tollkeeper.storage.leases import LeaseLost, join, leave, renew, take_lease
+from tollkeeper.storage.ledger_process import listen, serve_ledger
+from tollkeeper.storage.remote import RemoteDatabase
 from tollkeeper.storage.settlements import (
     Move,
     Page,
@@ -65,7 +68,7 @@ NEW = NewSettlement(
     key=KEY,
     kind=Kind.PURCHASE,
     pay_to="0x" + "ee" * 20,
-    value=2**256 - 1,
+    value=10_000,
     payment="{}",
     requirements="{}",
     requirements_hash="r",
@@ -88,12 +91,32 @@ def refuse(_nonce: int, _won: object) -> tuple[bytes, str]:
     raise ValueError(msg)
 
 
-@pytest_asyncio.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
+OWN_OR_NOT = ["own", "of another process"]
+
+
+@asynccontextmanager
+async def reached(tmp_path: Path, whose: str) -> AsyncIterator[Database]:
+    """A database with a signer's lane, as its own process has it, or over the ledger's socket."""
     opened = open_database(str(tmp_path / "hub.db"))
     await opened.run(open_lane("base-sepolia", SIGNER, 7))
-    yield opened
+    if whose == "own":
+        yield opened
+    else:
+        stop = asyncio.Event()
+        serving = asyncio.create_task(serve_ledger(opened, listen(tmp_path / "ledger.sock"), stop))
+        remote = RemoteDatabase(tmp_path / "ledger.sock")
+        await remote.open()
+        yield remote
+        await remote.close()
+        stop.set()
+        await serving
     await opened.close()
+
+
+@pytest_asyncio.fixture(params=OWN_OR_NOT)
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    async with reached(tmp_path, request.param) as database:
+        yield database
 
 
 async def claim(database: Database, *wishes: Wish, budget: GasBudget | None = None) -> list[Claim]:
@@ -105,6 +128,20 @@ async def claimed(database: Database, new: NewSettlement = NEW, *, key: Idempote
     assert won.outcome is Claimed.WON
     assert won.settlement is not None
     return won.settlement
+
+
+async def test_an_amount_of_256_bits_is_claimed_and_moved_wherever_the_database_is(database: Database) -> None:
+    largest = replace(NEW, value=2**256 - 1)
+    both = await claim(database, Wish(largest), Wish(OTHERS[3]))
+    assert [one.outcome for one in both] == [Claimed.WON] * 2
+    row = both[0].settlement
+    assert row is not None
+    assert row.value == largest.value
+    (moved,) = await database.run(move_all([(row, Move(State.MINED, 2_000, block_number=1, block_hash="0x1"))]))
+    assert moved is not None
+    assert moved.settlement.value == largest.value
+    (lost,) = await claim(database, Wish(replace(NEW, id="s-2", key=OTHERS[3].key)))
+    assert lost.outcome is Claimed.LOST
 
 
 async def claimed_again(database: Database, row: Settlement, key: IdempotencyKey | None = None) -> Claim:
@@ -151,7 +188,7 @@ async def test_one_of_many_claims_wins_and_the_others_see_it(database: Database)
     assert winner.settlement is not None
     assert {one.settlement.id for one in claims if one.settlement is not None} == {winner.settlement.id}
     assert await count(database, "raw_transactions") == 1
-    assert winner.settlement.value == 2**256 - 1
+    assert winner.settlement.value == NEW.value
 
 
 async def test_nonces_are_dense_and_a_refused_signature_leaves_no_gap(database: Database) -> None:

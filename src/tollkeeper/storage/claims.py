@@ -1,8 +1,9 @@
 """Claiming payments and signing what settles them, in one commit (contract 5.2; security 5, A-05, A-24, A-25).
 
 Claim, idempotency key, gas of the hour, signer nonce, raw transaction and the slot that ties it to the settlements are
-one unit: on disk before anything is sent. Several settlements may share the transaction. What is signed, and whether
-it may be, is decided in `hub`.
+one unit: on disk before anything is sent. Several settlements may share the transaction. What comes before and behind
+the signature are parts: the key stays where it is, and where another process writes, that unit asks it three times
+and not some twelve. What is signed, and whether it may be, is decided in `hub`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, State
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage.database import played
 from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
 from tollkeeper.storage.payers import Overdrawn, Suspended, payer_obstacle
 from tollkeeper.storage.queries import load_queries
@@ -26,6 +31,7 @@ from tollkeeper.storage.settlements import (
 )
 from tollkeeper.storage.transactions import (
     GasBudget,
+    GasLeft,
     RawTransaction,
     add_gas,
     add_signed,
@@ -37,7 +43,6 @@ from tollkeeper.storage.transactions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Unit
 
 _QUERIES: Final = load_queries("settlements.sql")
@@ -116,40 +121,85 @@ def claim_and_sign(
     All wishes are of one network and signer; a claim is the answer to the wish in its place. `sign` is given the nonce
     and what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
     """
-    claims: list[Claim] = []
-    left = None if budget is None else (yield from gas_left(budget))
-    for wish in wishes:
-        if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
-            claims.append(Claim(Claimed.OVER_BUDGET))
-            continue
-        claim = (yield from _obstructed(wish)) or (yield from _claim(wish))
-        if left is not None and claim.outcome is not Claimed.WON:
-            left.give_back(wish.gas, is_trusted=wish.is_trusted)
-        claims.append(claim)
+    prepared: Prepared = yield from played(PrepareClaims(list(wishes), budget))
+    claims = prepared.claims
     won = [
         (wish.new, claim.settlement)
         for wish, claim in zip(wishes, claims, strict=True)
         if claim.outcome is Claimed.WON and claim.settlement is not None
     ]
-    if not won:
+    if prepared.nonce is None:
         return claims
     first = won[0][0]
-    nonce = yield from take_nonce(first.key.network, first.signer)
-    raw, transaction_hash = sign(nonce, [new for new, _ in won])
-    signed = RawTransaction(raw, transaction_hash, first.key.network, first.signer, nonce, first.now_ms)
-    gas = 0 if left is None else sum(left.taken.values())
-    yield from add_signed(signed, [(row.id, row.attempt) for _, row in won], gas)
-    rows = {}
-    for new, row in won:
-        rows[row.id] = yield from _set_signed(new, row, transaction_hash)
-    if budget is not None and left is not None:
-        yield from add_gas(budget, left)
+    raw, transaction_hash = sign(prepared.nonce, [new for new, _ in won])
+    signed = RawTransaction(raw, transaction_hash, first.key.network, first.signer, prepared.nonce, first.now_ms)
+    recorded: Recorded = yield from played(RecordSigned(won, signed, budget, prepared.left))
+    rows = {row.id: row for row in recorded.rows}
     return [
         Claim(Claimed.WON, rows[claim.settlement.id], signed)
         if claim.outcome is Claimed.WON and claim.settlement is not None
         else claim
         for claim in claims
     ]
+
+
+class Prepared(msgspec.Struct, frozen=True, array_like=True, tag=42):
+    """A claim for each wish; the nonce for those that were won, None where none was; what they left of the budget."""
+
+    claims: list[Claim]
+    nonce: int | None
+    left: GasLeft | None
+
+
+class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
+    """What of `claim_and_sign` comes before the signature (a `Job`)."""
+
+    wishes: list[Wish]
+    budget: GasBudget | None
+
+    def unit(self) -> Unit[Prepared]:
+        """Claims, within the budget, and takes a nonce."""
+        claims: list[Claim] = []
+        left = None if self.budget is None else (yield from gas_left(self.budget))
+        won: NewSettlement | None = None
+        for wish in self.wishes:
+            if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
+                claims.append(Claim(Claimed.OVER_BUDGET))
+                continue
+            claim = (yield from _obstructed(wish)) or (yield from _claim(wish))
+            if claim.outcome is Claimed.WON:
+                won = won or wish.new
+            elif left is not None:
+                left.give_back(wish.gas, is_trusted=wish.is_trusted)
+            claims.append(claim)
+        nonce = None if won is None else (yield from take_nonce(won.key.network, won.signer))
+        return Prepared(claims, nonce, left)
+
+
+class Recorded(msgspec.Struct, frozen=True, array_like=True, tag=43):
+    """The rows as they name their transaction."""
+
+    rows: list[Settlement]
+
+
+class RecordSigned(msgspec.Struct, frozen=True, array_like=True, tag=38):
+    """What of `claim_and_sign` comes after the signature (a `Job`)."""
+
+    won: list[tuple[NewSettlement, Settlement]]
+    signed: RawTransaction
+    budget: GasBudget | None
+    left: GasLeft | None
+
+    def unit(self) -> Unit[Recorded]:
+        """Stores the transaction, names it, and counts its gas."""
+        gas = 0 if self.left is None else sum(self.left.taken.values())
+        yield from add_signed(self.signed, [(row.id, row.attempt) for _, row in self.won], gas)
+        rows = []
+        for new, row in self.won:
+            rows.append((yield from _set_signed(new, row, self.signed.hash)))
+        if self.budget is not None and self.left is not None:
+            yield from add_gas(self.budget, self.left)
+        return Recorded(rows)
 
 
 def adopt_and_sign(wish: Wish, raw: bytes, transaction_hash: str, signer_nonce: int) -> Unit[Claim]:

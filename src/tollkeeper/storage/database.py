@@ -27,7 +27,7 @@ class Statement:
     params: dict[str, Value] = field(default_factory=dict)
 
 
-Unit: TypeAlias = Generator[Statement, list[Row], T]
+Unit: TypeAlias = Generator["Statement | Part", list[Row], T]
 
 
 class StorageError(ApiError):
@@ -70,6 +70,22 @@ class Job(Protocol):
 
     def unit(self) -> Unit[Any]:
         """The unit, anew with every call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a unit yields in place of several statements that need nothing of who drives it; it is sent their result.
+
+    They are played where the database is: another process is asked once. So the job is one that can be sent.
+    """
+
+    job: Job
+
+
+def played(job: Job) -> Unit[Any]:
+    """Inside a unit: the job's statements, and what its own unit returns."""
+    result: Any = yield Part(job)
+    return result
 
 
 class Database(Protocol):

@@ -17,11 +17,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import uvloop
 
-from tollkeeper.storage.database import Outcome, Row, Statement, StorageError, Unit
+from tollkeeper.storage.database import Outcome, Part, Statement, StorageError, Unit
 from tollkeeper.storage.first_purchase import ClaimPurchase
 from tollkeeper.storage.joined_spends import JoinedSpends
 from tollkeeper.storage.ledger_pulse import LedgerPulse
@@ -36,6 +36,7 @@ from tollkeeper.storage.remote_messages import (
     End,
     Failed,
     Frames,
+    Played,
     Read,
     Request,
     Rows,
@@ -44,6 +45,7 @@ from tollkeeper.storage.remote_messages import (
     Spends,
     Spent,
     Step,
+    asked,
     decode_request,
     failed,
     frame,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.remote_messages import Answer
     from tollkeeper.storage.sqlite import SqliteDatabase
 
+_Steps: TypeAlias = "SimpleQueue[Statement | Part | End | Abort]"
 _SILENT_MAX_SECONDS: Final = 5.0
 _LEFT: Final = "the unit was left in the middle for too long"
 
@@ -72,7 +75,7 @@ class _Worker(asyncio.Protocol):
         self._database = database
         self._joined = joined
         self._frames = Frames()
-        self._steps: dict[int, SimpleQueue[Statement | End | Abort]] = {}
+        self._steps: dict[int, _Steps] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
 
@@ -115,8 +118,8 @@ class _Worker(asyncio.Protocol):
         elif isinstance(request, Run):
             self._start(self._run_whole(request))
         elif isinstance(request, Begin):
-            steps: SimpleQueue[Statement | End | Abort] = SimpleQueue()
-            steps.put(request.sql.statement())
+            steps: _Steps = SimpleQueue()
+            steps.put(asked(request))
             self._steps[request.number] = steps
             self._start(self._run(request.number, steps))
         else:
@@ -125,7 +128,7 @@ class _Worker(asyncio.Protocol):
     def _go_on(self, request: Step | End | Abort) -> None:
         steps = self._steps.get(request.number)
         if steps is not None:
-            steps.put(request.sql.statement() if isinstance(request, Step) else request)
+            steps.put(asked(request) if isinstance(request, Step) else request)
         elif isinstance(request, Abort):  # of a unit whose beginning could not be sent, or that is undone by itself
             self._send(Done(request.number))
         else:
@@ -138,7 +141,11 @@ class _Worker(asyncio.Protocol):
 
     def _send(self, answer: Answer) -> None:
         if self._transport is not None:
-            self._transport.write(frame(answer))
+            try:
+                told = frame(answer)
+            except OverflowError as error:  # an amount of more than 64 bits in what a part came to
+                told = frame(failed(answer.number, error))
+            self._transport.write(told)
 
     def _spend(self, request: Spends) -> None:
         def answered(outcome: Outcome) -> None:
@@ -166,11 +173,13 @@ class _Worker(asyncio.Protocol):
             ran = ClaimRan if isinstance(request.job, ClaimPurchase) else SpendRan
             self._send(ran(request.number, result))
 
-    async def _run(self, number: int, steps: SimpleQueue[Statement | End | Abort]) -> None:
+    async def _run(self, number: int, steps: _Steps) -> None:
         loop = asyncio.get_running_loop()
 
-        def told(rows: list[Row]) -> None:
-            loop.call_soon_threadsafe(self._send, Rows(number, [dict(row) for row in rows]))
+        def told(came: Any) -> None:  # noqa: ANN401 - rows, or what a part came to
+            is_rows = isinstance(came, list)
+            answer = Rows(number, [dict(row) for row in came]) if is_rows else Played(number, came)
+            loop.call_soon_threadsafe(self._send, answer)
 
         try:
             await self._database.run(_driven(self._database, steps, told))
@@ -184,9 +193,7 @@ class _Worker(asyncio.Protocol):
             del self._steps[number]
 
 
-def _driven(
-    database: SqliteDatabase, steps: SimpleQueue[Statement | End | Abort], told: Callable[[list[Row]], None]
-) -> Unit[None]:
+def _driven(database: SqliteDatabase, steps: _Steps, told: Callable[[Any], None]) -> Unit[None]:
     """A unit whose statements another process sends. Blocks the writing thread while that thinks."""
     while True:
         try:

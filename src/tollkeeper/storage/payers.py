@@ -8,8 +8,9 @@ Which answer that becomes is decided in `hub`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
 from tollkeeper.storage.queries import load_queries
@@ -23,15 +24,13 @@ _WINDOW_MINUTES: Final = 60
 _MINUTE_MS: Final = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Overdrawn:
+class Overdrawn(msgspec.Struct, frozen=True, array_like=True, tag=44):
     """The balance does not cover what is under way and this: value by nonce of the former, the oldest first."""
 
     under_way: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Suspended:
+class Suspended(msgspec.Struct, frozen=True, array_like=True, tag=45):
     """Too much failed at our cost, or is under way; ask again after so many seconds."""
 
     failures: int

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from tollkeeper.storage.database import LostError, Outcome, Row, Statement, StorageError, Unit
+from tollkeeper.storage.database import LostError, Outcome, Part, Row, Statement, StorageError, Unit
 from tollkeeper.storage.remote_messages import (
     GREETING,
     Abort,
@@ -27,6 +28,7 @@ from tollkeeper.storage.remote_messages import (
     End,
     Failed,
     Frames,
+    Played,
     Read,
     Request,
     Rows,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tollkeeper.storage.database import Job
+    from tollkeeper.storage.remote_messages import SentPart
 
 T = TypeVar("T")
 
@@ -194,31 +197,46 @@ class RemoteDatabase:
         raise _error_of(answer)
 
     async def _drive(self, line: _Line, unit: Unit[T]) -> T:
-        number = next(self._numbers)
-        request: Request | None = None
+        driven = _Driven(line, next(self._numbers))
         try:
-            request = Begin(number, Sql.of(next(unit)))
-            while True:
-                rows = await self._rows(line, request)
-                request = Step(number, Sql.of(unit.send(rows)))
-        except StopIteration as stop:
-            result: T = stop.value
-            if request is not None:
-                _done(await self._answer(line, End(number)))
-            return result
+            result = await self._play(driven, unit)
+            if driven.has_begun:
+                _done(await self._answer(line, End(driven.number)))
         except _AnsweredError as error:
             raise error.cause from None
         except BaseException:
-            if request is not None:
-                _done(await self._answer(line, Abort(number)))
+            if driven.has_begun:
+                _done(await self._answer(line, Abort(driven.number)))
             raise
+        return result
+
+    async def _play(self, driven: _Driven, unit: Unit[T]) -> T:
+        try:
+            asked = next(unit)
+            while True:
+                asked = unit.send(await self._came(driven, asked))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
         finally:
             unit.close()
 
-    async def _rows(self, line: _Line, request: Request) -> list[Row]:
-        answer = await self._answer(line, request)
+    async def _came(self, driven: _Driven, asked: Statement | Part) -> Any:  # noqa: ANN401 - rows, or a part's result
+        """A part that cannot be sent, for an amount in it has more than 64 bits, is played by its statements."""
+        try:
+            waiting = self._ask(driven.line, driven.request(asked))
+        except OverflowError:
+            if not isinstance(asked, Part):
+                raise
+            return await self._play(driven, asked.job.unit())
+        driven.has_begun = True
+        answer = await waiting
         if isinstance(answer, Rows):
             return list(answer.rows)
+        if isinstance(answer, Played):
+            return answer.result
+        if isinstance(answer, Failed) and answer.kind == "overflow":  # perhaps its answer's, and it goes on
+            raise error_of(answer)
         raise _AnsweredError(_error_of(answer))
 
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
@@ -263,6 +281,10 @@ class RemoteDatabase:
             answer(Outcome(error=LostError(_LOST)))
 
     async def _answer(self, line: _Line, request: Request) -> Answer:
+        return await self._ask(line, request)
+
+    def _ask(self, line: _Line, request: Request) -> asyncio.Future[Answer]:
+        """Send; the answer to come. Raises: as `_Line.ask`."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
@@ -270,7 +292,7 @@ class RemoteDatabase:
                 future.set_result(answer)
 
         line.ask(request, answered)
-        return await future
+        return future
 
     async def close(self) -> None:
         """See `Database.close`."""
@@ -283,6 +305,22 @@ class RemoteDatabase:
             self._connecting = None
         if self._line is not None:
             self._line.close()
+
+
+@dataclass(slots=True)
+class _Driven:
+    """A unit that this process drives."""
+
+    line: _Line
+    number: int
+    has_begun: bool = False
+
+    def request(self, asked: Statement | Part) -> Request:
+        """What it yielded, as it is sent."""
+        kind = Step if self.has_begun else Begin
+        if isinstance(asked, Part):
+            return kind(self.number, None, cast("SentPart", asked.job))
+        return kind(self.number, Sql.of(asked))
 
 
 def _same(line: _Line) -> _Line:

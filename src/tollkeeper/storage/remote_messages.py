@@ -2,9 +2,10 @@
 
 A frame is its length in four bytes and one message. A worker numbers its requests; answers come in any order. `Spends`
 and `Run` are whole units. Any other unit of a worker is driven step by step: `Begin` and every `Step` carry one
-statement and are answered by its `Rows`; `End` or `Abort` are answered by `Done` once the transaction is durable, which
-an aborted one waits for too. Unasked, the ledger process greets: on every new connection, so that one which nobody
-serves is not taken for a process, and from time to time, so that a worker need not wait for ever for one that hangs.
+statement and are answered by its `Rows`, or a part of several, whose result is `Played`; `End` or `Abort` are answered
+by `Done` once the transaction is durable, which an aborted one waits for too. Unasked, the ledger process greets: on
+every new connection, so that one which nobody serves is not taken for a process, and from time to time, so that a
+worker need not wait for ever for one that hangs.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any, Final, Self, TypeAlias
 import msgspec
 
 from tollkeeper.core.purchases import Spend
-from tollkeeper.storage.database import ConstraintError, LostError, Statement, StatementError, StorageError
+from tollkeeper.storage.claims import PrepareClaims, Prepared, Recorded, RecordSigned
+from tollkeeper.storage.database import ConstraintError, LostError, Part, Statement, StatementError, StorageError
 from tollkeeper.storage.first_purchase import Claimed, ClaimPurchase, GrantPurchase
 from tollkeeper.storage.purchase_rows import Purchase, SpendResult
+from tollkeeper.storage.settlements import AllMoved, MoveAll
 from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
 from tollkeeper.storage.spending import HeldSpend
 
@@ -49,18 +52,23 @@ class Read(msgspec.Struct, tag=1, array_like=True):
     sql: Sql
 
 
+SentPart: TypeAlias = PrepareClaims | RecordSigned | MoveAll
+
+
 class Begin(msgspec.Struct, tag=2, array_like=True):
-    """A unit and its first statement."""
+    """A unit and its first statement or part."""
 
     number: int
-    sql: Sql
+    sql: Sql | None
+    part: SentPart | None = None
 
 
 class Step(msgspec.Struct, tag=3, array_like=True):
-    """The unit's next statement."""
+    """The unit's next statement or part."""
 
     number: int
-    sql: Sql
+    sql: Sql | None
+    part: SentPart | None = None
 
 
 class End(msgspec.Struct, tag=4, array_like=True):
@@ -100,6 +108,13 @@ class Rows(msgspec.Struct, tag=11, array_like=True):
 
     number: int
     rows: list[dict[str, Any]]
+
+
+class Played(msgspec.Struct, tag=17, array_like=True):
+    """What a part of a unit came to."""
+
+    number: int
+    result: Prepared | Recorded | AllMoved
 
 
 class Done(msgspec.Struct, tag=12, array_like=True):
@@ -145,7 +160,7 @@ class SpendRan(msgspec.Struct, tag=16, array_like=True):
 
 
 Request: TypeAlias = Read | Begin | Step | End | Abort | Spends | Run
-Answer: TypeAlias = Rows | Done | Failed | Spent | ClaimRan | SpendRan
+Answer: TypeAlias = Rows | Played | Done | Failed | Spent | ClaimRan | SpendRan
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
@@ -156,6 +171,15 @@ _ERRORS: Final[dict[str, type[Exception]]] = {
     "statement": StatementError,
     "overflow": OverflowError,
 }
+
+
+def asked(request: Begin | Step) -> Statement | Part:
+    """What a unit yielded. Raises: ValueError for neither."""
+    if request.part is not None:
+        return Part(request.part)
+    if request.sql is None:
+        raise ValueError("neither a statement nor a part")
+    return request.sql.statement()
 
 
 def frame(message: Request | Answer) -> bytes:

@@ -11,9 +11,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, Proof, State, may_move
 from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage.database import played
 from tollkeeper.storage.idempotency import forget_failure, keep_failure
 from tollkeeper.storage.payers import add_payer_failure
 from tollkeeper.storage.queries import load_queries
@@ -105,9 +108,7 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
 
     Raises: ValueError for a transition that is not in the table.
     """
-    if not may_move(known.state, to.to):
-        msg = f"a settlement cannot go from {known.state} to {to.to}"
-        raise ValueError(msg)
+    check_move(known, to)
     written: dict[str, Any] = {
         "id": known.id,
         "version": known.version,
@@ -135,12 +136,38 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
     return Moved(row, handed_out=bool(handed))
 
 
+class AllMoved(msgspec.Struct, frozen=True, array_like=True, tag=41):
+    """What became of each."""
+
+    moved: list[Moved | None]
+
+
+class MoveAll(msgspec.Struct, frozen=True, array_like=True, tag=36):
+    """Several transitions (a `Job`)."""
+
+    moves: list[tuple[Settlement, Move]]
+
+    def unit(self) -> Unit[AllMoved]:
+        """Each is taken or not by itself."""
+        results: list[Moved | None] = []
+        for known, to in self.moves:
+            results.append((yield from move(known, to)))
+        return AllMoved(results)
+
+
 def move_all(moves: Sequence[tuple[Settlement, Move]]) -> Unit[list[Moved | None]]:
     """Several transitions in one commit; each is taken or not by itself. Raises: as `move`."""
-    results: list[Moved | None] = []
     for known, to in moves:
-        results.append((yield from move(known, to)))
-    return results
+        check_move(known, to)
+    done: AllMoved = yield from played(MoveAll(list(moves)))
+    return done.moved
+
+
+def check_move(known: Settlement, to: Move) -> None:
+    """Raises: ValueError for a transition that is not in the table."""
+    if not may_move(known.state, to.to):
+        msg = f"a settlement cannot go from {known.state} to {to.to}"
+        raise ValueError(msg)
 
 
 def reopen(known: Settlement, holder: str, now_ms: int, detail: str) -> Unit[Settlement | None]:

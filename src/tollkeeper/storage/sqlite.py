@@ -25,6 +25,7 @@ from tollkeeper.storage.database import (
     ConstraintError,
     Job,
     Outcome,
+    Part,
     Row,
     Statement,
     StatementError,
@@ -384,9 +385,12 @@ class SqliteDatabase:
 
     def _play(self, unit: Unit[Any]) -> Any:  # noqa: ANN401 - the unit's own result
         try:
-            statement = next(unit)
+            asked = next(unit)
             while True:
-                statement = unit.send(_rows(self._writer, statement))
+                if isinstance(asked, Part):
+                    asked = unit.send(self._play(asked.job.unit()))
+                else:
+                    asked = unit.send(_rows(self._writer, asked))
         except StopIteration as stop:
             return stop.value
         finally:
