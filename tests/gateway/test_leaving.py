@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -51,6 +52,15 @@ class LeftShop(Shop):
         with contextlib.closing(sqlite3.connect(self.database)) as books:
             counted = books.execute("SELECT state, status, count(*) FROM calls GROUP BY state, status").fetchall()
         return {(state, status): count for state, status, count in counted}
+
+    def outcomes(self, gate: dict[str, Any]) -> dict[tuple[str, int, str | None], int]:
+        """How many paid calls of a gate its owner is shown, by outcome, status and code; once the gateway ended."""
+        sql = (
+            "SELECT outcome, status, code, count(*) FROM requests "
+            "WHERE gate_id = ? AND outcome <> 'challenged' GROUP BY outcome, status, code"
+        )
+        with contextlib.closing(sqlite3.connect(self.database)) as books:
+            return {(*row[:3],): row[3] for row in books.execute(sql, (gate["id"],))}
 
 
 @asynccontextmanager
@@ -124,9 +134,40 @@ async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_to
             waiting.append((reader, writer))
             await asyncio.wait_for(reached.acquire(), 5)
     assert there.calls() == {("DONE", 200): 2, ("DONE", 503): 6}
+    for one in (gate, half):  # what the gateway gave up is no error of the target
+        assert there.outcomes(one) == {("served", 200, None): 1, ("failed", 503, "UNAVAILABLE"): 3}
     for reader, writer in waiting:
         assert b" 503 " in await asyncio.wait_for(reader.readline(), 5)
         writer.close()
+
+
+async def test_a_stream_that_a_stop_finds_unread_is_given_up_on_the_gateways_side(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    is_full = asyncio.Event()
+
+    async def endless(_request: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9000000\r\n\r\n")
+        for _ in range(9):
+            writer.write(bytes(1_000_000))
+            try:
+                await asyncio.wait_for(writer.drain(), 1)
+            except TimeoutError:
+                is_full.set()
+                await asyncio.sleep(60)
+
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=2, stream=True)
+        payment = await there.payment(gate)
+        target.answer = endless
+        unread = socket.socket()
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = there.url.removeprefix("http://").split(":")
+        unread.connect((host, int(port)))
+        unread.sendall(there.request(gate, X_Payment=payment))
+        await asyncio.wait_for(is_full.wait(), 20)
+    unread.close()
+    assert there.outcomes(gate) == {("failed", 503, "UNAVAILABLE"): 1}
 
 
 async def test_a_gate_that_changes_whenever_it_is_asked_is_a_503_at_the_deadline(

@@ -490,5 +490,5 @@ class PaidCall(Crediting):
         if self.relay is not None:
             self.relay.close()
         if self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER):
-            self.end(status, GIVEN_UP_CODES.get(status), failed=status == 500)
+            self.end(status, GIVEN_UP_CODES.get(status), failed=status != CLIENT_GONE_STATUS)
         self.stage = Stage.OVER
