@@ -326,10 +326,11 @@ async def test_a_gap_is_filled_although_the_budget_is_used_up_and_new_settlement
 ) -> None:
     chain = embedded_chain
     async with run_hub(tmp_path, chain, config={"gas_budget_per_hour": 2 * GAS_LIMIT}) as hub:
+        await hub.completer.close()  # the pass of the start, which might fill the gap before the budget is used up
         await hub.database.run(change("UPDATE signer_lanes SET next_nonce = next_nonce + 1"))
         payments = [new_payment(chain) for _ in range(2)]
         for payment in payments:
-            assert (await hub.settle(payment, prefer="wait=0")).status in {200, 503}  # a pass may fill it at any moment
+            assert (await hub.settle(payment, prefer="wait=0")).code == "SETTLEMENT_PENDING"
         for _ in range(3):
             await hub.complete()
         assert {await hub.status(payment) for payment in payments} == {"success"}
