@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -18,6 +18,8 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import Recipient
 from tollkeeper.core.paygates import FormerPrice, PayGate
 from tollkeeper.core.purchases import (
+    FIRST_LOOK_MS,
+    FOLLOWED_MS,
     TRANSITIONS,
     CallState,
     Claim,
@@ -28,6 +30,7 @@ from tollkeeper.core.purchases import (
     credit_token,
     header_hash,
     may_move,
+    next_look_ms,
     purchase_of_token,
     terms_for,
 )
@@ -227,3 +230,23 @@ def test_what_is_no_token_is_nobody_s(token: str) -> None:
 @given(st.text(max_size=50))
 def test_no_guessed_text_is_a_token(text: str) -> None:
     assert purchase_of_token([KEY, FORMER_KEY], text) is None
+
+
+def test_a_sale_is_looked_at_ever_more_rarely_and_a_last_time_when_no_reorganisation_is_watched_for_any_more() -> None:
+    looks = [NOW_MS]
+    while (following := next_look_ms(NOW_MS, looks[-1], is_used_up=False)) is not None:
+        looks.append(following)
+    pauses = [after - before for before, after in pairwise(looks)]
+    assert pauses[0] == FIRST_LOOK_MS
+    assert pauses[:-1] == sorted(pauses[:-1])
+    assert looks[-1] == NOW_MS + FOLLOWED_MS
+    assert len(looks) < 10
+
+
+def test_of_a_sale_that_is_used_up_only_the_end_is_looked_at() -> None:
+    assert next_look_ms(NOW_MS, NOW_MS + 1, is_used_up=True) == NOW_MS + FOLLOWED_MS
+    assert next_look_ms(NOW_MS, NOW_MS + FOLLOWED_MS, is_used_up=True) is None
+
+
+def test_a_clock_that_is_behind_looks_soon() -> None:
+    assert next_look_ms(NOW_MS, NOW_MS - FOLLOWED_MS, is_used_up=False) == NOW_MS - FOLLOWED_MS + FIRST_LOOK_MS

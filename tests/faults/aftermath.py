@@ -56,7 +56,7 @@ async def assert_nothing_lost(
 ) -> None:
     """Holds of every database below the directory, whether its program runs or not, and of the chain since that block.
 
-    A database belongs to one of the sites, or is that of a hub alone, `hub.db`.
+    A database belongs to one of the sites, or is that of a hub or a gateway alone, `hub.db` or `gateway.db`.
     """
     assert_books_agree(directory)
     left = {path for path in databases_in(directory) if path.parent.name != "backup"}
@@ -68,8 +68,9 @@ async def assert_nothing_lost(
         assert checked.returncode == 0, checked.stdout + checked.stderr
         left = {path for path in left if home not in path.parents}
     for path in left:
-        assert path.name in {"hub.db", "books.db"}, path
-        assert await compare_with_chain(settings_for(chain.url, path, role=Role.HUB)) == []
+        assert path.name in {"hub.db", "gateway.db", "books.db"}, path
+        role = Role.GATEWAY if path.name == "gateway.db" else Role.HUB
+        assert await compare_with_chain(settings_for(chain.url, path, role=role)) == []
     await asyncio.to_thread(_assert_carried_out, chain, list(paid), list(refused), since_block)
     CHECKED.add(directory)
 

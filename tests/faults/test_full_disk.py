@@ -15,12 +15,15 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import ask
-from tests.faults.aftermath import assert_nothing_lost
+from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.faults.client import assert_settled_once, pay, public_status
 from tests.faults.counts import came
-from tests.faults.shop import Shop, url_of
+from tests.faults.shop import PAYEE, Shop, url_of
+from tests.gateway.recording_target import recording_target
 from tests.hub.hub_process import HubProcess
 from tests.hub.hub_under_test import TestPayment, new_payment
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
 
 
 def fill_disk(pid: int, directory: Path, *, room_bytes: int) -> None:
@@ -99,3 +102,45 @@ def fill_and_free(shop: Shop, home: Path) -> None:
         url = url_of(program)
         assert [ask(f"{url}/{one}").status for one in (*slugs, made[1])] == [402] * (len(slugs) + 1)
         assert made_at(url)[0] == 201
+
+
+@pytest.mark.parametrize("room_bytes", [0, 20_000, 80_000])
+async def test_what_is_bought_on_a_full_disk_is_paid_once_and_served_once_there_is_room(
+    tmp_path: Path, embedded_chain: ChainUnderTest, room_bytes: int
+) -> None:
+    chain, home = embedded_chain, tmp_path / "home"
+    before = chain.balance(PAYEE)
+    shop = await asyncio.to_thread(Shop, home, chain, chain.url)
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
+        with shop.serving() as program:
+            url = await asyncio.to_thread(url_of, program)
+            body = {"price": "0.01", "targetUrl": target.url, "credits": 2}
+            gate = f"{url}/{(await buyer.ask('POST', url + '/api/v1/paygates', body=body)).json()['slug']}"
+            challenge = (await buyer.ask("GET", gate)).json()
+            payments = [buyer.sign(challenge) for _ in range(8)]
+            assert (await buyer.call(gate, payments[0])).status == 200
+            fill_disk(program.process.pid, home, room_bytes=room_bytes)
+            answers = [await buyer.call(gate, payment) for payment in payments[1:]]
+            refused = [answer for answer in answers if answer.status != 200]
+            assert {answer.status for answer in refused} == {503}
+            assert {answer.error_code for answer in refused} <= {"SETTLEMENT_PENDING", "UNAVAILABLE"}
+            assert not any("accepts" in answer.json() for answer in refused)
+            make_room(program.process.pid)
+            served = [200, *(answer.status for answer in answers)].count(200)
+            for _ in range(2 * len(payments) - served):
+                left = [payment for payment in payments if (await presented(buyer, gate, payment)) == 200]
+                if not left:
+                    break
+            assert len(target.requests) == 2 * len(payments)
+            assert chain.balance(PAYEE) - before == 10_000 * len(payments)
+    paid = [authorization_in(payment) for payment in payments]
+    await assert_nothing_lost(tmp_path, chain, paid=paid, sites=[shop.site])
+
+
+async def presented(buyer: Buyer, gate: str, payment: str) -> int:
+    """The status once it is known what became of the payment; while it is not, nobody is told to pay again."""
+    async with asyncio.timeout(60):
+        while (answer := await buyer.call(gate, payment)).status == 503:
+            assert "accepts" not in answer.json()
+            await asyncio.sleep(0.3)
+    return answer.status

@@ -13,7 +13,6 @@ from solders.keypair import Keypair
 
 from tests.core.solana_payments import account_of, instruction, signer, transfer, writable
 from tests.gateway import foreign_facilitator as ways
-from tests.gateway.composed import settings_for
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_solana import (
     EXPIRED_SLOTS,
@@ -27,8 +26,7 @@ from tests.gateway.solana_market import header_of
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL
 from tollkeeper.sandbox.solana_node import SolanaNode
-
-TWO_AND_MORE = {"depths": replace(settings_for("", Path("x.db")).depths, blocks=2)}
+from tollkeeper.settings import DepthSettings
 
 
 @pytest.fixture
@@ -61,10 +59,15 @@ async def test_nothing_has_failed_while_the_node_lacks_blocks_that_could_hold_it
     assert (answer.status, answer.error_code) == (402, "PAYMENT_EXPIRED")
 
 
-async def test_what_must_be_final_is_served_when_it_is(site: SiteOnSolana) -> None:
+@pytest.mark.parametrize(
+    ("depths", "price"),
+    [(DepthSettings(2), "0.01"), (DepthSettings(1, ((20_000, 2),)), "0.02")],
+    ids=["any amount", "a larger one"],
+)
+async def test_what_must_be_final_is_served_when_it_is(site: SiteOnSolana, depths: DepthSettings, price: str) -> None:
     chain = site.foreign.node.chain
-    async with site.gateway(**TWO_AND_MORE) as here:
-        gate = await here.gate()
+    async with site.gateway(depths=depths) as here:
+        gate = await here.gate(price=price)
         asking = asyncio.create_task(here.pay(gate, await here.payment(gate)))
         await here.until_asked()
         assert len(chain.executed) == 1

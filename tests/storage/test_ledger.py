@@ -453,7 +453,7 @@ class Twin:
         elif action == "park":
             await shop.purchases.park(found, "unknown", NOW_MS)
         else:
-            await shop.purchases.void(found, "failed", NOW_MS)
+            await shop.purchases.void(found, NOW_MS)
 
     async def agree(self) -> None:
         batched, single = self.shops

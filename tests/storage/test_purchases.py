@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create, updated
-from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms, header_hash, may_move
+from tollkeeper.core.purchases import FIRST_LOOK_MS, Claim, PurchaseState, Spend, Terms, header_hash, may_move
 from tollkeeper.core.sealing import KeyRing, SealError
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
@@ -25,6 +25,7 @@ from tollkeeper.storage.purchases import (
     GATE_EXPOSURE_FACTOR,
     ClaimResult,
     Exposure,
+    Look,
     Paid,
     Purchase,
     Purchases,
@@ -311,9 +312,46 @@ async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop
     trusted = (await shop.claim(gate, 1, assume_valid=True)).purchase
     assert trusted is not None
     await shop.purchases.grant(trusted, "0xhash", confirmed=False, wish=shop.wish(gate), now_ms=NOW_MS)
-    await shop.purchases.void(trusted, "settlement_failed", NOW_MS)
+    await shop.purchases.void(trusted, NOW_MS)
     assert (await shop.gates.counters(gate.id)).revenue_micro == 0
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+
+
+async def test_a_sale_is_due_for_a_look_until_its_outcome_stands_and_not_before_it_is_confirmed(
+    shop: Shop,
+) -> None:
+    gate = await shop.gate()
+    sold = [(await shop.claim(gate, number, assume_valid=number == 3)).purchase for number in range(4)]
+    for purchase in sold:
+        assert purchase is not None
+        confirmed = not purchase.assume_valid
+        await shop.purchases.grant(purchase, "0xhash", confirmed=confirmed, wish=None, now_ms=NOW_MS)
+    stands, fails, later, trusted = [purchase for purchase in sold if purchase is not None]
+
+    async def due(now_ms: int) -> set[str]:
+        return {purchase.id for purchase, _ in await shop.purchases.to_follow(10, now_ms)}
+
+    assert await due(NOW_MS) == set()
+    soon_ms = NOW_MS + FIRST_LOOK_MS
+    assert await due(soon_ms) == {stands.id, fails.id, later.id}
+    await shop.purchases.follow(
+        [Look(stands.id, "0xhash", NOW_MS, None), Look(later.id, "0xother", soon_ms, soon_ms + FIRST_LOOK_MS)]
+    )
+    await shop.purchases.void(fails, soon_ms)
+    assert await due(soon_ms) == set()
+    await shop.purchases.confirm(trusted, soon_ms)
+    assert await due(soon_ms + FIRST_LOOK_MS) == {later.id, trusted.id}
+    assert {paid_ms for _, paid_ms in await shop.purchases.to_follow(10, soon_ms + FIRST_LOOK_MS)} == {soon_ms}
+    found = await shop.purchases.by_id(later.id)
+    assert found is not None
+    assert found.transaction_hash == "0xother"
+
+
+async def test_due_sales_are_found_without_looking_at_the_others(shop: Shop) -> None:
+    query = load_queries("gateway.sql").followed_purchases(now_ms=NOW_MS, limit=10)
+    plan = await shop.database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
+    assert any("USING INDEX purchases_followed (state=? AND follow_ms<?)" in row["detail"] for row in plan)
+    assert not any("SCAN" in row["detail"] or "TEMP B-TREE" in row["detail"] for row in plan)
 
 
 async def test_a_credit_is_given_back_once_however_often_it_is_asked_for(shop: Shop) -> None:
@@ -338,7 +376,7 @@ async def test_a_credit_is_not_given_back_of_a_call_that_ended_or_a_purchase_tha
         assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
     await shop.purchases.end_calls({ended.call_id: 200}, NOW_MS)
     assert await shop.purchases.restore(ended.call_id, 502, NOW_MS) is None
-    await shop.purchases.void(purchase, "settlement_failed", NOW_MS)
+    await shop.purchases.void(purchase, NOW_MS)
     assert await shop.purchases.restore(voided.call_id, 502, NOW_MS) is None
     assert await shop.purchases.interrupt_calls(NOW_MS) == 2
     assert await shop.purchases.restore(left.call_id, 502, NOW_MS) is None
@@ -443,6 +481,6 @@ async def _act_on(shop: Shop, action: str, gate: PayGate, found: Purchase) -> No
         "grant_and_spend": lambda: purchases.grant(found, "0x", confirmed=True, wish=wish, now_ms=NOW_MS),
         "spend_token": lambda: purchases.spend_token(found.id, shop.wish(gate, None), NOW_MS),
         "park": lambda: purchases.park(found, "unknown", NOW_MS),
-        "void": lambda: purchases.void(found, "failed", NOW_MS),
+        "void": lambda: purchases.void(found, NOW_MS),
     }
     await actions[action]()

@@ -31,9 +31,12 @@ class PurchaseState(StrEnum):
     CLAIMED = "CLAIMED"  # the payment is ours to settle; its outcome is not known yet
     LIVE = "LIVE"  # settled; credits were granted
     FAILED = "FAILED"  # proved not settled; the same payment may be tried again
-    VOID = "VOID"  # its gate was deleted, or a trusted settlement proved failed
+    VOID = "VOID"  # its gate was deleted, or its settlement proved failed after it was sold for
     PARKED = "PARKED"  # nobody can tell the outcome; the operator decides
 
+
+# Why a purchase is VOID whose payment failed after it was sold for.
+SETTLEMENT_FAILED: Final = "settlement_failed"
 
 TRANSITIONS: Final[dict[PurchaseState, frozenset[PurchaseState]]] = {
     PurchaseState.CLAIMED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED, PurchaseState.PARKED}),
@@ -123,6 +126,24 @@ def terms_for(gate: PayGate, asset: Asset, tender: Tender, now_ms: int) -> Terms
         network,
         gate.credits_expire_after_seconds,
     )
+
+
+# How long a sale's payment is followed after it is known to be paid: the hub watches 128 blocks, of two seconds each on
+# Base, and a slot on Solana until it is final. Thrice as long, because blocks and clocks may be slow.
+FOLLOWED_MS: Final = 900_000
+FIRST_LOOK_MS: Final = 4_000
+
+
+def next_look_ms(paid_ms: int, now_ms: int, *, is_used_up: bool) -> int | None:
+    """When to look again whether a reorganisation took a sale's payment away; None once that is over. Unix ms.
+
+    The older the block that it is in, the rarer: at thrice the age each time, and a last time at the end. Where no
+    credit is left there is nothing to void, only the books to keep: at the end is enough.
+    """
+    end_ms = paid_ms + FOLLOWED_MS
+    if now_ms >= end_ms:
+        return None
+    return end_ms if is_used_up else min(end_ms, now_ms + max(FIRST_LOOK_MS, 2 * (now_ms - paid_ms)))
 
 
 def attempts_exhausted() -> Exception:

@@ -347,7 +347,7 @@ class Buying:
             status = await self._hub.payment_status(key)
         except Exception:  # noqa: BLE001 - only a detail of a refusal that stands anyway
             return None
-        return status[1] if status else None
+        return status.transaction if status else None
 
     def pending(self, purchase: Purchase | None, transaction: str = "") -> ApiError:
         """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""

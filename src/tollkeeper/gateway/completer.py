@@ -2,8 +2,8 @@
 
 A claim is never forgotten and never guessed at: the very request that was first sent is sent again under its key, and
 our hub answers with that attempt's outcome or, once the request has expired, that it never was. At a facilitator that
-knows no keys the claim is looked for on the chain, or, without a node, parked for the operator. Trusted purchases
-(`assumeValid`) are followed until final, in the same two ways.
+knows no keys the claim is looked for on the chain, or, without a node, parked for the operator. What became of payments
+after the grant is looked at in its passes too; how, is in `following`.
 A claim that another worker's request is settling may be asked about too: the key gives both the same outcome, and the
 grant is one conditional statement.
 """
@@ -18,9 +18,9 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.buying import is_request_expired
-from tollkeeper.gateway.findings import Owed, Seen, answer_of
+from tollkeeper.gateway.findings import Seen, answer_of
+from tollkeeper.gateway.following import Following, key_of, owed_by
 from tollkeeper.gateway.hub_client import HubUnreachableError, SettleAnswer, Settlement, SettleRequest
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from tollkeeper.gateway.buying import Buying
     from tollkeeper.gateway.chain_proofs import ChainProofs
-    from tollkeeper.gateway.findings import Finding
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
@@ -61,6 +60,7 @@ class Completer:
         self._supported = supported
         self._proofs = proofs
         self._clock_ms = clock_ms
+        self._following = Following(purchases, hub, supported, proofs, clock_ms)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -83,7 +83,7 @@ class Completer:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     async def complete_once(self) -> None:
-        """One pass: every open claim of nobody's request, then every trusted purchase that is not final.
+        """One pass: every open claim of nobody's request, then what became of sales' payments.
 
         Nothing is decided before the facilitator has said what it is. One claim's trouble holds up no other.
         """
@@ -91,20 +91,21 @@ class Completer:
             return
         for purchase, request in await self._purchases.in_flight(CLAIMS_MAX):
             is_ours = self._is_first or self._buying.is_awaited(purchase.id)
-            if is_ours and not self._buying.is_under_way(_key(purchase)):
+            if is_ours and not self._buying.is_under_way(key_of(purchase)):
                 self._begin(purchase.id, partial(self._finish, purchase, request))
         if not self._is_first:
             return
         for purchase in await self._purchases.unconfirmed(CLAIMS_MAX):
-            self._begin(purchase.id, partial(self._follow, purchase))
+            self._begin(purchase.id, partial(self._following.finish_trust, purchase))
+        self._begin("confirmed sales", self._following.look_again)
 
-    def _begin(self, purchase_id: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs `work` unless the purchase is being worked on since an earlier pass; at most AT_ONCE at a time."""
-        if purchase_id in self._working:
+    def _begin(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs `work` unless it goes on since an earlier pass; at most AT_ONCE at a time. A purchase's id names its."""
+        if name in self._working:
             return
         task = asyncio.create_task(self._one(work))
-        self._working[purchase_id] = task
-        task.add_done_callback(lambda _: self._working.pop(purchase_id, None))
+        self._working[name] = task
+        task.add_done_callback(lambda _: self._working.pop(name, None))
 
     async def _one(self, work: Callable[[], Awaitable[None]]) -> None:
         async with self._room:
@@ -119,7 +120,9 @@ class Completer:
         supported = self._supported()
         if not supported.is_ours and self._proofs.covers(purchase.network):
             # Without its answer nobody vouches for it: only a transaction of its signers counts.
-            finding = await self._proofs.find(await self._owed(purchase), "", supported.senders_on(purchase.network))
+            finding = await self._proofs.find(
+                await owed_by(self._purchases, purchase), "", supported.senders_on(purchase.network)
+            )
             # The attempt may be another worker's, whose facilitator has yet to say that it was its transaction.
             is_over = finding.seen is not Seen.FOREIGN or is_request_expired(purchase, self._clock_ms())
             if finding.seen is not Seen.NOTHING and is_over:
@@ -132,7 +135,7 @@ class Completer:
             await self._purchases.park(purchase, "outcome_unknown", self._clock_ms())
             return
         is_expired = is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
-        status = await self._hub.payment_status(_key(purchase))
+        status = await self._hub.payment_status(key_of(purchase))
         if status is not None or (not is_expired and self._buying.is_awaited(purchase.id)):
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
@@ -148,39 +151,3 @@ class Completer:
             await self._buying.conclude(purchase, answer, None)
         except ApiError as decided:
             _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)
-
-    async def _owed(self, purchase: Purchase) -> Owed:
-        pay_to = await self._purchases.pay_to(purchase)
-        return Owed(_key(purchase), pay_to, purchase.value_micro, purchase.valid_before_seconds, purchase.attempt_ms)
-
-    async def _follow(self, purchase: Purchase) -> None:
-        supported = self._supported()
-        if not supported.is_ours:
-            if self._proofs.covers(purchase.network):
-                named = purchase.transaction_hash or ""
-                finding = await self._proofs.find(
-                    await self._owed(purchase), named, supported.senders_on(purchase.network)
-                )
-                await self._finish_trust(purchase, finding)
-            return
-        status = await self._hub.payment_status(_key(purchase))
-        if status is None or status[0] == "pending":
-            return
-        if status[0] == "success":
-            await self._purchases.confirm(purchase, self._clock_ms())
-            return
-        await self._distrust(purchase, status[1])
-
-    async def _finish_trust(self, purchase: Purchase, finding: Finding) -> None:
-        if finding.seen is Seen.PAID:
-            await self._purchases.confirm(purchase, self._clock_ms())
-        elif finding.transaction or finding.seen is Seen.FAILED:  # else: used up, but nobody saw where
-            await self._distrust(purchase, finding.transaction)
-
-    async def _distrust(self, purchase: Purchase, transaction: str) -> None:
-        _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=transaction)
-        await self._purchases.void(purchase, "settlement_failed", self._clock_ms())
-
-
-def _key(purchase: Purchase) -> PaymentKey:
-    return PaymentKey(purchase.network, purchase.asset, purchase.payer, purchase.nonce)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -126,6 +127,14 @@ class SettleAnswer:
     outcome: Settlement
     transaction: str
     reason: str
+
+
+class PaymentStatus(NamedTuple):
+    """Our hub's public word on a payment: pending, success or failed, in which transaction, since when (Unix ms)."""
+
+    status: str
+    transaction: str
+    updated_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +285,8 @@ class HubClient:
         except HubUnreachableError:
             return None
 
-    async def payment_status(self, key: PaymentKey) -> tuple[str, str] | None:
-        """Public status and transaction hash of a payment at our hub; None where it knows nothing of it.
+    async def payment_status(self, key: PaymentKey) -> PaymentStatus | None:
+        """A payment's public status at our hub; None where it knows nothing of it.
 
         Raises: HubUnreachableError.
         """
@@ -288,7 +297,7 @@ class HubClient:
         if status != 200 or not isinstance(body.get("status"), str):
             msg = f"the payment's status answered {status}"
             raise HubUnreachableError(msg)
-        return body["status"], body.get("transaction") or ""
+        return PaymentStatus(body["status"], body.get("transaction") or "", _read_ms(body.get("updatedAt")))
 
     async def is_ready(self) -> bool:
         """Does the facilitator answer, and can ours do its work?"""
@@ -319,6 +328,14 @@ def _object(data: bytes) -> dict[str, Any]:
         msg = "the facilitator's answer is not a JSON object"
         raise HubUnreachableError(msg)
     return body
+
+
+def _read_ms(moment: object) -> int:
+    """Unix milliseconds; 0 for what is no moment."""
+    try:
+        return int(datetime.fromisoformat(str(moment)).timestamp() * 1000)
+    except ValueError:
+        return 0
 
 
 def _asset_of(kind: object) -> Asset | None:

@@ -60,7 +60,7 @@ class SolanaFindings:
         asset = self._chain.asset
         if asset is None or asset.address != owed.key.asset:
             raise RpcUnavailable(self._chain.problem or "the node's asset is not the facilitator's")
-        use = await self._uses.read(named) if _is_signature(named) else None
+        use = await self._read(named, owed) if _is_signature(named) else None
         if use is not None and use.payment.key == owed.key:
             finding = self._judge(use, owed, named, senders)
         else:
@@ -77,8 +77,13 @@ class SolanaFindings:
         if signature is None:
             has_failed = is_over and await self._is_nowhere(owed.key, lifetime)
             return Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED) if has_failed else NOTHING
-        use = await self._uses.read(signature)
+        use = await self._read(signature, owed)
         return NOTHING if use is None else self._judge(use, owed, named, senders)
+
+    async def _read(self, signature: str, owed: Owed) -> Use | None:
+        """The use in this transaction, which is deep as the owed amount needs it. Raises: RpcUnavailable."""
+        is_final_needed = self._chain.config.depths.of(owed.value) > 1
+        return await self._uses.read(signature, is_final_needed=is_final_needed)
 
     async def _is_nowhere(self, key: PaymentKey, lifetime: Lifetime) -> bool:
         """Does enough of the nodes, each by itself, show no such transaction of the payer?"""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
-from tollkeeper.core.purchases import Claim, PurchaseState, Spend
+from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
@@ -163,6 +163,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
             attempt=self.attempt,
             transaction_hash=self.transaction_hash,
             confirmed=int(self.confirmed),
+            follow_ms=next_look_ms(self.now_ms, self.now_ms, is_used_up=False),
             now_ms=self.now_ms,
         )
         if not granted:

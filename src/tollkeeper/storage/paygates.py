@@ -286,7 +286,7 @@ class PayGates:
         return Counters(**dict(rows[0])) if rows else Counters()
 
     async def trust(self, gate_id: int) -> Trust:
-        """What the gate sold on trust, and what of it was not paid after all."""
+        """What the gate sold on trust and is not confirmed, and what it sold and was not paid after all."""
         rows = await self._database.read(_Q.trust_of_gate(gate_id=gate_id))
         found = {row["state"]: (row["purchases"], row["value_micro"]) for row in rows}
         return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from tollkeeper.core.purchases import CallState, Claim, PurchaseState, Terms
+from tollkeeper.core.purchases import SETTLEMENT_FAILED, CallState, Claim, PurchaseState, Terms, next_look_ms
 from tollkeeper.core.sealing import SealError, place
 from tollkeeper.storage.database import LostError, StorageError
 from tollkeeper.storage.first_purchase import (
@@ -35,7 +35,7 @@ from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
 from tollkeeper.storage.spending import restore_call, void
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tollkeeper.core.errors import ApiError
     from tollkeeper.core.wire import PaymentKey
@@ -47,6 +47,7 @@ __all__ = [
     "WITHOUT_LIMIT",
     "ClaimResult",
     "Exposure",
+    "Look",
     "Paid",
     "Purchase",
     "Purchases",
@@ -77,6 +78,19 @@ class Paid:
     value_micro: int
     valid_before: int | None
     header: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A sale's payment as it was seen: in which transaction, since when it is known to be paid (Unix milliseconds).
+
+    `next_ms`: when to look again, None where its outcome stands.
+    """
+
+    purchase_id: str
+    transaction_hash: str
+    paid_ms: int
+    next_ms: int | None
 
 
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
@@ -242,7 +256,7 @@ class Purchases:
                 **columns,
             )
             granted = yield _Q.grant_credits(
-                id=purchase_id, attempt=1, transaction_hash=transaction_hash, confirmed=1, now_ms=now_ms
+                id=purchase_id, attempt=1, transaction_hash=transaction_hash, confirmed=1, follow_ms=None, now_ms=now_ms
             )
             yield _Q.mark_honoured(id=purchase_id, now_ms=now_ms)
             yield from book_grant(purchase_id, granted[0], now_ms, token_used=True)
@@ -288,11 +302,12 @@ class Purchases:
 
     async def confirm(self, purchase: Purchase, now_ms: int) -> None:
         """Records that a trusted settlement proved true."""
-        await self._database.run(_rows(_Q.confirm_purchase(id=purchase.id, now_ms=now_ms)))
+        follow_ms = next_look_ms(now_ms, now_ms, is_used_up=False)
+        await self._database.run(_rows(_Q.confirm_purchase(id=purchase.id, follow_ms=follow_ms, now_ms=now_ms)))
 
-    async def void(self, purchase: Purchase, failure: str, now_ms: int) -> None:
-        """Voids the credits not yet used of a trusted settlement that proved failed; its revenue was none."""
-        await self._database.run(_void(purchase.id, failure, now_ms))
+    async def void(self, purchase: Purchase, now_ms: int) -> None:
+        """Voids the credits not yet used of a settlement that proved failed; its revenue was none."""
+        await self._database.run(_void(purchase.id, now_ms))
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Writes how these calls ended (call id -> status), and what no spend took along.
@@ -360,6 +375,15 @@ class Purchases:
         """Trusted purchases whose settlement is not known to be final, oldest first."""
         return [purchase_from(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
 
+    async def to_follow(self, limit: int, now_ms: int) -> list[tuple[Purchase, int]]:
+        """Confirmed sales whose payment is due to be looked at again, each with since when it is known to be paid."""
+        rows = await self._database.read(_Q.followed_purchases(limit=limit, now_ms=now_ms))
+        return [(purchase_from(row), row["paid_ms"] or row["granted_ms"]) for row in rows]
+
+    async def follow(self, looks: Sequence[Look]) -> None:
+        """Records what was seen of sales' payments, in one commit."""
+        await self._database.run(_follow(looks))
+
 
 async def _until_back(first: Callable[[], Awaitable[T]], again: Callable[[], Awaitable[T]]) -> T:
     """What `first` returns, or `again`, which is called for a while where the database went away."""
@@ -375,8 +399,18 @@ async def _until_back(first: Callable[[], Awaitable[T]], again: Callable[[], Awa
         ask = again
 
 
-def _void(purchase_id: str, failure: str, now_ms: int) -> Unit[None]:
-    rows = yield from void(purchase_id, failure, now_ms)
+def _follow(looks: Sequence[Look]) -> Unit[None]:
+    for look in looks:
+        yield _Q.follow_purchase(
+            id=look.purchase_id,
+            transaction_hash=look.transaction_hash,
+            paid_ms=look.paid_ms,
+            follow_ms=look.next_ms,
+        )
+
+
+def _void(purchase_id: str, now_ms: int) -> Unit[None]:
+    rows = yield from void(purchase_id, SETTLEMENT_FAILED, now_ms)
     for row in rows:
         yield _Q.uncount_revenue(gate_id=row["gate_id"], revenue_micro=int(row["value_micro"]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.purchases import PurchaseState
+from tollkeeper.core.purchases import SETTLEMENT_FAILED, PurchaseState
 from tollkeeper.core.reconciliation import Entry, Standing
 from tollkeeper.core.sealing import place, unseal
 from tollkeeper.core.transactions import State, Status, public_status
@@ -101,6 +101,8 @@ def _settlement(row: Row) -> Entry:
 
 def _sale(row: Row, ring: KeyRing) -> Entry:
     standing = _OF_SALE[PurchaseState(row["state"])]
+    if row["failure"] == SETTLEMENT_FAILED:  # VOID, and not because its gate was deleted
+        standing = Standing.FAILED
     if standing is Standing.PAID and not row["confirmed"]:
         standing = Standing.OPEN
     return Entry(

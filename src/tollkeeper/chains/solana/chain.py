@@ -282,9 +282,13 @@ class SolanaChain:
             [Sought(one.transaction_hash, is_final_needed or one.depth_blocks > 1) for one in wanted]
         )
 
-    async def see(self, wanted: Sequence[str]) -> list[Sighting]:
-        """What enough nodes show now of many transactions, by their signatures. Raises: RpcUnavailable."""
-        return await self._shown([Sought(signature, self.config.is_final_needed) for signature in wanted])
+    async def see(self, wanted: Sequence[str], *, is_final_needed: bool = False) -> list[Sighting]:
+        """What enough nodes show now of many transactions, by their signatures. Raises: RpcUnavailable.
+
+        `is_final_needed`: they are deep only where they are final, whatever else is configured.
+        """
+        needed = is_final_needed or self.config.is_final_needed
+        return await self._shown([Sought(signature, needed) for signature in wanted])
 
     async def _shown(self, wanted: Sequence[Sought]) -> list[Sighting]:
         return await (self._seen(wanted) if self._vouched is None else self._vouched.look(wanted))

@@ -47,9 +47,13 @@ class UseReader:
         # What each transaction's message is never changes; a payer's are looked through again for each of his payments.
         self._messages: OrderedDict[str, str] = OrderedDict()
 
-    async def read(self, signature: str) -> Use | None:
-        """The payment in this transaction and how it stands; None where there is none. Raises: RpcUnavailable."""
-        (answer,), (sighting,) = await asyncio.gather(self._read([signature]), self._chain.see([signature]))
+    async def read(self, signature: str, *, is_final_needed: bool = False) -> Use | None:
+        """The payment in this transaction and how it stands; None where there is none. Raises: RpcUnavailable.
+
+        `is_final_needed`: it is deep only where it is final, whatever else is configured.
+        """
+        seeing = self._chain.see([signature], is_final_needed=is_final_needed)
+        (answer,), (sighting,) = await asyncio.gather(self._read([signature]), seeing)
         if answer is None or sighting.verdict is Verdict.ABSENT:
             return None
         payments = payments_in(asset_of(self._chain), answer, {})

@@ -105,12 +105,12 @@ WHERE is_live = 1 AND number IN (SELECT number FROM purchases WHERE gate_id = :g
 -- name: counters_of_gate
 SELECT challenges, purchases, calls, failures, revenue_micro FROM paygate_counters WHERE gate_id = :gate_id;
 
--- What a gate sold on trust: not confirmed yet, and proved unpaid after all.
+-- What a gate sold on trust and is not confirmed yet; what of all that it sold proved unpaid after all.
 -- name: trust_of_gate
-SELECT state, count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
-WHERE gate_id = :gate_id AND assume_valid = 1
-    AND ((confirmed = 0 AND state = 'LIVE') OR (state = 'VOID' AND failure = 'settlement_failed'))
-GROUP BY state;
+SELECT 'LIVE' AS state, count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro
+FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' AND gate_id = :gate_id
+UNION ALL SELECT 'VOID', count(*), coalesce(sum(CAST(value_micro AS BIGINT)), 0)
+FROM purchases WHERE gate_id = :gate_id AND state = 'VOID' AND failure = 'settlement_failed';
 
 -- name: count_purchase
 UPDATE paygate_counters SET purchases = purchases + 1, revenue_micro = revenue_micro + :revenue_micro
@@ -167,7 +167,7 @@ RETURNING *;
 -- name: grant_credits
 UPDATE purchases SET
     state = 'LIVE', transaction_hash = :transaction_hash, confirmed = :confirmed, request = NULL,
-    granted_ms = :now_ms, updated_ms = :now_ms
+    granted_ms = :now_ms, paid_ms = :now_ms, follow_ms = :follow_ms, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
 RETURNING *;
 
@@ -207,16 +207,20 @@ WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
 RETURNING id;
 
 -- name: confirm_purchase
-UPDATE purchases SET confirmed = 1, updated_ms = :now_ms WHERE id = :id AND confirmed = 0 RETURNING id;
+UPDATE purchases SET confirmed = 1, paid_ms = :now_ms, follow_ms = :follow_ms, updated_ms = :now_ms
+WHERE id = :id AND confirmed = 0
+RETURNING id;
 
 -- name: void_purchase
 UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, updated_ms = :now_ms
 WHERE id = :id AND state = 'LIVE'
 RETURNING number, gate_id, value_micro;
 
--- A sale that breaks an invariant keeps its state; `failure` says which, and its credits are closed.
+-- A sale that breaks an invariant keeps its state; `failure` says which, and its credits are closed. What became of its
+-- payment is looked at once more.
 -- name: hold_purchase
-UPDATE purchases SET failure = :failure, updated_ms = :now_ms
+UPDATE purchases SET failure = :failure, updated_ms = :now_ms,
+    follow_ms = CASE WHEN honoured_ms IS NULL THEN :now_ms ELSE NULL END
 WHERE id = :id AND state = 'LIVE' AND failure IS NULL
 RETURNING number;
 
@@ -260,6 +264,14 @@ SELECT * FROM holdings WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
 
 -- name: unconfirmed_purchases
 SELECT * FROM holdings WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' ORDER BY granted_ms LIMIT :limit;
+
+-- Confirmed sales whose payment is due to be looked at again.
+-- name: followed_purchases
+SELECT * FROM holdings WHERE state = 'LIVE' AND confirmed = 1 AND follow_ms <= :now_ms ORDER BY follow_ms LIMIT :limit;
+
+-- name: follow_purchase
+UPDATE purchases SET transaction_hash = :transaction_hash, paid_ms = :paid_ms, follow_ms = :follow_ms
+WHERE id = :id AND state = 'LIVE';
 
 -- name: exposure_of_payer
 SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases

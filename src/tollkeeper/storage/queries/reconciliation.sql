@@ -22,7 +22,7 @@ FROM settlements
 WHERE network = :network AND asset = :asset AND state = 'CONFIRMED' AND block_number >= :first AND block_number < :end;
 
 -- name: sales
-SELECT id, network, asset, payer, nonce, pay_to, value_micro, state, transaction_hash, confirmed, honoured_ms
+SELECT id, network, asset, payer, nonce, pay_to, value_micro, state, failure, transaction_hash, confirmed, honoured_ms
 FROM purchases WHERE network = :network AND asset = :asset;
 
 -- name: honoured

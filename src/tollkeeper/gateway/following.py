@@ -1,0 +1,152 @@
+"""What became of payments that sales rest on, after their grant (contract 4.4; security F8, I5).
+
+A trusted sale (`assumeValid`) is followed until its payment is final; every other one for as long as a reorganisation
+may still take its payment away (`core.purchases.next_look_ms`): ever more rarely, and each look at a sale by its key,
+at our hub, or on the chain where the facilitator is not ours. What has failed by proof voids the credits that are left.
+What is pending again has not failed, and is followed until it is decided.
+What this module does not do: anything before the grant (`completer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.purchases import FIRST_LOOK_MS, next_look_ms
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.gateway.findings import Owed, Seen
+from tollkeeper.gateway.hub_client import HubUnreachableError
+from tollkeeper.storage.purchases import Look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.storage.purchase_rows import Purchase
+    from tollkeeper.storage.purchases import Purchases
+
+_PAGE: Final = 100
+_AT_ONCE: Final = 32
+_UNANSWERED_MS: Final = 30_000
+_LOG = structlog.get_logger("tollkeeper.gateway.following")
+
+
+class _Fate(Enum):
+    """What is known of a payment now."""
+
+    PAID = auto()
+    FAILED = auto()  # by proof
+    OPEN = auto()
+    UNTOLD = auto()  # nobody knows anything of it
+
+
+class _Standing(NamedTuple):
+    """A payment's fate, in which transaction, and since when (Unix milliseconds; 0 where that is not told)."""
+
+    fate: _Fate
+    transaction: str = ""
+    since_ms: int = 0
+
+
+class Following:
+    """Of one process; of several workers one follows."""
+
+    def __init__(
+        self,
+        purchases: Purchases,
+        hub: HubClient,
+        supported: Callable[[], Supported],
+        proofs: ChainProofs,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._purchases = purchases
+        self._hub = hub
+        self._supported = supported
+        self._proofs = proofs
+        self._clock_ms = clock_ms
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    async def finish_trust(self, purchase: Purchase) -> None:
+        """Confirms or voids a trusted sale whose payment is decided. Raises: HubUnreachableError, RpcUnavailable."""
+        standing = await self._standing(purchase, is_paid=False)
+        if standing.fate is _Fate.PAID:
+            await self._purchases.confirm(purchase, self._clock_ms())
+        elif standing.fate is _Fate.FAILED:
+            _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=standing.transaction)
+            await self._purchases.void(purchase, self._clock_ms())
+
+    async def look_again(self) -> None:
+        """One look at every confirmed sale that is due for one. Raises: StorageError."""
+        while True:
+            due = await self._purchases.to_follow(_PAGE, self._clock_ms())
+            looks = await asyncio.gather(*(self._look(purchase, paid_ms) for purchase, paid_ms in due))
+            if any(looks):
+                await self._purchases.follow([look for look in looks if look is not None])
+            if len(due) < _PAGE:
+                return
+
+    async def _look(self, purchase: Purchase, paid_ms: int) -> Look | None:
+        """What was seen; None where the sale ended by it."""
+        known, standing = purchase.transaction_hash or "", None
+        try:
+            async with self._room:
+                standing = await self._standing(purchase, is_paid=True)
+        except (HubUnreachableError, RpcUnavailable) as error:
+            _LOG.info("sale_not_followed", purchase_id=purchase.id, error=str(error))
+        except Exception:  # noqa: BLE001 - one sale's trouble holds up no other
+            _LOG.exception("sale_not_followed", purchase_id=purchase.id)
+        if standing is None:
+            return Look(purchase.id, known, paid_ms, self._clock_ms() + _UNANSWERED_MS)
+        now_ms = self._clock_ms()
+        if standing.fate is _Fate.FAILED:
+            _LOG.error("sale_lost_its_payment", purchase_id=purchase.id, transaction=known)
+            await self._purchases.void(purchase, now_ms)
+            return None
+        if standing.fate is _Fate.OPEN:
+            return Look(purchase.id, known, now_ms, now_ms + FIRST_LOOK_MS)
+        paid_ms = max(paid_ms, min(standing.since_ms, now_ms))
+        next_ms = next_look_ms(paid_ms, now_ms, is_used_up=purchase.remaining == 0)
+        return Look(purchase.id, standing.transaction or known, paid_ms, next_ms)
+
+    async def _standing(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
+        """What is known of its payment now; `is_paid`: it was known to be paid before.
+
+        Raises: HubUnreachableError, RpcUnavailable.
+        """
+        if not self._supported().is_ours:
+            return await self._standing_on_chain(purchase, is_paid=is_paid)
+        told = await self._hub.payment_status(key_of(purchase))
+        if told is None:
+            return _Standing(_Fate.UNTOLD)
+        fate = {"success": _Fate.PAID, "failed": _Fate.FAILED}.get(told.status, _Fate.OPEN)
+        return _Standing(fate, told.transaction, told.updated_ms)
+
+    async def _standing_on_chain(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
+        if not self._proofs.covers(purchase.network):
+            return _Standing(_Fate.UNTOLD)
+        named = purchase.transaction_hash or ""
+        senders = self._supported().senders_on(purchase.network)
+        finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)
+        # Whose transaction it was, was judged when it was sold for: a facilitator may have other signers by now.
+        is_the_same = is_paid and finding.seen is Seen.FOREIGN and finding.transaction in {named, named.lower()}
+        if finding.seen is Seen.PAID or is_the_same:
+            return _Standing(_Fate.PAID, finding.transaction)
+        if finding.transaction or finding.seen is Seen.FAILED:  # else: used up, but nobody saw where
+            return _Standing(_Fate.FAILED, finding.transaction)
+        return _Standing(_Fate.OPEN)
+
+
+def key_of(purchase: Purchase) -> PaymentKey:
+    """The payment's identity."""
+    return PaymentKey(purchase.network, purchase.asset, purchase.payer, purchase.nonce)
+
+
+async def owed_by(purchases: Purchases, purchase: Purchase) -> Owed:
+    """What its payment is to transfer. Raises: SealError."""
+    pay_to = await purchases.pay_to(purchase)
+    return Owed(key_of(purchase), pay_to, purchase.value_micro, purchase.valid_before_seconds, purchase.attempt_ms)

@@ -1,0 +1,189 @@
+"""A sale whose payment a reorganisation takes away: for good, or until it is mined again (security F8, I5).
+
+At a gateway with a hub of its own, apart from its hub, and at a facilitator that is not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.batching import payers
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.forks import take_back
+from tests.faults.aftermath import assert_nothing_lost, authorization_in
+from tests.faults.counts import came
+from tests.gateway.composed import composed
+from tests.gateway.foreign_on_evm import PAYEE, run_foreign
+from tests.gateway.recording_target import RecordingTarget, recording_target
+from tests.hub.hub_under_test import new_payment
+from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.wallets import TestWallet
+from tollkeeper.settings import NetworkSettings, Role
+
+CREDITS = 50
+DECIDED_SECONDS = 90
+NETWORK = "base-sepolia"
+
+
+class Facilitator(Enum):
+    """Who settles."""
+
+    OWN = auto()
+    APART = auto()
+    FOREIGN = auto()
+
+
+@dataclass(slots=True)
+class Sale:
+    """One sale of many credits; `url` is the gateway's."""
+
+    url: str
+    chain: ChainUnderTest
+    buyer: Buyer
+    gate: dict[str, Any]
+    payment: str
+
+    async def call(self) -> Answer:
+        return await self.buyer.call(self.gate["accessUrl"], self.payment)
+
+    async def read(self) -> dict[str, Any]:
+        return (await self.buyer.ask("GET", f"{self.url}/api/v1/paygates/{self.gate['id']}")).json()
+
+    def paid_again(self) -> str:
+        """A raw transaction of the facilitator's that makes the payment where its last one was."""
+        payload = decode_payment_header(self.payment.encode()).payload
+        assert isinstance(payload, EvmPayload)
+        relayer = self.chain.wallets.relayer
+        return self.carried_out(relayer, payload, self.chain.nonce(relayer) - 1)
+
+    def spent_elsewhere(self) -> str:
+        """A raw transaction that takes all that the payer had before it paid."""
+        chain, payer = self.chain, self.buyer.wallet
+        value = chain.balance(payer.address) + 10_000
+        spent = new_payment(chain, signer=payer, value=value, pay_to="0x" + "99" * 20)
+        signature = bytes.fromhex(spent.body["paymentPayload"]["payload"]["signature"][2:])
+        faucet = chain.wallets.faucet
+        return self.carried_out(faucet, EvmPayload(spent.authorization, signature), chain.nonce(faucet))
+
+    def carried_out(self, wallet: TestWallet, payload: EvmPayload, nonce: int) -> str:
+        data = transfer_calldata(payload.authorization, payload.signature)
+        raw, _ = self.chain.transaction(wallet, USDC_ADDRESS, data, nonce=nonce)
+        return raw
+
+    def reorganise(self, depth: int, *raws: str) -> None:
+        """The block of the payment is the lowest of so many that are replaced."""
+        if depth > 1:
+            self.chain.rpc.call("anvil_mine", hex(depth - 1))
+        take_back(self.chain, depth, *raws)
+        came(f"reorganisation of depth {depth}")
+
+
+@asynccontextmanager
+async def selling(
+    folder: Path, chain: ChainUnderTest, facilitator: Facilitator, target: RecordingTarget, **fields: object
+) -> AsyncIterator[Sale]:
+    """The programs, and a sale whose first call was served."""
+    (payer,) = payers(chain, 1)
+    chain.rpc.call("anvil_mine", "0x8")  # what the buyer has is not among what is taken back
+    network = NetworkSettings(NETWORKS[NETWORK], (chain.url,), asset_name=chain.token_name)
+    changes: dict[str, Any] = {"networks": {NETWORK: network}, "inspection_seconds": 1}
+    async with AsyncExitStack() as stack:
+        if facilitator is Facilitator.OWN:
+            url = await stack.enter_async_context(composed(chain.url, folder / "books.db", **changes))
+        else:
+            if facilitator is Facilitator.APART:
+                hub = composed(chain.url, folder / "hub.db", role=Role.HUB, **changes)
+                hub_url = await stack.enter_async_context(hub)
+            else:
+                hub_url = (await stack.enter_async_context(run_foreign(chain))).url
+            gateway = composed(chain.url, folder / "gateway.db", role=Role.GATEWAY, hub_url=hub_url, **changes)
+            url = await stack.enter_async_context(gateway)
+        buyer = await stack.enter_async_context(Buyer(payer))
+        body = {"price": "0.01", "targetUrl": target.url, "paymentAddress": PAYEE, "credits": CREDITS, **fields}
+        gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+        payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+        sale = Sale(url, chain, buyer, gate, payment)
+        assert (await sale.call()).status == 200
+        yield sale
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[RecordingTarget]:
+    async with recording_target() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("facilitator", "depth", "fields"),
+    [
+        (Facilitator.OWN, 1, {}),
+        (Facilitator.APART, 3, {}),
+        (Facilitator.FOREIGN, 6, {}),
+        (Facilitator.OWN, 2, {"assumeValid": True}),
+    ],
+    ids=["own", "apart", "foreign", "trusted"],
+)
+async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_branch(
+    tmp_path: Path,
+    anvil_fiat_token: ChainUnderTest,
+    target: RecordingTarget,
+    facilitator: Facilitator,
+    depth: int,
+    fields: dict[str, Any],
+) -> None:
+    chain = anvil_fiat_token
+    before = chain.balance(PAYEE)
+    async with selling(tmp_path, chain, facilitator, target, **fields) as sale:
+        await asyncio.sleep(5)  # it was looked at, and confirmed where it was trusted
+        sale.reorganise(depth, sale.spent_elsewhere())
+        assert chain.balance(PAYEE) == before
+        if facilitator is Facilitator.FOREIGN:  # nobody sends it again: it has failed when it is over
+            chain.rpc.call("evm_increaseTime", 7200)
+            chain.rpc.call("evm_mine")
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while (answer := await sale.call()).status != 402:
+                assert answer.status in {200, 503}
+                await asyncio.sleep(0.5)
+        assert answer.json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
+        read = await sale.read()
+        assert read["counters"]["revenue"] == "0"
+        assert read["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
+        await assert_nothing_lost(tmp_path, chain, paid=[], refused=[authorization_in(sale.payment)])
+
+
+@pytest.mark.parametrize(
+    ("facilitator", "depth"),
+    [(Facilitator.OWN, 6), (Facilitator.APART, 1), (Facilitator.FOREIGN, 2)],
+    ids=["own", "apart", "foreign"],
+)
+async def test_nothing_is_void_where_the_payment_is_mined_again(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, facilitator: Facilitator, depth: int
+) -> None:
+    chain = anvil_fiat_token
+    before = chain.balance(PAYEE)
+    async with selling(tmp_path, chain, facilitator, target) as sale:
+        again = [sale.paid_again()] if facilitator is Facilitator.FOREIGN else []
+        sale.reorganise(depth, *again)
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while chain.balance(PAYEE) != before + 10_000:  # noqa: ASYNC110 - a chain is asked
+                await asyncio.sleep(0.1)
+        for calls in range(2, 12):  # while it is looked at again
+            answer = await sale.call()
+            assert (answer.status, answer.headers["x-credits-remaining"]) == (200, str(CREDITS - calls))
+            await asyncio.sleep(1.5)
+        read = await sale.read()
+        assert read["counters"]["revenue"] == "0.01"
+        assert "trusted" not in read
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(sale.payment)])
