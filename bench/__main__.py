@@ -31,6 +31,7 @@ BENCHMARKS: Final = {
     "mixed": "bench.calling:mixed",
     "workers-2": "bench.workers:measure",
     "latency": "bench.latency:measure",
+    "single": "bench.single:measure",
     "memory": "bench.memory:measure",
     "first-purchase": "bench.buying:first_purchase",
     "peers": "bench.peers:measure",

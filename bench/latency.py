@@ -57,9 +57,9 @@ def measure() -> Result:
 
 def _in_turns(sides: dict[str, Calls], load_core: int, full_rate: float, directory: Path) -> Result:
     runs = {side: [one.run(1, load_core)][:0] for side, one in sides.items()}
-    syncs_ms: list[float] = []
+    took_ms: list[float] = []
     for number in range(1, ROUNDS + 1):
-        syncs_ms += _syncs_ms(directory / "page")
+        took_ms += syncs_ms(directory / "page")
         for side, one in sides.items():
             runs[side].append(one.run(ROUND_SECONDS, load_core))
         texts = [f"{side} p50 {its[-1].p50_ms:.2f} p99 {its[-1].p99_ms:.2f} ms" for side, its in runs.items()]
@@ -70,13 +70,14 @@ def _in_turns(sides: dict[str, Calls], load_core: int, full_rate: float, directo
         "full_rate": full_rate,
         "offered_rate": statistics.median(one.rate for one in runs["ours"]),
         **told,
-        "sync_p50_ms": statistics.quantiles(syncs_ms, n=100)[49],
-        "sync_p99_ms": statistics.quantiles(syncs_ms, n=100)[98],
+        "sync_p50_ms": statistics.quantiles(took_ms, n=100)[49],
+        "sync_p99_ms": statistics.quantiles(took_ms, n=100)[98],
     }
     return Result("latency", ours_ms, reference_ms, reference_ms / ours_ms, "ms", ROUNDS, also)
 
 
-def _syncs_ms(path: Path) -> list[float]:
+def syncs_ms(path: Path) -> list[float]:
+    """What the disk takes to sync one page, SYNCS times."""
     took_ms = []
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

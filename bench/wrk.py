@@ -61,15 +61,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Requests in turn from 64 connections to one server; `script` is the file that holds them."""
+    """Requests in turn from some connections to one server; `script` is the file that holds them."""
 
     url: str
     script: Path
     refused_share: float
 
-    def run(self, seconds: int, core: int) -> Run:
+    def run(self, seconds: int, core: int, connections: int = CONNECTIONS) -> Run:
         """One run from `core`. Raises: RuntimeError when an answer is missing or of the wrong class."""
-        command = [tool("wrk"), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--timeout", "20s"]
+        command = [tool("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "20s"]
         with pinned(core):
             done = subprocess.run(
                 [*command, "-s", str(self.script), self.url], check=True, capture_output=True, text=True
@@ -77,7 +77,7 @@ class Calls:
         told = json.loads(done.stdout.splitlines()[-1])
         answers, refused = told["answers"], told["refused"]
         # Requests leave in turn, but of a mixture the last ones may be unanswered.
-        slack = CONNECTIONS if 0 < self.refused_share < 1 else 0
+        slack = connections if 0 < self.refused_share < 1 else 0
         if told["broken"] or abs(refused - answers * self.refused_share) > slack:
             raise RuntimeError(f"{self.url}: not every answer was the expected one: {told}")
         return Run(answers, refused, answers / told["micros"] * 1e6, told["p50"] / 1000, told["p99"] / 1000)
