@@ -8,7 +8,9 @@ import signal
 from pathlib import Path
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.workers.program import Line, is_alive, lines_to_all, price_in, scene
+from tests.gateway.test_changes_under_load import Sales
+from tests.workers.program import Line, is_alive, lines_to_all, mark_of, price_in, scene
+from tollkeeper.core.usdc import format_usdc
 
 NEW_PAYEE = "0x" + "78" * 20
 
@@ -56,6 +58,61 @@ async def test_no_worker_takes_a_payment_to_a_former_address(tmp_path: Path, emb
         assert {answer.status for answer in answers} == {402}
         assert {answer.json()["accepts"][0]["payTo"].lower() for answer in answers} == {NEW_PAYEE}
         assert not shop.target.requests
+
+
+VERSIONS = range(2, 22)
+
+
+async def test_each_purchase_at_any_worker_is_one_version_that_was_shown_and_none_is_of_a_former_recipient(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    """A version n sells n credits for n micro-units to a recipient of its own, at two workers, while it changes."""
+
+    def recipient(version: int) -> str:
+        return f"0x{'d4' * 19}{version:02x}"
+
+    def terms(version: int) -> dict[str, object]:
+        return {"price": format_usdc(version), "credits": version, "paymentAddress": recipient(version)}
+
+    sold = Sales()
+    sellers: set[str] = set()
+    answered, late, done = 1, 0, asyncio.Event()
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        gate = await shop.gate(**terms(1))
+
+        async def update() -> None:
+            nonlocal answered
+            for version in VERSIONS:
+                await shop.change(gate, **terms(version))
+                answered = version
+                await sold.of(version)
+            done.set()
+
+        async def buy(line: Line) -> None:
+            nonlocal late
+            while not done.is_set():
+                shown = (await line.get(gate["url"])).json()
+                version = int(shown["accepts"][0]["maxAmountRequired"])
+                assert shown["accepts"][0]["payTo"].lower() == recipient(version)  # never a mixture
+                payment = shop.buyer.sign(shown)
+                was_former = answered > version
+                answer = await line.get(gate["url"], X_Payment=payment)
+                if answer.status == 200 and answer.receipt is not None:
+                    assert not was_former
+                    assert (int(answer.receipt["amount"]), int(answer.headers["x-credits-total"])) == (version, version)
+                    sold.add(version)
+                    sellers.add(mark_of(answer))
+                else:
+                    assert (answer.status, answer.error_code) == (402, "PAYMENT_INVALID")
+                    late += 1
+
+        async with lines_to_all(gate["url"], 2) as lines:
+            await asyncio.gather(update(), *map(buy, lines))
+        paid = {version: embedded_chain.balance(recipient(version)) for version in (1, *VERSIONS)}
+        assert paid == {version: version * sold[version] for version in paid}
+        assert len(shop.target.requests) == sold.total() >= len(VERSIONS)
+    assert late >= len(VERSIONS) // 2
+    assert len(sellers) == 2
 
 
 async def test_disabled_and_deleted_gates_are_gone_everywhere(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
