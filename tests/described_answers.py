@@ -2,8 +2,9 @@
 
 A plugin of all tests: what any of them reads through aiohttp, or gives to `seen` or `seen_raw`, is compared with the
 operation that was asked, by status, media type, headers and body; the test fails at its end where one is not described.
+Headers of the connection, of caching and for web pages need no description: they mean what they mean everywhere.
 An answer is the program's own where it has the two headers that each of these has; what a target or a node says is
-theirs.
+theirs, but for the receipt beside it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ _ANYWHERE: Final = {
     (431, "HEADERS_TOO_LARGE"),
     (500, "INTERNAL_ERROR"),
 }
+_UNDESCRIBED_HEADERS: Final = {
+    *("connection", "content-length", "content-type", "date", "keep-alive", "transfer-encoding"),
+    *("cache-control", "vary", "content-security-policy", "cross-origin-resource-policy", "x-content-type-options"),
+}
+_FOR_PAGES: Final = "access-control-"
+_RECEIPTS: Final = ("x-payment-", "x-credit", "x-purchase-")
 _undescribed: list[str] = []
 _elsewhere: set[str] = set()
 
@@ -41,7 +48,14 @@ def seen(method: str, url: str, status: int, headers: Mapping[str, str], body: b
     """Takes note of an answer. What is wrong with it is the failure of the test that is running."""
     named = {name.lower(): value for name, value in headers.items()}
     is_ours = {"x402-version", "x-request-id"} <= named.keys() and urlsplit(url).netloc not in _elsewhere
-    if not is_ours or _is_a_targets(status, named):
+    if not is_ours:
+        return
+    if _is_a_targets(status, named):
+        named = {name: value for name, value in named.items() if name.startswith(_RECEIPTS)}
+        response = _call_response(method, status)
+        problems = _undescribed_headers("gateway", response, named)
+        if problems:
+            _undescribed.append(f"{method} {url} -> {status}: {'; '.join(problems)}")
         return
     problems = differences(method, urlsplit(url).path, status, named, body)
     if problems:
@@ -122,12 +136,45 @@ def _item(part: str, path: str) -> dict[str, Any] | None:
     paths: dict[str, dict[str, Any]] = documents()[part]["paths"]
     if path in paths:
         return paths[path]
-    for template, item in paths.items():
+    for template, item in sorted(paths.items(), key=lambda path: path[0] == "/{slug}"):  # which fits all others too
         # A call may be of a path below its PayGate's slug, which a template cannot say.
         below = "(/.*)?" if template == "/{slug}" else ""
         if "{" in template and re.fullmatch(re.sub(r"\{[a-z_]+\}", "[^/]+", template) + below, path):
             return item
     return None
+
+
+def _call_response(method: str, status: int) -> dict[str, Any]:
+    """What is described of a PayGate's answer with this status."""
+    responses = documents()["gateway"]["paths"]["/{slug}"][method.lower()]["responses"]
+    found: dict[str, Any] = responses.get(str(status), responses["default"])
+    return found
+
+
+def _undescribed_headers(part: str, response: dict[str, Any], headers: Mapping[str, str]) -> list[str]:
+    """Headers that are there and not described, and those that are described otherwise."""
+    described = {name.lower(): _resolved(part, header) for name, header in response.get("headers", {}).items()}
+    problems = [
+        f"the header {name} is not described"
+        for name in headers.keys() - described.keys() - _UNDESCRIBED_HEADERS
+        if not name.startswith(_FOR_PAGES)
+    ]
+    for name in headers.keys() & described.keys():
+        misfits = _value_misfits(json.dumps(described[name].get("schema", {})), headers[name])
+        problems += [f"the header {name}: {misfit}" for misfit in misfits]
+    return problems
+
+
+def _resolved(part: str, header: dict[str, Any]) -> dict[str, Any]:
+    name = header.get("$ref", "").rpartition("/")[2]
+    found: dict[str, Any] = documents()[part]["components"]["headers"][name] if name else header
+    return found
+
+
+def _value_misfits(schema: str, value: str) -> list[str]:
+    import jsonschema_rs  # noqa: PLC0415 - most tests see no answer
+
+    return [error.message for error in jsonschema_rs.Draft202012Validator(json.loads(schema)).iter_errors(value)]
 
 
 def _at_no_operation(status: int, body: bytes) -> list[str]:
@@ -150,8 +197,9 @@ def _differences(
     problems = [
         f"the header {name} is missing"
         for name, header in response.get("headers", {}).items()
-        if name.lower() not in headers and header.get("required", True)
+        if name.lower() not in headers and _resolved(part, header).get("required", True)
     ]
+    problems += _undescribed_headers(part, response, headers)
     if method == "HEAD" or status in {204, 304}:
         return problems if not body else [*problems, "a body where there is none"]
     contents = response.get("content", {})

@@ -64,11 +64,17 @@ def route(operation: Operation, **options: Any) -> Callable[[Callable[..., Any]]
     """Registers a handler as its operation says: method, path, status of success; `options` are Litestar's."""
     return HTTPRouteHandler(
         _litestar_path(operation.path),
-        http_method=operation.method.upper(),  # type: ignore[arg-type]  # the method's name
+        http_method=_methods(operation),  # type: ignore[arg-type]  # the methods' names
         status_code=operation.status,
         opt={_OPERATION: operation},
         **options,
     )
+
+
+def _methods(operation: Operation) -> list[str]:
+    """What is read is answered to HEAD as to GET (RFC 9110 9.3.2): the listener leaves the body out."""
+    method = operation.method.upper()
+    return [method, "HEAD"] if method == "GET" else [method]
 
 
 def operations_of(handlers: Iterable[HTTPRouteHandler]) -> list[Operation]:
@@ -94,7 +100,9 @@ def description_routes(
     ]
     text = (
         "Every answer that is no success has the body Error, and says by its code what was wrong. Where too many "
-        "requests wait on one connection, anything is RATE_LIMITED. Whole numbers are written without a fraction."
+        "requests wait on one connection, anything is RATE_LIMITED. Whole numbers are written without a fraction. "
+        "HEAD is answered wherever GET is, as GET is, without the body. Beside the headers that are described here, "
+        "answers have those of the connection, of caching and for web pages (Cache-Control, Access-Control-* and such)."
     )
     described = document(title, text, server_url, operations, {**SCHEMAS, **schemas})
     body, page = msgspec.json.encode(described), _page(described).encode()
@@ -125,7 +133,7 @@ def _options(operations: Iterable[Operation]) -> list[HTTPRouteHandler]:
     """`OPTIONS` of every path. To be registered first: Litestar's own names a path's first method and no other."""
     methods: dict[str, list[str]] = {}
     for operation in operations:
-        methods.setdefault(operation.path, []).append(operation.method.upper())
+        methods.setdefault(operation.path, []).extend(_methods(operation))
     return [_allowing(path, ", ".join([*names, "OPTIONS"])) for path, names in methods.items()]
 
 

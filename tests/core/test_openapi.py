@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,27 @@ def test_every_refusal_is_told_by_its_status_with_its_codes() -> None:
     either = responses["402"]["content"][JSON]["schema"]["anyOf"]
     assert either[0] == ref("Part")
     assert either[1]["allOf"][1]["properties"]["error"]["properties"]["code"] == {"enum": ["PAYMENT_INVALID"]}
+
+
+def test_headers_that_some_answers_have_are_optional_and_those_of_limits_are_everywhere() -> None:
+    text = {"type": "string"}
+    reading = replace(
+        SIMPLE,
+        answers={200: Answer("It", may_have={"X-Total": text}), 304: Answer("Known", headers={"ETag": text})},
+        codes=(Code.UNAVAILABLE,),
+        refusal_headers={503: {"X-Token": text}},
+        is_limited=True,
+    )
+    responses = reading.body()["responses"]
+    assert responses["200"]["headers"]["X-Total"] == {"required": False, "schema": text}
+    assert responses["200"]["headers"]["ETag"]["required"] is True
+    assert responses["503"]["headers"]["X-Token"] == {"required": False, "schema": text}
+    assert responses["503"]["headers"]["Retry-After"]["required"] is True
+    limits = document("", "", "", [reading], SCHEMAS)["components"]["headers"]
+    for response in responses.values():
+        for name in ("RateLimit", "RateLimit-Policy"):
+            assert limits[response["headers"][name]["$ref"].rpartition("/")[2]]["required"] is False
+    assert all("RateLimit" not in response["headers"] for response in SIMPLE.body()["responses"].values())
 
 
 def test_a_document_holds_the_schemas_that_are_named_and_no_others() -> None:

@@ -90,7 +90,10 @@ OF_BUYERS: Final[dict[str, Callable[[], Any]]] = {
     "X-Credit-Token": lambda: KNOWN["creditToken"],
     "X-Payment-Network": lambda: "base-sepolia",
 }
-OF_LINKS: Final[dict[str, Callable[[], Any]]] = {name: partial(str, text) for name, text in KNOWN["download"].items()}
+OF_LINKS: Final[dict[str, Callable[[], Any]]] = {
+    **{name: partial(str, text) for name, text in KNOWN["download"].items()},
+    "If-Match": lambda: "*",
+}
 MEANT: Final[dict[str, dict[str, Callable[[], Any]]]] = {
     # Without a login a key is to be long; see the parameter's description.
     "createPayGate": {**OF_GATES, "Idempotency-Key": lambda: f"key-of-{time.time_ns()}"},

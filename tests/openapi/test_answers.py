@@ -12,6 +12,7 @@ from tests.described_answers import differences
 from tests.openapi.conftest import Described
 
 HEADERS = {"x402-version": "1", "x-request-id": "1", "content-type": "application/json"}
+RANGES = {"accept-ranges": "bytes", "etag": '"1"'}
 ENDS = {"apiVersion": "v1", "timestamp": "2026-01-01T00:00:00.000Z"}
 
 
@@ -32,6 +33,9 @@ def test_an_answer_as_described_has_no_differences() -> None:
         assert differences("GET", path, 404, HEADERS, gone) == []
     assert differences("GET", "/hub/healthz", 200, HEADERS, json.dumps({"status": "ok", **ENDS}).encode()) == []
     assert differences("HEAD", "/healthz", 200, HEADERS, b"") == []
+    limited = {**HEADERS, "ratelimit": '"api";r=1;t=2', "ratelimit-policy": '"api";q=600;w=60', "vary": "Origin"}
+    assert differences("GET", "/api/v1/paygates/1", 404, limited, gone) == []
+    assert differences("GET", "/files/1", 416, {**HEADERS, **RANGES, "content-range": "bytes */5"}, b"") == []
 
 
 @pytest.mark.parametrize(
@@ -49,12 +53,27 @@ def test_an_answer_as_described_has_no_differences() -> None:
         ("GET", "/hub/nothing", 409, HEADERS, refusal("validation", "CONFLICT")),
         ("GET", "/hub/nothing", 404, HEADERS, b"not found"),
         ("PATCH", "/api/v1/paygates/1", 400, HEADERS, refusal("validation", "MISSING_PARAMETER")),
+        ("GET", "/api/v1/paygates/1", 404, {**HEADERS, "x-more": "1"}, refusal("validation", "NOT_FOUND")),
+        ("GET", "/api/v1/paygates/1", 404, {**HEADERS, "ratelimit": "1"}, refusal("validation", "NOT_FOUND")),
+        ("GET", "/api/v1/paygates/1", 404, {**HEADERS, "x-credit-token": "1"}, refusal("validation", "NOT_FOUND")),
+        ("GET", "/hub/supported", 304, HEADERS, b""),  # no ETag
+        ("PUT", "/api/v1/paygates/1", 400, HEADERS, refusal("validation", "INVALID_PARAMETER")),  # no field
     ],
 )
 def test_what_is_not_described_is_a_difference(
     method: str, path: str, status: int, headers: dict[str, str], body: bytes
 ) -> None:
     assert differences(method, path, status, headers, body) != []
+
+
+def test_of_a_targets_answer_the_receipt_is_compared() -> None:
+    receipt = {"x-purchase-id": "1", "x-credits-total": "2", "x-credits-remaining": "1", "x-payment-response": "e30="}
+    described_answers.seen("GET", "http://127.0.0.1/slug", 418, {**HEADERS, **receipt, "x-theirs": "1"}, b"what?")
+    described_answers.refuse_undescribed()
+    for wrong in ({"x-credits-left": "1"}, {"x-credits-total": "many"}):
+        described_answers.seen("GET", "http://127.0.0.1/slug", 200, {**HEADERS, **receipt, **wrong}, b"")
+        with pytest.raises(pytest.fail.Exception, match=next(iter(wrong))):
+            described_answers.refuse_undescribed()
 
 
 def test_a_test_that_saw_what_is_not_described_fails() -> None:

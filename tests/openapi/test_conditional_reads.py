@@ -44,12 +44,12 @@ class Reading:
     queries: dict[str, str]
     headers: dict[str, dict[str, str]]
 
-    async def read(self, operation: str, **more: str) -> Answer:
+    async def read(self, operation: str, method: str = "GET", **more: str) -> Answer:
         part, _, path = operation.split(" ")
         described = self.described.operations[operation]
         name = described["operationId"]
         url = self.described.url(part) + path.format_map(self.places) + self.queries.get(name, "")
-        return await self.buyer.ask("GET", url, headers={**self.headers[part], **more})
+        return await self.buyer.ask(method, url, headers={**self.headers[part], **more})
 
 
 @contextmanager
@@ -109,9 +109,34 @@ async def reading(described: Described, buyer: Buyer, target_url: str) -> Readin
         described,
         buyer,
         places,
-        {"history": "?limit=100", "downloadByGet": f"?{link.query}", "credits": "?limit=100"},
+        {
+            "loginMessage": f"?walletAddress={receipt['payer']}",
+            "history": "?limit=100",
+            "downloadByGet": f"?{link.query}",
+            "credits": "?limit=100",
+        },
         {"gateway": bearer, "hub": at_hub},
     )
+
+
+@pytest.mark.timeout(120)
+async def test_every_get_is_answered_to_head_with_the_same_headers_and_no_body(described: Described) -> None:
+    wrong: dict[str, object] = {}
+    with a_target() as target_url:
+        async with Buyer(derive_wallets().buyer) as buyer:
+            reads = await reading(described, buyer, target_url)
+            for operation in readings(described):
+                name = described.operations[operation]["operationId"]
+                reads.places["network"] = "solana-devnet" if name == "namedPayment" else "base-sepolia"
+                answers = [await reads.read(operation, method) for method in ("GET", "HEAD")]
+                got, head = ({**one.headers} for one in answers)
+                if [one.status for one in answers] not in ([200, 200], [402, 402]) or answers[1].body:
+                    wrong[operation] = [(one.status, one.body[:100]) for one in answers]
+                elif {name.lower() for name in got} ^ {name.lower() for name in head}:
+                    wrong[operation] = (got, head)
+                elif got["content-type"] != head["content-type"]:
+                    wrong[operation] = (got["content-type"], head["content-type"])
+    assert wrong == {}
 
 
 def readings(described: Described) -> list[str]:

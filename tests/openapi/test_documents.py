@@ -162,7 +162,7 @@ def test_allow_names_every_method_of_a_path(described: Described, method: str) -
     opener = urllib.request.build_opener(_Unraised)
     with opener.open(request) as answer:
         assert answer.status == {"OPTIONS": 204, "PATCH": 405}[method]
-        assert set(answer.headers["Allow"].replace(" ", "").split(",")) == {"GET", "PUT", "DELETE", "OPTIONS"}
+        assert set(answer.headers["Allow"].replace(" ", "").split(",")) == {"GET", "HEAD", "PUT", "DELETE", "OPTIONS"}
 
 
 class _Unraised(urllib.request.HTTPErrorProcessor):

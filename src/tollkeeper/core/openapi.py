@@ -50,11 +50,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that is no refusal: its schema by media type; `headers` are those that it has beside everybody's."""
+    """An answer that is no refusal: its schema by media type.
+
+    `headers` are those that it has beside everybody's, `may_have` those that some have.
+    """
 
     description: str
     content: Mapping[str, Schema] = field(default_factory=dict)
     headers: Mapping[str, Schema] = field(default_factory=dict)
+    may_have: Mapping[str, Schema] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +67,9 @@ class Operation:
 
     `answers` by status; the first one is that of success, "default" stands for any. `codes` are those of its refusals,
     with the status of the table; `also` are codes with another status. `refusal_schemas` name the body of refusals, by
-    status, where it has more than Error. `links`: of the operations that can be asked next, by id, where in the answer
-    their parameters are.
+    status, where it has more than Error, and `refusal_headers` what such a refusal may have. `is_limited`: its answers
+    may say how its caller stands with a limit. Where there is a 304, a 200 has an ETag. `links`: of the operations that
+    can be asked next, by id, where in the answer their parameters are.
     """
 
     id: str
@@ -81,6 +86,8 @@ class Operation:
     codes: tuple[Code, ...] = ()
     also: Mapping[int, tuple[Code, ...]] = field(default_factory=dict)
     refusal_schemas: Mapping[int, str] = field(default_factory=dict)
+    refusal_headers: Mapping[int, Mapping[str, Schema]] = field(default_factory=dict)
+    is_limited: bool = False
     links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -117,12 +124,18 @@ class Operation:
             first = next(iter(shown.values()))
             first["links"] = {name: {"operationId": name, "parameters": dict(at)} for name, at in self.links.items()}
         for status, codes in self.refusals().items():
-            refusal = _refusal(status, codes, self.refusal_schemas.get(status, "Error"))
+            may_have = self.refusal_headers.get(status, {})
+            refusal = _refusal(status, codes, self.refusal_schemas.get(status, "Error"), may_have)
             known = shown.setdefault(str(status), refusal)
             if known is not refusal:  # a 402 is an answer, and may be a refusal
                 known["description"] += f" Or {refusal['description']}"
                 either = [known["content"][JSON]["schema"], refusal["content"][JSON]["schema"]]
                 known["content"][JSON] = {"schema": {"anyOf": either}}
+        if 304 in self.answers:
+            shown["200"]["headers"]["ETag"] = {"required": True, "schema": {"type": "string"}}
+        if self.is_limited:
+            for response in shown.values():
+                response["headers"].update(_LIMITS)
         return shown
 
 
@@ -134,10 +147,24 @@ _EVERYBODYS: Final = {
     "X402-Version": {"$ref": "#/components/headers/X402Version"},
     "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
 }
+_LIMITS: Final = {
+    "RateLimit": {"$ref": "#/components/headers/RateLimit"},
+    "RateLimit-Policy": {"$ref": "#/components/headers/RateLimitPolicy"},
+}
 _COMPONENTS: Final = {
     "headers": {
         "X402Version": {"required": True, "schema": {"type": "string", "const": "1"}},
         "RequestId": {"required": True, "description": "Names the log line.", "schema": {"type": "string"}},
+        "RateLimit": {
+            "required": False,
+            "description": "How the caller stands: the limit's name, how many more at once (r), seconds to all (t).",
+            "schema": {"type": "string", "pattern": '^"[a-z]+";r=[0-9]+;t=[0-9]+$'},
+        },
+        "RateLimitPolicy": {
+            "required": False,
+            "description": "The limit's name, how many requests (q) in how many seconds (w).",
+            "schema": {"type": "string", "pattern": '^"[a-z]+";q=[0-9]+;w=[0-9]+$'},
+        },
     },
     "securitySchemes": {
         "bearer": {
@@ -151,14 +178,19 @@ _COMPONENTS: Final = {
 
 def _answer(answer: Answer) -> dict[str, Any]:
     headers = {name: {"required": True, "schema": schema} for name, schema in answer.headers.items()}
+    headers |= _optional(answer.may_have)
     shown: dict[str, Any] = {"description": answer.description, "headers": {**_EVERYBODYS, **headers}}
     if answer.content:
         shown["content"] = _content(answer.content)
     return shown
 
 
-def _refusal(status: int, codes: tuple[Code, ...], schema_name: str) -> dict[str, Any]:
-    headers: dict[str, Any] = dict(_EVERYBODYS)
+def _optional(headers: Mapping[str, Schema]) -> dict[str, Any]:
+    return {name: {"required": False, "schema": schema} for name, schema in headers.items()}
+
+
+def _refusal(status: int, codes: tuple[Code, ...], schema_name: str, may_have: Mapping[str, Schema]) -> dict[str, Any]:
+    headers: dict[str, Any] = {**_EVERYBODYS, **_optional(may_have)}
     if status == 405:
         headers["Allow"] = {"required": True, "schema": {"type": "string"}}
     if status in {429, 503}:

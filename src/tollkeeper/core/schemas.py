@@ -44,6 +44,7 @@ SHOWN_ADDRESS: Final[Schema] = {"type": "string", "description": "EIP-55 or base
 NETWORK: Final[Schema] = {"type": "string", "enum": sorted(NETWORKS)}
 NETWORK_ASKED: Final[Schema] = {"type": "string", "enum": sorted({*NETWORKS, *ALIASES})}
 HEADER_TEXT: Final[Schema] = {"type": "string", "pattern": "^[!-~]+$"}
+NUMBER_TEXT: Final[Schema] = {"type": "string", "pattern": "^[0-9]+$"}
 ANY_OBJECT: Final[Schema] = {"type": "object"}
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from tollkeeper.core.errors import Code
 from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, Schema, ref
 from tollkeeper.core.paygate_fields import METHODS
-from tollkeeper.core.schemas import NETWORK_ASKED, TEXT, header, in_path, query
+from tollkeeper.core.schemas import HEADER_TEXT, IF_NONE_MATCH, NETWORK_ASKED, NUMBER_TEXT, TEXT, header, in_path, query
 from tollkeeper.gateway.schemas import SLUG
 
 _CALL_DESCRIPTION: Final = (
@@ -51,12 +51,26 @@ _CHALLENGE: Final = Answer(
 )
 
 
+# The receipt (contract 4.6): beside the answer to whatever used a credit, also where the body was found wrong after it.
+_RECEIPT: Final[dict[str, Schema]] = {
+    "X-Payment-Response": {
+        **TEXT,
+        "description": "Base64 of JSON: success, transaction, network, payer, amount, purchaseId.",
+    },
+    "X-Credits-Remaining": NUMBER_TEXT,
+    "X-Credits-Total": NUMBER_TEXT,
+    "X-Purchase-Id": TEXT,
+    "X-Credit-Token": {**HEADER_TEXT, "description": "Told to the request that bought, and to no other."},
+}
+
+
 def _call(method: str) -> Operation:
     return Operation(
         id=f"callBy{method.capitalize()}",
         method=method.lower(),
         path="/{slug}",
         tag="buying",
+        is_limited=True,
         summary="Call a PayGate",
         description=_CALL_DESCRIPTION,
         parameters=(
@@ -69,21 +83,29 @@ def _call(method: str) -> Operation:
         request_required=False,
         bearer=Bearer.OPTIONAL,
         answers={
-            "default": Answer("The target's own answer", {"*/*": {}}),
+            "default": Answer("The target's own answer", {"*/*": {}}, may_have=_RECEIPT),
             200: Answer(
                 "The target's own answer, or a link to what a file PayGate sold",
                 {JSON: {"anyOf": [ref("Bought"), {}]}, "*/*": {}},
+                may_have=_RECEIPT,
             ),
             402: _CHALLENGE,
         },
         codes=_CALL_CODES,
         also={402: _REFUSED},
         refusal_schemas={402: "RefusedPayment"},
+        refusal_headers={
+            **dict.fromkeys((400, 413, 502), _RECEIPT),
+            503: {"X-Credit-Token": _RECEIPT["X-Credit-Token"]},
+        },
     )
 
 
 def _download(method: str) -> Operation:
     content: dict[str, Schema] = {} if method == "head" else {"application/octet-stream": {}}
+    own = {"ETag": TEXT, "Accept-Ranges": {"const": "bytes"}}
+    whole = {**own, "Content-Disposition": {**TEXT, "pattern": "^attachment"}}
+    part = {**TEXT, "pattern": r"^bytes ([0-9]+-[0-9]+|\*)/[0-9]+$"}
     return Operation(
         id=f"downloadBy{method.capitalize()}",
         method=method,
@@ -96,14 +118,17 @@ def _download(method: str) -> Operation:
             query("purchase", TEXT, required=True),
             query("expires", TEXT, required=True),
             query("signature", TEXT, required=True),
-            header("Range", schema=TEXT),
+            header("Range", "One part; several are answered with the whole.", TEXT),
+            header("If-Range", "A part only of the file with this ETag, else the whole.", TEXT),
+            header("If-Match", "The file with one of these ETags only.", TEXT),
+            IF_NONE_MATCH,
         ),
         answers={
-            200: Answer("The file", content),
-            206: Answer("A part of the file", content),
-            304: Answer("The caller has it"),
-            412: Answer("It is another one"),
-            416: Answer("It has no such part"),
+            200: Answer("The file", content, whole),
+            206: Answer("A part of the file", content, {**whole, "Content-Range": part}),
+            304: Answer("The caller has it", headers=own),
+            412: Answer("It is another one", headers=own),
+            416: Answer("It has no such part", headers={**own, "Content-Range": part}),
         },
         codes=(Code.NOT_FOUND, Code.FORBIDDEN, Code.METHOD_NOT_ALLOWED, Code.UNAVAILABLE),
     )

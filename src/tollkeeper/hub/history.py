@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response
 from litestar.params import FromPath
 
-from tollkeeper.api import bearer_token, iso, page_parameters, pagination, query_of, unless_known
+from tollkeeper.api import bearer_token, etag_of, is_known, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
@@ -47,7 +47,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         rows, total = await list_history(database, query, limit, offset)
         items = [history_item(history_row(row, iso)) for row in rows]
         if prefers_csv(request.headers.get("accept", "")):
-            return _table(items, total)
+            return _table(request, items, total)
         page = pagination(total, limit, offset)
         return unless_known(request, {"success": True, "history": items, "pagination": page}, _NEGOTIATED)
 
@@ -60,16 +60,20 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
             raise ApiError(Code.NOT_FOUND, "there is no such transaction in your history")
         item = history_item(history_row(row, iso))
         if prefers_csv(request.headers.get("accept", "")):
-            return _table([item], 1)
+            return _table(request, [item], 1)
         return unless_known(request, item, _NEGOTIATED)
 
     return [history, one]
 
 
-def _table(items: list[dict[str, Any]], total: int) -> Response[bytes]:
+def _table(request: Request[Any, Any, Any], items: list[dict[str, Any]], total: int) -> Response[bytes]:
     """CSV; how many items there are in all is told beside it."""
-    headers = {**_NEGOTIATED, "X-Total-Count": str(total), "X-Content-Type-Options": "nosniff"}
-    return Response(history_csv(items).encode(), headers=headers, media_type=MEDIA_TYPE)
+    content = history_csv(items).encode()
+    tag = etag_of(content + str(total).encode())
+    if is_known(tag, request.headers.get("if-none-match", "")):
+        return Response(b"", status_code=304, headers={**_NEGOTIATED, "ETag": tag})
+    headers = {**_NEGOTIATED, "X-Total-Count": str(total), "X-Content-Type-Options": "nosniff", "ETag": tag}
+    return Response(content, headers=headers, media_type=MEDIA_TYPE)
 
 
 def status_routes(database: Database) -> list[HTTPRouteHandler]:

@@ -15,6 +15,7 @@ from tollkeeper.core.schemas import (
     IF_NONE_MATCH,
     NETWORK,
     NETWORK_ASKED,
+    NUMBER_TEXT,
     OFFSET,
     PREFER_WAIT,
     SHOWN_ADDRESS,
@@ -236,6 +237,7 @@ TRANSFER: Final = Operation(
 HOT: Final = (SUPPORTED, VERIFY, SETTLE, TRANSFER)
 
 _TABLE: Final = {"text/csv": TEXT}
+_TABLES: Final = {"X-Total-Count": {**NUMBER_TEXT, "description": "Of a table: how many there are in all."}}
 HISTORY: Final = Operation(
     id="history",
     method="get",
@@ -251,7 +253,7 @@ HISTORY: Final = Operation(
         IF_NONE_MATCH,
     ),
     bearer=Bearer.REQUIRED,
-    answers={200: Answer("A page", {JSON: ref("History"), **_TABLE}), 304: UNCHANGED},
+    answers={200: Answer("A page", {JSON: ref("History"), **_TABLE}, may_have=_TABLES), 304: UNCHANGED},
     codes=(Code.MISSING_PARAMETER, Code.INVALID_NETWORK, *_HISTORY),
     links={"transaction": {"settlement_id": "$response.body#/history/0/id"}},
 )
@@ -263,7 +265,7 @@ TRANSACTION: Final = Operation(
     summary="One transaction, for its signer or recipient",
     parameters=(in_path("settlement_id", TEXT), IF_NONE_MATCH),
     bearer=Bearer.REQUIRED,
-    answers={200: Answer("The transaction", {JSON: ref("OneTransaction"), **_TABLE}), 304: UNCHANGED},
+    answers={200: Answer("The transaction", {JSON: ref("OneTransaction"), **_TABLE}, may_have=_TABLES), 304: UNCHANGED},
     codes=(Code.NOT_FOUND, *_HISTORY),
 )
 _KNOWN: Final[dict[int | str, Answer]] = {
