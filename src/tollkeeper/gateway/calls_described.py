@@ -5,6 +5,7 @@ They are not the management's to route: the listener gives calls to `access`, an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tollkeeper.core.errors import Code
@@ -89,15 +90,12 @@ def _call(method: str) -> Operation:
                 {JSON: {"anyOf": [ref("Bought"), {}]}, "*/*": {}},
                 may_have=_RECEIPT,
             ),
-            402: _CHALLENGE,
+            402: replace(_CHALLENGE, may_have=_RECEIPT),
         },
         codes=_CALL_CODES,
         also={402: _REFUSED},
         refusal_schemas={402: "RefusedPayment"},
-        refusal_headers={
-            **dict.fromkeys((400, 413, 502), _RECEIPT),
-            503: {"X-Credit-Token": _RECEIPT["X-Credit-Token"]},
-        },
+        refusal_headers=dict.fromkeys(range(400, 600), _RECEIPT),  # the target may choose any of these statuses too
     )
 
 
