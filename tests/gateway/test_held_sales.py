@@ -112,6 +112,19 @@ async def test_nothing_is_spent_of_a_sale_that_breaks_an_invariant_until_it_is_m
     assert (answer.status, answer.headers["x-credits-remaining"]) == (200, str(CREDITS - 2))
 
 
+async def test_a_sale_that_is_held_for_its_failed_settlement_is_void_in_the_end(shop: BooksShop) -> None:
+    gate = await shop.gate()
+    payment, bought = await shop.buy(gate)
+    assert bought.status == 200
+    shop.change_first("UPDATE purchases SET follow_ms = NULL")  # sold so long ago that nobody follows it any more
+    shop.change_first("UPDATE settlements SET state = 'FAILED', updated_ms = 1")
+    await shop.until_first_is("settlement_failed")
+    refused = await shop.call(gate, X_Payment=payment)
+    assert (refused.status, refused.error_code) == (402, "CREDITS_EXHAUSTED")
+    assert len(shop.target.requests) == 1
+    shop.change_first("UPDATE settlements SET state = 'CONFIRMED'")  # as its events say
+
+
 async def test_a_wallet_spends_what_is_in_order_before_it_is_told_to_wait(shop: BooksShop) -> None:
     gate = await shop.gate(credits=2, creditBinding="wallet")
     bearer = {"Authorization": f"Bearer {await shop.buyer.login(shop.url)}"}

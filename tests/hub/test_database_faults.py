@@ -96,7 +96,11 @@ async def test_nothing_is_sent_when_the_raw_transaction_could_not_be_stored(
     nonce = embedded_chain.nonce(embedded_chain.wallets.relayer)
     async with failing_hub(tmp_path, embedded_chain) as (hub, database):
         database.fail_at = 1
-        assert (await hub.settle(payment)).status == 503
+        answer = await hub.settle(payment)
+        told = answer.body["error"]
+        assert (answer.status, told["code"]) == (503, "SETTLEMENT_PENDING")
+        assert told["details"]["transaction"] == ""  # none was sent, and another one may get its nonce
+        assert told["details"]["statusUrl"]
         assert embedded_chain.nonce(embedded_chain.wallets.relayer) == nonce
         assert await hub.status(payment) == "unknown"
 

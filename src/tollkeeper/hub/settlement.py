@@ -229,7 +229,9 @@ class Settlements:
                 signed = await self._signing.sign(order, known, row_id, terms)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
-        except StorageError as error:  # the commit may be on the disk all the same
+        except StorageError as error:
+            # The commit may be on the disk all the same, but nothing was sent: no hash is named, because where it is
+            # not there another transaction gets the nonce, and this one never is.
             raise self._pending(order.key, "") from error
         claimed, raw, sent = signed.claim.settlement, signed.claim.raw, signed.sent
         if claimed is None or raw is None or sent is None:
