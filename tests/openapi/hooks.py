@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,13 +76,22 @@ def time_ago(days: int) -> str:
     return (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+PRICES: Final = cycle(["0.000001", "1.5", 2, 0.25, "999999999999.999999", "0.010000", "1"])
+ACCEPTS: Final = cycle([[], KNOWN["accepts"]])  # the networks that the program has beside the PayGate's own
+TARGET_HEADERS: Final = cycle(
+    [
+        {},
+        {"X-Api-Key": "secret"},
+        {"X-Api-Key": "a b", "Accept-Language": "en", "X-Empty": ""},
+    ]
+)
 OF_GATES: Final[dict[str, Callable[[], Any]]] = {
     "targetUrl": lambda: KNOWN["targetUrl"],
     "network": lambda: "base-sepolia",
     "paymentAddress": lambda: KNOWN["payTo"],
-    "accepts": list,
-    "targetHeaders": lambda: {"X-Api-Key": "secret"},
-    "price": lambda: "1.5",
+    "accepts": lambda: next(ACCEPTS),
+    "targetHeaders": lambda: next(TARGET_HEADERS),
+    "price": lambda: next(PRICES),
     "slug": lambda: f"s-{time.time_ns()}",
 }
 OF_SPANS: Final[dict[str, Callable[[], Any]]] = {"from": lambda: time_ago(2), "to": lambda: time_ago(0)}
@@ -97,6 +107,7 @@ OF_LINKS: Final[dict[str, Callable[[], Any]]] = {
 MEANT: Final[dict[str, dict[str, Callable[[], Any]]]] = {
     # Without a login a key is to be long; see the parameter's description.
     "createPayGate": {**OF_GATES, "Idempotency-Key": lambda: f"key-of-{time.time_ns()}"},
+    "transfer": {"Idempotency-Key": lambda: f"key-of-{time.time_ns()}"},
     "updatePayGate": OF_GATES,
     "statistics": OF_SPANS,
     "payGateStatistics": OF_SPANS,

@@ -19,7 +19,8 @@ from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 
 WALLETS: Final = derive_wallets()
 CREDITS: Final = 1_000_000
@@ -39,13 +40,20 @@ class Program:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Program]:
-    """`tollkeeper serve`."""
+    """`tollkeeper serve`, on a network of each family."""
     url = f"http://127.0.0.1:{free_port()}"
-    with EvmNode().run_in_thread() as node, ExitStack() as stack:
-        environ = {**_of_gateway(url), "TOLLKEEPER_SIGNER_KEY": WALLETS.relayer.private_key_hex}
-        _start(stack, "serve", folder, node.url, {**environ, "TOLLKEEPER_ANONYMOUS_PAYGATES": "manage"})
+    with EvmNode().run_in_thread() as node, SolanaNode().run_in_thread() as solana, ExitStack() as stack:
+        environ = {
+            **_of_gateway(url),
+            "TOLLKEEPER_SIGNER_KEY": WALLETS.relayer.private_key_hex,
+            "TOLLKEEPER_RPC_URL_SOLANA_DEVNET": solana.url,
+            "TOLLKEEPER_ANONYMOUS_PAYGATES": "manage",
+        }
+        _start(stack, "serve", folder, node.url, environ)
+        abroad = {"network": "solana-devnet", "paymentAddress": derive_solana_wallets().owner.address}
         with _target() as target:
-            yield Program(url, f"{url}/hub", asyncio.run(_bought(url, f"{url}/hub", target)))
+            known = asyncio.run(_bought(url, f"{url}/hub", target))
+            yield Program(url, f"{url}/hub", {**known, "accepts": [abroad]})
 
 
 @contextmanager
@@ -118,6 +126,7 @@ async def _bought(gateway_url: str, hub_url: str, target_url: str) -> dict[str, 
             "token": checksum_address(USDC_ADDRESS),
             "payTo": checksum_address(WALLETS.owner.address),
             "targetUrl": target_url,
+            "accepts": [],
             "slug": gate["slug"],
             "payment": payment,
             "creditToken": answer.headers["x-credit-token"],
