@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +67,7 @@ async def serve_hub(directory: str, stop: asyncio.Event) -> None:
     await chain.open()
     account = hub.accounts[NETWORK.name]
     assert isinstance(account, Account)
-    hub.accounts[NETWORK.name] = Account(chain, account.signers, account.gas, account.company)
+    hub.accounts[NETWORK.name] = replace(account, chain=chain)
     try:  # not started: nothing is settled here, so nothing needs to be completed
         await serve_application(AccessLog(create_app(hub, manages_hub=False)), stop)
     finally:

@@ -12,8 +12,8 @@ from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.patience import Patience
 from tollkeeper.core.settling import Depths
-from tollkeeper.serving.nodes import solana_config
-from tollkeeper.settings import Role, Settings, SettingsError, load_settings
+from tollkeeper.serving.nodes import config_of, solana_config
+from tollkeeper.settings import NetworkSettings, Role, Settings, SettingsError, load_settings
 
 KEY = "5ec2e7" + "ab" * 29
 RPC = "https://node.example.org/v2/5ec2e7"
@@ -183,6 +183,13 @@ def test_larger_amounts_wait_for_more_blocks_on_networks_of_real_money_unless_it
     assert none.of(NETWORKS["base"]) == Depths(1)
 
 
+def test_the_queue_of_every_network_is_as_long_as_its_setting_says() -> None:
+    networks = {name: NetworkSettings(network, ("http://127.0.0.1:1",)) for name, network in NETWORKS.items()}
+    for given, wanted in (({}, 20_000), ({"TOLLKEEPER_SETTLEMENTS_MAX": "7"}, 7)):
+        settings = load(given)
+        assert {config_of(one, settings).settlements_max for one in networks.values()} == {wanted}
+
+
 def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Callable[[str], Path]) -> None:
     settings = load(file=config("confirm_depth_steps = []"))
     assert settings.depths.of(NETWORKS["base"]) == Depths(1)
@@ -218,6 +225,7 @@ def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Cal
         ("MAX_FEE_PER_GAS_WEI", "0"),
         ("GAS_LIMIT", "49999"),
         ("DEPLOY_GAS_LIMIT", "49999"),
+        ("SETTLEMENTS_MAX", "1"),
         ("WALLET_FACTORIES_BASE_SEPOLIA", "0x12"),
         ("WALLET_FACTORIES_BASE_SEPOLIA", "0x036cbd53842c5426634e7929541ec2318f3dcf7e"),
         ("WALLET_FACTORIES_BASE_SEPOLIA", "0xca11bde05977b3631167028862be2a173976ca11"),

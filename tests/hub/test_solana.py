@@ -479,6 +479,17 @@ async def test_fees_of_an_hour_are_bounded(tmp_path: Path) -> None:
         assert answers[2].code == "UNAVAILABLE"
 
 
+async def test_what_is_under_way_is_bounded_and_what_is_executed_makes_room(tmp_path: Path) -> None:
+    async with run_solana_hub(tmp_path, settlements_max=2) as world:
+        world.node.chain.holds = True
+        answers = [await world.settle(world.payment(), Prefer="wait=0") for _ in range(3)]
+        assert [answer.code for answer in answers] == [*["SETTLEMENT_PENDING"] * 2, "UNAVAILABLE"]
+        assert int(answers[2].headers["Retry-After"]) > 0
+        world.node.chain.release()
+        await world.complete()
+        assert (await world.settle(world.payment())).body["success"] is True
+
+
 async def test_the_caps_are_the_settings(tmp_path: Path) -> None:
     caps: dict[str, Any] = {"compute_limit_max": 20_000, "compute_price_max_micro_lamports": 7}
     async with run_solana_hub(tmp_path, **caps) as world:

@@ -27,6 +27,7 @@ from tollkeeper.core.counterfactual import (
     unwrap,
 )
 from tollkeeper.core.fees import settlement_cap
+from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
 from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.verification import ChainFacts, EvmAsset
@@ -76,6 +77,7 @@ class EvmConfig:
     deploy_gas_limit: int = 500_000
     timeout_seconds: float = 10.0
     confirm_nodes: int = 0
+    settlements_max: int = SETTLEMENTS_UNDER_WAY_MAX
 
     @property
     def settlement_fee_cap_wei(self) -> int:

@@ -28,6 +28,7 @@ SETTLE_WAIT_SECONDS: Final = 30
 ACCEPT_WAIT_SECONDS: Final = 4
 SETTLE_REQUEST_LIFETIME_SECONDS: Final = 60
 PAYMENT_ATTEMPTS_MAX: Final = 3
+SETTLEMENTS_UNDER_WAY_MAX: Final = 20_000  # of a network, at a time, unless the settings say otherwise
 VALID_BEFORE_MARGIN_SECONDS: Final = 6
 # What one payer may make the hub pay for nothing (security A-24): failures on the chain within 60 minutes, and payments
 # that are under way at once.

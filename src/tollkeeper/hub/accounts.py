@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.company import Company
     from tollkeeper.hub.gas import Gas
+    from tollkeeper.hub.queue import Queue
     from tollkeeper.hub.requests import Asked
     from tollkeeper.hub.signer_pool import SignerPool
     from tollkeeper.hub.solana.account import SolanaAccount
@@ -54,6 +55,7 @@ class Account:
     chain: EvmChain
     signers: SignerPool
     gas: Gas
+    queue: Queue
     company: Company
 
     @property

@@ -18,6 +18,7 @@ from tollkeeper.hub.company import Company
 from tollkeeper.hub.completer import Completer
 from tollkeeper.hub.gas import Gas
 from tollkeeper.hub.purse import Purse
+from tollkeeper.hub.queue import Queue
 from tollkeeper.hub.settlement import Settlements
 from tollkeeper.hub.signer import Signer, SignerPolicy
 from tollkeeper.hub.signer_pool import Relayer, SignerPool
@@ -90,7 +91,7 @@ def _evm_account(config: EvmConfig, signers: Sequence[Signer], around: Around) -
         for signer in signers
     ]
     gas = Gas(name, config.gas_budget_per_hour, around.trusted_keys, around.clock_ms)
-    return Account(EvmChain(config), SignerPool(relayers), gas, company)
+    return Account(EvmChain(config), SignerPool(relayers), gas, _queue(config, around), company)
 
 
 def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], around: Around) -> SolanaAccount:
@@ -101,7 +102,11 @@ def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], around: A
         return Purse(name, address, config.fee_max_lamports, around.metrics, "lamports", RENT_EXEMPT_LAMPORTS)
 
     gas = Gas(name, config.fee_budget_per_hour_lamports, around.trusted_keys, around.clock_ms)
-    return SolanaAccount(SolanaChain(config), fee_payers, pool_of(fee_payers, purse), gas)
+    return SolanaAccount(SolanaChain(config), fee_payers, pool_of(fee_payers, purse), gas, _queue(config, around))
+
+
+def _queue(config: EvmConfig | SolanaConfig, around: Around) -> Queue:
+    return Queue(config.network.name, config.settlements_max, around.trusted_keys, around.metrics, around.clock_ms)
 
 
 _ROWS: Final[Mapping[Family, HubRow]] = MappingProxyType(

@@ -34,6 +34,12 @@ class HubMetrics:
             ["network"],
             registry=self.registry,
         )
+        self.turned_away = Counter(
+            "tollkeeper_hub_settlements_turned_away",
+            "Settlements that were not begun because too many were under way",
+            ["network"],
+            registry=self.registry,
+        )
         self.adopted = Counter(
             "tollkeeper_hub_settlements_adopted",
             "Settlements carried out by a transaction of our signers that the database did not remember",

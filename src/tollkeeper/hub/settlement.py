@@ -252,10 +252,12 @@ class Settlements:
         raise self._pending(row.key, row.transaction_hash)
 
     async def _not_won(self, order: Order, signed: Signed) -> Outcome:
-        """The answer to a claim that was not made. Raises: UNAVAILABLE for the budget or its payer's; _KeyTaken."""
+        """The answer to a claim that was not made. Raises: UNAVAILABLE for budget, queue or payer; _KeyTaken."""
         obstacle = signed.claim.obstacle
         if signed.claim.outcome is Claimed.OVER_BUDGET:
             raise order.account.gas.used_up()
+        if signed.claim.outcome is Claimed.NO_ROOM:
+            raise order.account.queue.is_full()
         if isinstance(obstacle, Suspended):
             raise order.account.gas.suspended(order.key.payer, obstacle)
         if obstacle is not None:

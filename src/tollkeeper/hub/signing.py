@@ -161,7 +161,7 @@ class Signing:
         relayer.in_flight += len(party)
         try:
             run = self._database.run_short if len(wishes) == 1 else self._database.run
-            claims = await run(claim_and_sign(wishes, sign, account.gas.budget()))
+            claims = await run(claim_and_sign(wishes, sign, account.gas.budget(), account.queue.room()))
         except BaseException:
             relayer.in_flight -= len(party)
             raise

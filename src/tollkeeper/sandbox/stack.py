@@ -16,6 +16,7 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import checksum_address, keccak256
 from tollkeeper.core.keyring import Secret
+from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.sandbox.evm_node import EvmNode
@@ -202,6 +203,7 @@ def sandbox_settings(
         depths=DepthSettings(),
         gas=GasCaps(),
         batching=Batching(),
+        settlements_max=SETTLEMENTS_UNDER_WAY_MAX,
         encryption_keys=_ring("encryption"),
         encryption_key_paths=(),
         auth_keys=_ring("auth"),

@@ -111,6 +111,7 @@ def _of_hub(settings: Settings) -> list[tuple[str, str]]:
         ("gas_limit", str(settings.gas.gas_limit)),
         ("gas_budget_per_hour", str(settings.gas.budget_per_hour)),
         ("deploy_gas_limit", str(settings.gas.deploy_gas_limit)),
+        ("settlements_max", str(settings.settlements_max)),
         ("batch_queue_depth", str(settings.batching.queue_depth)),
         ("batch_items_max", str(settings.batching.items_max)),
         ("share_database", str(settings.is_database_shared).lower()),

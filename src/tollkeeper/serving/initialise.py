@@ -121,6 +121,9 @@ default_network = "{network}"
 # compute_price_max_micro_lamports = 100000
 # fee_budget_per_hour_lamports = 2000000000
 
+# How many settlements may be under way on each network; half of them are kept for trusted gateways, if there are any.
+# settlements_max = 20000
+
 # From how many settlements under way on a network they share transactions (0: never), and how many share one.
 # batch_queue_depth = 16
 # batch_items_max = 20

@@ -33,6 +33,7 @@ def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         batch_items_max=settings.batching.items_max,
         wallet_factories=network.wallet_factories,
         deploy_gas_limit=settings.gas.deploy_gas_limit,
+        settlements_max=settings.settlements_max,
     )
 
 
@@ -49,6 +50,7 @@ def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
         compute_limit_max=settings.fee_payer.compute_limit_max,
         compute_price_max_micro_lamports=settings.fee_payer.compute_price_max_micro_lamports,
         fee_budget_per_hour_lamports=settings.fee_payer.budget_per_hour_lamports,
+        settlements_max=settings.settlements_max,
     )
 
 

@@ -14,7 +14,12 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm import parse_address
 from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
-from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, REQUEST_LOG_DAYS, STATISTICS_DAYS
+from tollkeeper.core.limits import (
+    CALL_BODY_SIZE_BYTES,
+    REQUEST_LOG_DAYS,
+    SETTLEMENTS_UNDER_WAY_MAX,
+    STATISTICS_DAYS,
+)
 from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.patience import Patience
@@ -120,6 +125,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         gas=_gas(sources),
         fee_payer=_fee_payer(sources),
         batching=_batching(sources),
+        settlements_max=sources.take("settlements_max", text_of.whole_number(2, 10**6), SETTLEMENTS_UNDER_WAY_MAX),
         encryption_keys=encryption_keys,
         encryption_key_paths=sources.secret_paths("encryption_keys"),
         auth_keys=auth_keys,

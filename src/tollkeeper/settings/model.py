@@ -148,6 +148,7 @@ class Settings:
     depths: DepthSettings
     gas: GasCaps
     batching: Batching
+    settlements_max: int
     encryption_keys: KeyRing | None
     encryption_key_paths: tuple[Path, ...]  # none where they come from the environment
     auth_keys: KeyRing | None

@@ -21,6 +21,7 @@ from tollkeeper.storage.database import played
 from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
 from tollkeeper.storage.payers import Overdrawn, Suspended, payer_obstacle
 from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.room import Room, room_left
 from tollkeeper.storage.settlements import (
     Settlement,
     event,
@@ -95,6 +96,7 @@ class Claimed(Enum):
     LOST = auto()  # somebody else was first: their row
     KEY_TAKEN = auto()  # the key was bound to another request in the meantime; nothing was written
     OVER_BUDGET = auto()  # the hour's gas is used up; nothing was written
+    NO_ROOM = auto()  # too many are under way; nothing was written
     OBSTRUCTED = auto()  # the payer may have nothing more signed now; nothing was written
 
 
@@ -115,13 +117,14 @@ def claim_and_sign(
     wishes: Sequence[Wish],
     sign: Callable[[int, Sequence[NewSettlement]], tuple[bytes, str]],
     budget: GasBudget | None = None,
+    room: Room | None = None,
 ) -> Unit[list[Claim]]:
     """Claim payments that nobody has claimed, and sign one transaction for all that were won, with the next nonce.
 
     All wishes are of one network and signer; a claim is the answer to the wish in its place. `sign` is given the nonce
     and what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
     """
-    prepared: Prepared = yield from played(PrepareClaims(list(wishes), budget))
+    prepared: Prepared = yield from played(PrepareClaims(list(wishes), budget, room))
     claims = prepared.claims
     won = [
         (wish.new, claim.settlement)
@@ -156,19 +159,26 @@ class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
 
     wishes: list[Wish]
     budget: GasBudget | None
+    room: Room | None
 
     def unit(self) -> Unit[Prepared]:
-        """Claims, within the budget, and takes a nonce."""
+        """Claims, within the budget and the room, and takes a nonce."""
         claims: list[Claim] = []
         left = None if self.budget is None else (yield from gas_left(self.budget))
+        place = None if self.room is None else (yield from room_left(self.room))
         won: NewSettlement | None = None
         for wish in self.wishes:
+            if place is not None and not place.has_any(is_trusted=wish.is_trusted):
+                claims.append(Claim(Claimed.NO_ROOM))
+                continue
             if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
                 claims.append(Claim(Claimed.OVER_BUDGET))
                 continue
             claim = (yield from _obstructed(wish)) or (yield from _claim(wish))
             if claim.outcome is Claimed.WON:
                 won = won or wish.new
+                if place is not None:
+                    place.under_way += 1
             elif left is not None:
                 left.give_back(wish.gas, is_trusted=wish.is_trusted)
             claims.append(claim)

@@ -29,6 +29,7 @@ from tollkeeper.chains.solana.answers import (
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.solana import FeePolicy, SolanaAsset, SolanaFacts
 from tollkeeper.core.solana.programs import (
@@ -84,6 +85,7 @@ class SolanaConfig:
     compute_limit_max: int = 400_000
     compute_price_max_micro_lamports: int = 100_000
     fee_budget_per_hour_lamports: int = 2_000_000_000
+    settlements_max: int = SETTLEMENTS_UNDER_WAY_MAX
     timeout_seconds: float = 10.0
 
     @property

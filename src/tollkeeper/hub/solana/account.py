@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.gas import Gas
     from tollkeeper.hub.purse import Purse
+    from tollkeeper.hub.queue import Queue
     from tollkeeper.hub.requests import Asked
     from tollkeeper.hub.solana.fee_payers import FeePayers
     from tollkeeper.hub.transfer import TransferAsked
@@ -56,6 +57,7 @@ class SolanaAccount:
     fee_payers: FeePayers
     signers: SignerPool
     gas: Gas
+    queue: Queue
 
     def relayer_of(self, address: str) -> Relayer:
         """The fee payer with this address, as one that may be out of money."""

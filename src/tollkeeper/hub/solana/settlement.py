@@ -73,7 +73,8 @@ class SolanaSigning(Signing):
         wish = self._solana_wish(order, known, row_id, transfer, ready)
         relayer.in_flight += 1
         try:
-            (claim,) = await self._database.run_short(claim_and_sign([wish], sign, account.gas.budget()))
+            unit = claim_and_sign([wish], sign, account.gas.budget(), account.queue.room())
+            (claim,) = await self._database.run_short(unit)
         except BaseException:
             relayer.in_flight -= 1
             raise

@@ -1,0 +1,59 @@
+"""How many settlements a network's hub carries at a time, and the share of trusted gateways (contract 5.2).
+
+The hub has no rate limit, and gas bounds an hour, not a moment: a crowd of strangers' payments in a queue would hold up
+every sale behind it. So what is under way is bounded. Where the hub has trusted gateways, strangers begin nothing while
+half of it is taken, by whomever; the other half is left for these. The count is in the database (`storage.room`), so
+all processes that share it share one bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.hub.accounts import unavailable
+from tollkeeper.storage.room import Room
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sized
+
+    from tollkeeper.core.errors import ApiError
+    from tollkeeper.hub.metrics import HubMetrics
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+_MINUTE_MS: Final = 60_000
+
+
+class Queue:
+    """The queue of one network."""
+
+    def __init__(
+        self,
+        network: str,
+        settlements_max: int,
+        trusted_gateways: Sized,
+        metrics: HubMetrics,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """`trusted_gateways`: as they are at each moment."""
+        self._network = network
+        self._settlements_max = settlements_max
+        self._trusted_gateways = trusted_gateways
+        self._metrics = metrics
+        self._clock_ms = clock_ms
+        self._told_minute = -1
+
+    def room(self) -> Room:
+        """What a claim is held to now."""
+        share = self._settlements_max // 2 if len(self._trusted_gateways) else self._settlements_max
+        return Room(self._network, self._settlements_max, share)
+
+    def is_full(self) -> ApiError:
+        """503 for a claim that there was no room for; the operator is told once a minute."""
+        self._metrics.turned_away.labels(self._network).inc()
+        minute = self._clock_ms() // _MINUTE_MS
+        if minute != self._told_minute:
+            self._told_minute = minute
+            _LOG.error("settlements_turned_away", network=self._network, under_way_max=self._settlements_max)
+        return unavailable("too many settlements are under way")
