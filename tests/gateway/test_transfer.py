@@ -359,8 +359,17 @@ async def test_a_facilitator_without_transfers_settles_the_402_s_requirements(
         done = await foreign.ask(payload, payload)
         assert (done.status, done.json()["success"]) == (200, True)
         assert (await foreign.ask(payload, payload)).error_code == "NONCE_ALREADY_USED"
-        bank.hub.settling = cut
-        unknown = bank.signed()
-        assert (await foreign.ask(unknown, unknown)).error_code == "SETTLEMENT_PENDING"
+        failure = {"success": False, "transaction": ""}
+        for settling in (
+            cut,
+            says(400, json.dumps({"error": "the receipt did not come in time"})),
+            says(200, json.dumps({**failure, "errorReason": "unexpected_settle_error"})),
+        ):
+            bank.hub.settling = settling
+            unknown = bank.signed()
+            assert (await foreign.ask(unknown, unknown)).error_code == "SETTLEMENT_PENDING"
+        bank.hub.settling = says(200, json.dumps({**failure, "errorReason": "insufficient_funds"}))
+        refused = await foreign.ask(unknown, unknown)
+        assert (refused.status, refused.error_code) == (400, "INSUFFICIENT_FUNDS")
     assert bank.received_micro() == 10_000
     assert json.loads(bank.hub.settles[0])["paymentRequirements"]["maxAmountRequired"] == "10000"

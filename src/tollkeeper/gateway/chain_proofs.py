@@ -117,7 +117,7 @@ class ChainProofs:
             while True:
                 done, _ = await asyncio.wait({task}, timeout=pause)
                 answer = task.result() if done else None
-                if answer is not None and (_is_before_sending(answer) or (trusted and _succeeded(answer))):
+                if answer is not None and (is_before_sending(answer) or (trusted and _succeeded(answer))):
                     return answer
                 finding = await self._look(owed, answer, senders)
                 # Until it answers, a facilitator without advertised signers may still vouch for what was seen.
@@ -156,6 +156,6 @@ def _succeeded(answer: SettleAnswer) -> bool:
     return answer.outcome is Settlement.SUCCESS
 
 
-def _is_before_sending(answer: SettleAnswer) -> bool:
+def is_before_sending(answer: SettleAnswer) -> bool:
     """Is it a refusal that no transaction can have preceded?"""
     return answer.outcome is Settlement.FAILED and not answer.transaction and answer.reason in _BEFORE_SENDING

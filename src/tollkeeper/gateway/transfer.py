@@ -37,6 +37,7 @@ from tollkeeper.core.wire import (
 )
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
+from tollkeeper.gateway.chain_proofs import is_before_sending
 from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, asked_of, transfer_body, unavailable
 from tollkeeper.gateway.transfer_fee import FeeSpentError
 from tollkeeper.gateway.transfer_keys import IDEMPOTENCY_KEY, key_conflict, own_key_among, own_key_at_hub
@@ -276,15 +277,14 @@ class DirectTransfers:
         asked = asked_of(payment, self.own_terms(wish, paid))
         request = self.hub.settle_request(asked, key="", confirm=wish.confirm, purchase_data={})
         answer: SettleAnswer = await self.hub.settle(request)
-        if answer.outcome is Settlement.PENDING:
-            raise self._pending(paid.key, answer.transaction)
-        if answer.outcome is Settlement.REFUSED:
-            raise unavailable()
-        if answer.outcome is Settlement.FAILED:
+        is_used = answer.outcome is Settlement.FAILED and code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED
+        if is_used or is_before_sending(answer):
             details = {"reason": answer.reason, **({"transaction": answer.transaction} if answer.transaction else {})}
             raise payment_error(
                 code_of_reason(answer.reason), f"the transfer was refused: {answer.reason}", details=details
             )
+        if answer.outcome is not Settlement.SUCCESS:
+            raise self._pending(paid.key, answer.transaction)
         return {
             "success": True,
             "status": "success",
