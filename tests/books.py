@@ -10,14 +10,13 @@ from tollkeeper.core.differences import Difference
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE
 from tollkeeper.storage.database import Statement, StorageError
 from tollkeeper.storage.invariants import Bounds, broken_invariants
-from tollkeeper.storage.purchases import GATE_EXPOSURE_FACTOR
 from tollkeeper.storage.snapshot import open_snapshot
 
 BOUNDS = Bounds(
-    DEFAULT_EXPOSURE.purchases,
-    DEFAULT_EXPOSURE.value_micro,
-    DEFAULT_EXPOSURE.purchases * GATE_EXPOSURE_FACTOR,
-    DEFAULT_EXPOSURE.value_micro * GATE_EXPOSURE_FACTOR,
+    DEFAULT_EXPOSURE.payer.purchases,
+    DEFAULT_EXPOSURE.payer.value_micro,
+    DEFAULT_EXPOSURE.gate.purchases,
+    DEFAULT_EXPOSURE.gate.value_micro,
 )
 
 

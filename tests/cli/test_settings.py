@@ -13,7 +13,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.patience import Patience
 from tollkeeper.core.settling import Depths
 from tollkeeper.serving.nodes import config_of, solana_config
-from tollkeeper.settings import NetworkSettings, Role, Settings, SettingsError, load_settings
+from tollkeeper.settings import ExposureCaps, NetworkSettings, Role, Settings, SettingsError, load_settings
 
 KEY = "5ec2e7" + "ab" * 29
 RPC = "https://node.example.org/v2/5ec2e7"
@@ -190,6 +190,14 @@ def test_the_queue_of_every_network_is_as_long_as_its_setting_says() -> None:
         assert {config_of(one, settings).settlements_max for one in networks.values()} == {wanted}
 
 
+def test_a_gate_s_caps_on_trust_are_its_own_and_ten_times_a_payer_s_unless_set() -> None:
+    assert load().exposure == ExposureCaps(20, 20_000_000, 200, 200_000_000)
+    payer = {"TOLLKEEPER_ASSUME_VALID_MAX_PAYMENTS": "3", "TOLLKEEPER_ASSUME_VALID_MAX_VALUE": "0.5"}
+    assert load(payer).exposure == ExposureCaps(3, 500_000, 30, 5_000_000)
+    gate = {"TOLLKEEPER_ASSUME_VALID_GATE_MAX_PAYMENTS": "4", "TOLLKEEPER_ASSUME_VALID_GATE_MAX_VALUE": "0.75"}
+    assert load({**payer, **gate}).exposure == ExposureCaps(3, 500_000, 4, 750_000)
+
+
 def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Callable[[str], Path]) -> None:
     settings = load(file=config("confirm_depth_steps = []"))
     assert settings.depths.of(NETWORKS["base"]) == Depths(1)
@@ -216,6 +224,8 @@ def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Cal
         ("CHALLENGE_PROFILE", "x402-c"),
         ("ASSUME_VALID_MAX_PAYMENTS", "0"),
         ("ASSUME_VALID_MAX_VALUE", "0.0000001"),
+        ("ASSUME_VALID_GATE_MAX_PAYMENTS", "0"),
+        ("ASSUME_VALID_GATE_MAX_VALUE", "-1"),
         ("TRUSTED_PROXIES", "10.0.0.1/8"),
         ("UNPAID_REQUESTS_PER_MINUTE", "-1"),
         ("METRICS_ADDRESS", "8403"),

@@ -22,7 +22,6 @@ from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import (
-    GATE_EXPOSURE_FACTOR,
     ClaimResult,
     Exposure,
     Look,
@@ -30,6 +29,7 @@ from tollkeeper.storage.purchases import (
     Purchase,
     Purchases,
     SpendRequest,
+    TrustCaps,
 )
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sealing import Sealing
@@ -38,7 +38,7 @@ RING = KeyRing("a", {"a": bytes(32)})
 PAYEE = "0x" + "ab" * 20
 NOW_MS = 1_700_000_000_000
 HEADER = header_hash(b"header")
-TRUST = Exposure(purchases=2, value_micro=10**9)
+TRUST = TrustCaps(Exposure(purchases=2, value_micro=10**9), Exposure(purchases=7, value_micro=10**9))
 
 
 def key(number: int, payer: str = "0x" + "22" * 20) -> PaymentKey:
@@ -281,7 +281,7 @@ async def test_payer_is_trusted_up_to_the_cap_however_many_claim_at_once(shop: S
     await shop.bought(gate, 99)
     claims = await asyncio.gather(*(shop.claim(gate, number, assume_valid=True) for number in range(1, 21)))
     trusted = [claim.purchase for claim in claims if claim.purchase is not None and claim.purchase.assume_valid]
-    assert len(trusted) == TRUST.purchases
+    assert len(trusted) == TRUST.payer.purchases
     for purchase in trusted:
         await shop.purchases.grant(purchase, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
     assert {purchase.id for purchase in await shop.purchases.unconfirmed(10)} == {item.id for item in trusted}
@@ -301,7 +301,7 @@ async def test_all_payers_of_a_gate_together_are_trusted_up_to_its_cap_however_m
         *(shop.claim(gate, number, assume_valid=True, payer=f"0x{number:040x}") for number in range(1, 41))
     )
     trusted = [claim.purchase for claim in claims if claim.purchase is not None and claim.purchase.assume_valid]
-    assert len(trusted) == TRUST.purchases * GATE_EXPOSURE_FACTOR
+    assert len(trusted) == TRUST.gate.purchases
     elsewhere = await shop.claim(other, 99, assume_valid=True, payer="0x" + "99" * 20)
     assert elsewhere.purchase is not None
     assert elsewhere.purchase.assume_valid

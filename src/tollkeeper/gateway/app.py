@@ -50,7 +50,7 @@ from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.file_rows import cut_uploads_of_the_dead
 from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import Exposure, Purchases
+from tollkeeper.storage.purchases import Purchases, TrustCaps
 from tollkeeper.storage.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class GatewayConfig:
     profile: Profile = Profile.SUPERSET
     hub_url: str = ""
     transfer_fee_micro: int | None = None
-    exposure_cap: Exposure = DEFAULT_EXPOSURE
+    exposure_cap: TrustCaps = DEFAULT_EXPOSURE
     link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
     kept: Kept = field(default_factory=Kept)
     body_limit_bytes: int = CALL_BODY_SIZE_BYTES

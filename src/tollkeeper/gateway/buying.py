@@ -24,7 +24,7 @@ from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.findings import Owed
 from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, asked_of, unavailable
 from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid
+from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, TrustCaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ _LOG = structlog.get_logger("tollkeeper.gateway.buying")
 
 
 # What one payer may owe on trust (`assumeValid: true`) unless the settings say otherwise.
-DEFAULT_EXPOSURE: Final = Exposure(purchases=20, value_micro=20_000_000)
+DEFAULT_EXPOSURE: Final = TrustCaps(Exposure(20, 20_000_000), Exposure(200, 200_000_000))
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +99,7 @@ class Buying:
         supported: Callable[[], Supported],
         proofs: ChainProofs,
         *,
-        cap: Exposure,
+        cap: TrustCaps,
         clock_ms: Callable[[], int],
         new_id: Callable[[], str],
         gateway_url: str,
@@ -270,8 +270,8 @@ class Buying:
         """Can somebody tell whether a trusted payment became final?"""
         return self._supported().is_ours or self._proofs.covers(network)
 
-    def _trust(self, network: str) -> Exposure:
-        """The cap on trusted payments. Where none can be followed, a cap could never be lifted again."""
+    def _trust(self, network: str) -> TrustCaps:
+        """The caps on trusted payments. Where none can be followed, a cap could never be lifted again."""
         return self._cap if self._is_followed(network) else WITHOUT_LIMIT
 
     def _require_proof(self, network: str) -> None:

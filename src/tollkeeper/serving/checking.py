@@ -74,6 +74,8 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ),
             ("assume_valid_max_payments", str(settings.exposure.payments)),
             ("assume_valid_max_value", format_usdc(settings.exposure.value_micro)),
+            ("assume_valid_gate_max_payments", str(settings.exposure.gate_payments)),
+            ("assume_valid_gate_max_value", format_usdc(settings.exposure.gate_value_micro)),
             ("unpaid_requests_per_minute", str(settings.request_limits.unpaid)),
             ("api_requests_per_minute", str(settings.request_limits.api)),
             ("wallet_requests_per_minute", str(settings.request_limits.wallet)),

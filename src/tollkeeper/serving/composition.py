@@ -46,7 +46,7 @@ from tollkeeper.serving.trusted_gateways import keep_keys_fresh
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.files import LocalFiles
-from tollkeeper.storage.purchases import Exposure
+from tollkeeper.storage.purchases import Exposure, TrustCaps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -284,7 +284,10 @@ async def _open_gateway(
         token_keys=among.keys.tokens,
         profile=settings.challenge_profile,
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
-        exposure_cap=Exposure(settings.exposure.payments, settings.exposure.value_micro),
+        exposure_cap=TrustCaps(
+            Exposure(settings.exposure.payments, settings.exposure.value_micro),
+            Exposure(settings.exposure.gate_payments, settings.exposure.gate_value_micro),
+        ),
         link_lifetime_seconds=settings.files.link_lifetime_seconds,
         kept=settings.kept,
         limits=settings.request_limits,

@@ -62,10 +62,12 @@ default_network = "{network}"
 # files_min_free_mb = 1024
 # download_lifetime_seconds = 900
 
-# How many purchases, and how much USDC, are served before the chain confirmed them, per payer or gate, where a gate's
-# owner chose assumeValid.
+# How many purchases, and how much USDC, are served before the chain confirmed them, where a gate's owner chose
+# assumeValid: of one payer, and of all payers of one gate (unless they are set, ten times the former).
 # assume_valid_max_payments = 20
 # assume_valid_max_value = "20"
+# assume_valid_gate_max_payments = 200
+# assume_valid_gate_max_value = "200"
 
 # What a direct transfer costs, in USDC, paid to default_payment_address; unless it is set, nothing.
 # transfer_fee = "0.002"

@@ -20,7 +20,6 @@ from tollkeeper.settings import Role
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.holding import held_sales, hold, release
 from tollkeeper.storage.invariants import Bounds, inspect
-from tollkeeper.storage.purchases import GATE_EXPOSURE_FACTOR
 from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -47,9 +46,7 @@ def inspect_books(settings: Settings) -> list[Difference]:
 def _inspect(settings: Settings) -> tuple[Found, frozenset[str]]:
     """The same with the sales that break one, and those that are held."""
     cap = settings.exposure
-    bounds = Bounds(
-        cap.payments, cap.value_micro, cap.payments * GATE_EXPOSURE_FACTOR, cap.value_micro * GATE_EXPOSURE_FACTOR
-    )
+    bounds = Bounds(cap.payments, cap.value_micro, cap.gate_payments, cap.gate_value_micro)
     with open_snapshot(settings.database_url) as snapshot:
         found = inspect(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE)
         found.differences.sort()

@@ -223,10 +223,15 @@ def _is_database_shared(sources: Sources, role: Role) -> bool:
 
 
 def _exposure(sources: Sources) -> ExposureCaps:
+    """A gate has many payers: unless it is set, all of them may owe ten times what one may."""
     default = ExposureCaps()
+    payments = sources.take("assume_valid_max_payments", text_of.whole_number(1, 10**6), default.payments)
+    value_micro = sources.take("assume_valid_max_value", text_of.parse_usdc_micro, default.value_micro)
     return ExposureCaps(
-        sources.take("assume_valid_max_payments", text_of.whole_number(1, 10**6), default.payments),
-        sources.take("assume_valid_max_value", text_of.parse_usdc_micro, default.value_micro),
+        payments,
+        value_micro,
+        sources.take("assume_valid_gate_max_payments", text_of.whole_number(1, 10**7), 10 * payments),
+        sources.take("assume_valid_gate_max_value", text_of.parse_usdc_micro, 10 * value_micro),
     )
 
 

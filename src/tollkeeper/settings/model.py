@@ -108,10 +108,12 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class ExposureCaps:
-    """What a payer may owe a gate under `assumeValid` (contract 4.4): payments, and micro-units."""
+    """What one payer, and all payers of one gate, may owe under `assumeValid` (contract 4.4): payments, micro-units."""
 
     payments: int = 20
     value_micro: int = 20_000_000
+    gate_payments: int = 200
+    gate_value_micro: int = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,6 @@ from tollkeeper.storage.spending import spend_first, void
 if TYPE_CHECKING:
     from tollkeeper.storage.database import Row, Statement, Unit
 
-# A gate has many payers: all of them together may owe it this many times what one payer may.
-GATE_EXPOSURE_FACTOR: Final = 10
 _Q: Final = load_queries("gateway.sql")
 _NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
 
@@ -36,12 +34,20 @@ class Exposure(msgspec.Struct, frozen=True, array_like=True):
     purchases: int
     value_micro: int
 
-    def allows(self, value_micro: int, cap: Exposure, factor: int = 1) -> bool:
-        """May one more purchase of this value be trusted under `factor` times `cap`?"""
-        return self.purchases < cap.purchases * factor and self.value_micro + value_micro <= cap.value_micro * factor
+    def allows(self, value_micro: int, cap: Exposure) -> bool:
+        """May one more purchase of this value be trusted under `cap`?"""
+        return self.purchases < cap.purchases and self.value_micro + value_micro <= cap.value_micro
 
 
-WITHOUT_LIMIT: Final = Exposure(purchases=2**62, value_micro=2**62)
+class TrustCaps(msgspec.Struct, frozen=True, array_like=True):
+    """How much of a payer's, and of all payers' at one gate, may be trusted but unconfirmed at a time."""
+
+    payer: Exposure
+    gate: Exposure
+
+
+_ANY: Final = Exposure(purchases=2**62, value_micro=2**62)
+WITHOUT_LIMIT: Final = TrustCaps(_ANY, _ANY)
 
 
 class ClaimRow(msgspec.Struct, frozen=True, array_like=True):
@@ -84,7 +90,7 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
     gate_id: int
     purchase_id: str
     attempt: int
-    trust: Exposure | None
+    trust: TrustCaps | None
     row: ClaimRow
     pay_to: bytes
     request: bytes
@@ -135,15 +141,15 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
             return Claimed(Claim.ATTEMPTS_EXHAUSTED, None, found)
         return Claimed(None, Unclaimed.FAILED_BEFORE, found)
 
-    def _may_trust(self, cap: Exposure) -> Unit[bool]:
-        if cap == WITHOUT_LIMIT:
+    def _may_trust(self, caps: TrustCaps) -> Unit[bool]:
+        if caps == WITHOUT_LIMIT:
             return True
         value_micro = int(self.row.value_micro)
         rows = yield _Q.exposure_of_payer(payer=self.key.payer)
-        if not Exposure(**rows[0]).allows(value_micro, cap):
+        if not Exposure(**rows[0]).allows(value_micro, caps.payer):
             return False
         rows = yield _Q.exposure_of_gate(gate_id=self.gate_id)
-        return Exposure(**rows[0]).allows(value_micro, cap, GATE_EXPOSURE_FACTOR)
+        return Exposure(**rows[0]).allows(value_micro, caps.gate)
 
 
 class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_only=True):

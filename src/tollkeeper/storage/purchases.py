@@ -19,13 +19,13 @@ from tollkeeper.core.purchases import SETTLEMENT_FAILED, CallState, Claim, Purch
 from tollkeeper.core.sealing import SealError, place
 from tollkeeper.storage.database import LostError, StorageError
 from tollkeeper.storage.first_purchase import (
-    GATE_EXPOSURE_FACTOR,
     WITHOUT_LIMIT,
     Claimed,
     ClaimPurchase,
     ClaimRow,
     Exposure,
     GrantPurchase,
+    TrustCaps,
     book_grant,
 )
 from tollkeeper.storage.ledger import HeldSpend, Ledger
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from tollkeeper.storage.sealing import Sealing
 
 __all__ = [
-    "GATE_EXPOSURE_FACTOR",
     "WITHOUT_LIMIT",
     "ClaimResult",
     "Exposure",
@@ -53,6 +52,7 @@ __all__ = [
     "Purchases",
     "SpendRequest",
     "SpendResult",
+    "TrustCaps",
 ]
 
 T = TypeVar("T")
@@ -164,13 +164,13 @@ class Purchases:
         *,
         purchase_id: str,
         paid: Paid,
-        trust: Exposure | None,
+        trust: TrustCaps | None,
         request_of: Callable[[str, int, bool], bytes],
         now_ms: int,
     ) -> ClaimResult:
         """Makes the payment ours to settle, with the terms and the gate's version in one commit.
 
-        `trust` is the cap under which the settlement may be trusted (the winner's `assume_valid` says whether it is),
+        `trust` has the caps under which the settlement may be trusted (the winner's `assume_valid` says whether it is),
         None where it may not. `request_of` gives the exact settle request of (purchase id, attempt, trusted), which is
         kept sealed with the claim, so that the same bytes can be sent again after a crash.
         """
