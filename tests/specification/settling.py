@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from eth_account import Account
+
 from tests.specification.client import Json, Wallet
 from tests.specification.world import World
 
@@ -47,14 +49,29 @@ async def pending_item(world: World) -> AsyncIterator[Json]:
 
 
 async def failed_item(world: World) -> Json:
-    """The history item of a payment whose transaction was mined and reverted: another one had emptied the wallet."""
+    """The history item of a payment whose transaction was mined and reverted: the wallet had been emptied before it."""
     payer = await world.funded(10_000)
-    both = [world.asking(payer=payer), world.asking(payer=payer)]
+    asking = world.asking(payer=payer)
     async with asyncio.TaskGroup() as settling, paused_mining(world):
-        for asking in both:
-            settling.create_task(world.settle({**asking, "confirm": True}))
-            await sent(world, payer, nonce_of(asking))
-    return await world.item(payer, nonce_of(both[1]))
+        await empty(world, payer, 10_000)
+        settling.create_task(world.settle({**asking, "confirm": True}))
+        await sent(world, payer, nonce_of(asking))
+    return await world.item(payer, nonce_of(asking))
+
+
+async def empty(world: World, payer: Wallet, value: int) -> None:
+    """Has the wallet send so much away by itself, in the next block, before whatever is sent from now on."""
+    await world.rpc("anvil_setBalance", payer.address, hex(10**18))
+    transfer = {
+        "to": world.chain.token,
+        "data": "0xa9059cbb" + world.buyer.address[2:].lower().rjust(64, "0") + f"{value:064x}",
+        "nonce": int(await world.rpc("eth_getTransactionCount", payer.address, "latest"), 16),
+        "chainId": int(await world.rpc("eth_chainId"), 16),
+        "gas": 100_000,
+        "gasPrice": 10**12,
+    }
+    signed = Account.from_key(payer.key).sign_transaction(transfer)
+    assert await world.rpc("eth_sendRawTransaction", "0x" + bytes(signed.raw_transaction).hex())
 
 
 async def sent(world: World, payer: Wallet, nonce: str) -> Json:
