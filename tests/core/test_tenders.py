@@ -74,6 +74,13 @@ def test_a_solana_payment_offers_what_its_transaction_does() -> None:
     assert tender.is_signed_by_key
 
 
+def test_a_solana_payment_without_a_memo_can_be_made_twice_in_the_same_bytes() -> None:
+    bare = (compute_limit(), compute_price(), transfer())
+    drafts = [Draft(bare), Draft((*bare, memo()))]
+    assert [tender_of(payment(draft.payload()), DEVNET).is_repeatable for draft in drafts] == [True, False]
+    assert not tender_of(signed_payment(), BASE_SEPOLIA).is_repeatable
+
+
 def test_the_facilitator_alone_judges_what_the_fee_payer_risks() -> None:
     dear = (compute_limit(1_400_000), compute_price(5_000_000), transfer())
     assert tender_of(payment(Draft(dear).payload()), DEVNET).value == AMOUNT

@@ -19,7 +19,7 @@ from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.networks import Family
 from tollkeeper.core.solana.message import decode_transaction
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
-from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.verification import EvmAsset, Reason
 from tollkeeper.core.wire import EvmPayload, SolanaPayload
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class FamilyRow(Protocol):
     amount. `transfer_members` are asked beside the payload by the hub's transfer. `fee_payers_name`, `fee_money` and
     `fee_use` are words for who funds a hub. `has_contracts`: one of ours can carry several settlements. `nonce_form` is
     how a payment's nonce is kept, `nonce_words` says so. `used_advice` is said to whoever presents a payment that was
-    used before.
+    used before. `shown_by_used` is what our hub may say of a payment that it carried out and has no record of any more,
+    where it finds that out once it is to settle it.
     """
 
     asset: ClassVar[type[EvmAsset | solana.SolanaAsset]]
@@ -49,6 +50,7 @@ class FamilyRow(Protocol):
     nonce_form: ClassVar[re.Pattern[str]]
     nonce_words: ClassVar[str]
     used_advice: ClassVar[str] = ""
+    shown_by_used: ClassVar[frozenset[str]]
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         """Whose money a hub with this signing key spends, as people see the addresses."""
@@ -80,6 +82,7 @@ class _Evm(FamilyRow):
     has_contracts = True
     nonce_form = re.compile("0x[0-9a-f]{64}")
     nonce_words = "0x and 64 hex digits"
+    shown_by_used = frozenset({Reason.NONCE_USED})  # the token remembers, whatever became of the payer since
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         return (checksum_address(address_of_key(signer_key)),)
@@ -121,6 +124,9 @@ class _Solana(FamilyRow):
         ". On Solana two payments of one wallet to the same recipient, of the same amount and within the same moment "
         "can be one transaction, which is charged once: sign a new payment"
     )
+
+    # A transaction is remembered for as long as its blockhash is recent; its payer may hold nothing since.
+    shown_by_used = frozenset({Reason.DUPLICATE, Reason.SVM_EXPIRED, Reason.FUNDS, Reason.SVM_NO_SENDER})
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         return tuple(encode_key(public_key(seed)) for seed in fee_payer_seeds(signer_key))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tollkeeper.core import verification
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.solana import SolanaAsset, payer_checks, payment_key, read_transfer
+from tollkeeper.core.solana import SolanaAsset, has_memo, payer_checks, payment_key, read_transfer
 from tollkeeper.core.verification import Check, EvmAsset, require, signature_check, time_checks
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import EvmPayload, SolanaPayload
@@ -30,6 +30,7 @@ class Tender:
     `recipient` is who is paid: an address on EVM, a token account on Solana. `valid_before` is in Unix seconds, None
     where blocks and not clocks decide. `fee_payer` is whom a Solana payer chose to pay the fee.
     `is_signed_by_key`: the payer's key signed; else only a chain can say, because a contract may be the payer.
+    `is_repeatable`: nothing in it tells it from another payment of the same moment, so two may be the very same bytes.
     """
 
     key: PaymentKey
@@ -39,6 +40,7 @@ class Tender:
     signature: bytes = field(repr=False)
     fee_payer: str = ""
     is_signed_by_key: bool = True
+    is_repeatable: bool = False
 
 
 def tender_of(payment: Payment, asset: Asset) -> Tender:
@@ -72,6 +74,7 @@ def _on_solana(payload: SolanaPayload, asset: SolanaAsset) -> Tender:
         None,
         transfer.transaction.signatures[1],
         transfer.fee_payer,
+        is_repeatable=not has_memo(transfer),
     )
 
 

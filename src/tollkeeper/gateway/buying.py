@@ -17,12 +17,13 @@ import structlog
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
-from tollkeeper.core.tenders import Tender, require_valid_now, with_advice
+from tollkeeper.core.tenders import Tender, require_valid_now
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.core.verification import Reason, code_of_reason
+from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.findings import Owed
-from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, asked_of, unavailable
+from tollkeeper.gateway.hub_client import Settlement, asked_of, unavailable
+from tollkeeper.gateway.refusals import Refusals
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, TrustCaps
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.gates import OpenGate
-    from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, SettleRequest, Supported, Verdict
+    from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, SettleRequest, Supported
     from tollkeeper.storage.purchase_rows import Purchase, SpendRequest
     from tollkeeper.storage.purchases import Purchases
 
@@ -109,6 +110,7 @@ class Buying:
         self._purchases = purchases
         self._hub = hub
         self._supported = supported
+        self._refusals = Refusals(hub, supported)
         self._proofs = proofs
         self._cap = cap
         self._clock_ms = clock_ms
@@ -196,13 +198,16 @@ class Buying:
         arrived_ms = self._clock_ms()
         tender, network = presented.tender, presented.key.network
         terms = terms_for(opened.gate, opened.asset_on(network), tender, arrived_ms)
-        require_valid_now(presented.payment, arrived_ms // 1000)
+        try:
+            require_valid_now(presented.payment, arrived_ms // 1000)
+        except ApiError as late:
+            raise await self._refusals.of_own(late, presented.key) from None
         requirements = settle_requirements(opened, tender, terms.price_micro)
         asked = asked_of(presented.payment, requirements)
         verdict = await self._hub.verify(asked)
-        refusal = None if verdict.is_valid else await self._invalid(verdict, presented.key)
-        if refusal is not None and not await self._may_be_forgotten(verdict, presented.key):
-            raise refusal
+        refusal = None if verdict.is_valid else await self._refusals.of(verdict, presented.key)
+        if refusal is not None and not refusal.may_be_forgotten:
+            raise refusal.error
         if not opened.gate.assume_valid:
             self._require_proof(network)
 
@@ -227,13 +232,18 @@ class Buying:
             now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
         )
         if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
-            raise refusal or attempts_exhausted()
+            raise refusal.error if refusal else attempts_exhausted()
         if claim.outcome is not Claim.WON or claim.purchase is None:
             return _ASK_AGAIN
         self._attempts[slot].purchase = claim.purchase
         buyer.claimed = claim.purchase.id
         request = made[claim.purchase.attempt, claim.purchase.assume_valid]
-        return await self._settle(claim.purchase, request, presented, buyer)
+        try:
+            return await self._settle(claim.purchase, request, presented, buyer)
+        except ApiError as failed:
+            if refusal is None:
+                raise
+            raise refusal.instead_of(failed) from None
 
     def _purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
         """What the hub's history says of the purchase."""
@@ -321,34 +331,6 @@ class Buying:
         async with self._decided:
             self._decided.notify_all()
 
-    async def _invalid(self, verdict: Verdict, key: PaymentKey) -> ApiError:
-        code = code_of_reason(verdict.reason)
-        details: dict[str, Any] = {"reason": verdict.reason or "invalid_payment", **(verdict.checks or {})}
-        if code is Code.NONCE_ALREADY_USED:
-            transaction = verdict.transaction or await self._transaction_of(key)
-            if transaction:
-                details["transaction"] = transaction
-        message = _MESSAGES.get(verdict.reason or "", "the payment hub refused the payment")
-        if code is Code.NONCE_ALREADY_USED:
-            message = with_advice(message, key.payer)
-        return payment_error(code, message, details=details)
-
-    async def _may_be_forgotten(self, verdict: Verdict, key: PaymentKey) -> bool:
-        """Was it perhaps sold here before both databases were restored? A hub of ours finds out when it settles it."""
-        if not self._supported().is_ours or verdict.reason != Reason.NONCE_USED:
-            return False
-        try:
-            return await self._hub.payment_status(key) is None
-        except HubUnreachableError:
-            return False
-
-    async def _transaction_of(self, key: PaymentKey) -> str | None:
-        try:
-            status = await self._hub.payment_status(key)
-        except Exception:  # noqa: BLE001 - only a detail of a refusal that stands anyway
-            return None
-        return status.transaction if status else None
-
     def pending(self, purchase: Purchase | None, transaction: str = "") -> ApiError:
         """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
         details: dict[str, Any] = {"retry": "send the same payment again"}
@@ -369,12 +351,6 @@ class Buying:
             await asyncio.wait([attempt.task for attempt in self._attempts.values()])
 
 
-# What a buyer can do something about, where the reason alone does not say what.
-_MESSAGES: Final[dict[str, str]] = {
-    Reason.SVM_NO_RECIPIENT: "the seller's wallet has no token account to be paid on: nothing was charged; only the "
-    "seller can open one",
-    Reason.SVM_EXPIRED: "the payment's blockhash is too old: nothing was charged; sign a new payment",
-}
 # Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.
 _ASK_AGAIN: Final = SpendResult(Spend.STALE)
 

@@ -211,10 +211,15 @@ _GAVE_WAY: Final = (
 )
 
 
-def withheld(purchase: Purchase, binding: CreditBinding) -> ApiError:
-    """The refusal of a payment whose credits are left, but not for what was shown (contract 4.3)."""
+def withheld(purchase: Purchase, binding: CreditBinding, *, is_repeatable: bool) -> ApiError:
+    """The refusal of a payment whose credits are left, but not for what was shown (contract 4.3).
+
+    `is_repeatable`: whoever shows it may be another buyer of the same moment (`Tender`).
+    """
     is_given_up = binding is CreditBinding.PAYMENT and purchase.token_used
     message = _GAVE_WAY if is_given_up else WITHHELD[binding]
+    if is_repeatable:
+        message = with_advice(message, purchase.payer)
     return ApiError(Code.CREDIT_TOKEN_REQUIRED, message, details={"purchaseId": purchase.id})
 
 

@@ -146,7 +146,7 @@ class Crediting(Steps):
                 if (taken := await self._spend_known(presented.key.payer, deadline)) is not None:
                     return taken
             else:
-                await self._settle_outcome(result, deadline)
+                await self._settle_outcome(result, deadline, presented)
             result = None
 
     def _is_payer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
@@ -248,7 +248,7 @@ class Crediting(Steps):
             else:
                 await self._settle_outcome(result, deadline)
 
-    async def _settle_outcome(self, result: SpendResult, deadline: float) -> None:
+    async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
         """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
         purchase = result.purchase
         assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
@@ -257,7 +257,8 @@ class Crediting(Steps):
         elif result.outcome is Spend.EXHAUSTED:
             raise ExhaustedError(purchase.payer)
         elif result.outcome is Spend.WITHHELD:
-            raise calls.withheld(purchase, self.opened.gate.credit_binding)
+            is_repeatable = presented is not None and presented.tender.is_repeatable
+            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
         elif result.outcome is Spend.PARKED:
             raise self.access.buying.pending(purchase)
         else:

@@ -335,6 +335,12 @@ def recipient_checks(transfer: SolanaTransfer, pay_to: str, asset: SolanaAsset) 
         yield Check("recipient", ok=False, reason=Reason.REQUIREMENTS, expected="a Solana address", actual=pay_to)
 
 
+def has_memo(transfer: SolanaTransfer) -> bool:
+    """Did the payer add a memo? Clients do so to tell one payment from another."""
+    message = transfer.transaction.message
+    return any(_program(message, used) == MEMO_PROGRAM for used in message.instructions[3:])
+
+
 def _memo_checks(message: Message, memo: str) -> Iterator[Check]:
     memos = [used.data for used in message.instructions[3:] if _program(message, used) == MEMO_PROGRAM]
     yield Check("memoCount", len(memos) == 1, Reason.SVM_MEMO_COUNT, 1, len(memos))

@@ -1,0 +1,110 @@
+"""What is said of a payment that the facilitator would not take, and what its record knows of it (contract 4.3, 4.5).
+
+A payment that was carried out before may show itself as too old or as not covered, because it was. So nobody is told
+that nothing was charged, or to sign another one, before our hub was asked for what it has on record. One that it has no
+record of, though its family's row says that this is how a used payment looks, may have been sold before both databases
+were put back to a backup: the hub finds that out when it settles it. Decides nothing about claims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.tenders import with_advice
+from tollkeeper.core.verification import Reason, code_of_reason
+from tollkeeper.gateway.hub_client import HubUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, Supported, Verdict
+
+# How a payment that was used may be refused.
+_OF_USED: Final = frozenset({Code.NONCE_ALREADY_USED, Code.PAYMENT_EXPIRED, Code.INSUFFICIENT_FUNDS})
+# Where the reason alone does not say what a buyer can do: what is the matter, and what to do.
+_EXPLAINED: Final[dict[str, tuple[str, str]]] = {
+    Reason.SVM_NO_RECIPIENT: (
+        "the seller's wallet has no token account to be paid on",
+        "only the seller can open one",
+    ),
+    Reason.SVM_EXPIRED: ("the payment's blockhash is too old", "sign a new payment"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A refused payment: what its buyer is told, unless it `may_be_forgotten` and the hub settles it after all."""
+
+    error: ApiError
+    may_be_forgotten: bool
+
+    def instead_of(self, failed: ApiError) -> ApiError:
+        """What is said where the hub did not settle it either: this says more of the same, but for a transaction."""
+        if failed.code is not self.error.code or "transaction" in (failed.details or {}):
+            return failed
+        return self.error
+
+
+class Refusals:
+    """Judges refusals by what our hub has on record."""
+
+    def __init__(self, hub: HubClient, supported: Callable[[], Supported]) -> None:
+        self._hub = hub
+        self._supported = supported
+
+    async def of(self, verdict: Verdict, key: PaymentKey) -> Refusal:
+        """What the facilitator's refusal means."""
+        reason = verdict.reason or "invalid_payment"
+        code = code_of_reason(reason)
+        is_asked, status = False, None
+        if code in _OF_USED or reason in _EXPLAINED:
+            is_asked, status = await self._record(key)
+        if code is not Code.NONCE_ALREADY_USED and _is_used(status):
+            return Refusal(_used(status, key), may_be_forgotten=False)
+        details: dict[str, Any] = {"reason": reason, **(verdict.checks or {})}
+        message = "the payment hub refused the payment"
+        if code is Code.NONCE_ALREADY_USED:
+            message = with_advice(message, key.payer)
+            transaction = verdict.transaction or (status.transaction if status else "")
+            if transaction:
+                details["transaction"] = transaction
+        elif reason in _EXPLAINED:
+            what, advice = _EXPLAINED[reason]
+            charged = "nothing was charged" if is_asked else "whether it was charged before could not be asked"
+            message = f"{what}: {charged}; {advice}"
+        shown = FAMILIES[NETWORKS[key.network].family].shown_by_used
+        may_be_forgotten = is_asked and status is None and reason in shown
+        return Refusal(payment_error(code, message, details=details), may_be_forgotten)
+
+    async def of_own(self, error: ApiError, key: PaymentKey) -> ApiError:
+        """The gateway's own refusal of a payment, or that it was used, where that is why it comes too late."""
+        if error.code not in _OF_USED:
+            return error
+        _, status = await self._record(key)
+        return _used(status, key) if _is_used(status) else error
+
+    async def _record(self, key: PaymentKey) -> tuple[bool, PaymentStatus | None]:
+        """Could our hub be asked, and what does it know of the payment?"""
+        if not self._supported().is_ours:
+            return False, None
+        try:
+            return True, await self._hub.payment_status(key)
+        except HubUnreachableError:
+            return False, None
+
+
+def _is_used(status: PaymentStatus | None) -> bool:
+    return status is not None and status.status != "failed"
+
+
+def _used(status: PaymentStatus | None, key: PaymentKey) -> ApiError:
+    details = {"reason": Reason.DUPLICATE.value}
+    if status is not None and status.transaction:
+        details["transaction"] = status.transaction
+    message = with_advice("the payment was used before", key.payer)
+    return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
