@@ -152,6 +152,34 @@ async def test_a_success_is_handed_out_once(world: SolanaHub) -> None:
     assert world.earned == 10_000
 
 
+@pytest.mark.parametrize("slots", [0, RECENT_SLOTS + 1])
+async def test_what_the_hub_settled_is_told_with_its_transaction_however_late_it_is_verified(
+    world: SolanaHub, slots: int
+) -> None:
+    """It was charged: "expired", or "no money", would tell the buyer to pay again."""
+    body = world.payment()
+    paid = await world.settle(body)
+    assert (await world.settle(world.payment(BUYER_MICRO - 10_000))).body["success"]
+    world.node.chain.next_slot(slots)
+    plain, explained = await world.verify(body), await world.hub.post("/verify?explain=true", body)
+    for answer in (plain, explained):
+        assert (answer.body["isValid"], answer.reason) == (False, "duplicate_settlement")
+        assert answer.body["transaction"] == paid.body["transaction"]
+    assert not all(check["ok"] for check in explained.body["checks"])
+
+
+async def test_what_failed_by_proof_is_told_as_expired(world: SolanaHub) -> None:
+    world.node.chain.holds = True
+    body = world.payment()
+    assert (await world.settle(body, Prefer="wait=0")).status == 503
+    world.node.chain.drop()
+    world.node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
+    await world.complete()
+    verified = await world.verify(body)
+    assert verified.reason == "settle_exact_svm_block_height_exceeded"
+    assert "transaction" not in verified.body
+
+
 async def test_another_valid_signature_of_the_same_message_is_the_same_payment(world: SolanaHub) -> None:
     body = world.payment()
     raw = base64.b64decode(body["paymentPayload"]["payload"]["transaction"])
@@ -318,6 +346,25 @@ async def test_a_fee_payer_without_money_settles_nothing(world: SolanaHub) -> No
     for answer in (await world.verify(body), await world.settle(body)):
         assert (answer.status, answer.code) == (503, "UNAVAILABLE")
     assert any("gas money" in problem for problem in await world.hub.hub.problems())
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_no_question_about_a_transaction_that_we_would_not_sign_says_that_our_money_is_gone(
+    world: SolanaHub, *, is_ours: bool
+) -> None:
+    """A stranger's fee may be any, and a stranger's fee payer need not be there."""
+    before = (await world.hub.get("/supported")).body["kinds"]
+    moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER)
+    draft = drafted(world.node, compute_limit(), compute_price(2**63 if is_ours else 1), moved)
+    body = world.asking(draft if is_ours else paid_for_by(draft, Keypair()))
+    with capture_logs() as logs:
+        answer = await world.hub.post("/verify?explain=true", body)
+    assert answer.status == 200
+    wrong = [check["name"] for check in answer.body["checks"] if not check["ok"]]
+    assert wrong == (["computePriceMax"] if is_ours else ["feePayer"])
+    assert not [line for line in logs if line["event"] == "signer_without_gas"]
+    assert (await world.hub.get("/supported")).body["kinds"] == before
+    assert await world.hub.hub.problems() == []
 
 
 @pytest.mark.parametrize("spare", [0, 50_000 - 1, 50_000])

@@ -19,7 +19,7 @@ from tests.core.solana_payments import Draft, compute_limit, compute_price, memo
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub, solana_settings
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 from tollkeeper.serving.reconciling import compare_with_chain, keep_reconciling
 from tollkeeper.storage.database import Statement
 
@@ -104,6 +104,28 @@ async def test_what_a_restored_backup_forgot_is_settled_by_what_the_chain_shows(
             assert (await world.settle(body)).reason == "duplicate_settlement"
             assert world.earned == 20_000
         assert await differences(backup, node) == []
+
+
+@pytest.mark.parametrize("slots", [0, RECENT_SLOTS + 1])
+async def test_what_a_restored_backup_forgot_is_known_when_its_payer_has_spent_the_rest(
+    tmp_path: Path, slots: int
+) -> None:
+    """The buyer, who paid, has no money left for the payment to be simulated with."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        async with hub_of(tmp_path, node) as world:
+            await settled(world)
+        backup = copied(tmp_path, "backup")
+        async with hub_of(tmp_path, node) as world:
+            body = world.payment()
+            paid = await world.settle(body)
+            assert (await world.settle(world.payment(BUYER_MICRO - 20_000))).body["success"]
+        node.chain.next_slot(slots)
+        async with hub_of(backup, node) as world:
+            verified = await world.verify(body)
+            assert (verified.body["isValid"], verified.reason) == (False, "duplicate_settlement")
+            assert verified.body["transaction"] == paid.body["transaction"]
+            again = await world.settle(body)
+            assert (again.body["success"], again.body["transaction"]) == (True, paid.body["transaction"])
 
 
 async def test_a_fork_that_was_left_took_a_payment_with_it(tmp_path: Path, world: SolanaHub) -> None:

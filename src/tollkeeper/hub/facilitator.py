@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 
 # Rules without which the payment has no meaning on any chain.
 _FORM: Final = frozenset({"network", "payload"})
+_USED: Final = frozenset({Reason.NONCE_USED, Reason.DUPLICATE})
+# What a node may say of a payment that was carried out before.
+_BY_NODES: Final = _USED | {
+    Reason.SVM_EXPIRED,
+    Reason.SVM_NO_RECIPIENT,
+    Reason.SVM_NO_SENDER,
+    Reason.FUNDS,
+    Reason.SVM_SIMULATION,
+}
 _SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
 
 
@@ -72,9 +81,15 @@ class Facilitator:
             return
         checks = await self._checks(asked, explain=explain)
         failed = next((check for check in checks if not check.ok), None)
+        used = None
+        if failed is not None and failed.reason in _BY_NODES:
+            used = await self._settlements.used_by(self._account(asked.payment), asked.payment, failed.reason)
+            if used is not None and failed.reason not in _USED:  # what the node names only followed from it
+                failed = Check("unsettled", ok=False, reason=Reason.DUPLICATE, expected="not settled yet", actual=used)
+                checks.append(failed)
         verdict = _verdict(failed, row_of(asked.payment).payer_of(asked.payment), checks if explain else None)
-        if failed is not None and failed.reason is Reason.NONCE_USED:
-            verdict["transaction"] = await self._account(asked.payment).used_by(asked.payment)
+        if used is not None:
+            verdict["transaction"] = used
         await send_answer(send, 200, envelope(verdict))
 
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tollkeeper.core.signatures import VerifyingKey
+    from tollkeeper.core.verification import Reason
+    from tollkeeper.core.wire import Payment
     from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.orders import Order, Outcome
@@ -150,6 +152,10 @@ class Settling:
     async def settle(self, order: Order) -> Outcome:
         """As `Settlements.settle` of the order's family."""
         return await self._by_family[order.account.chain.network.family].settle(order)
+
+    async def used_by(self, account: AnyAccount, payment: Payment, reason: Reason) -> str | None:
+        """As `Settlements.used_by` of the account's family."""
+        return await self._by_family[account.chain.network.family].used_by(account, payment, reason)
 
     def completers(self, accounts: Mapping[str, AnyAccount], parts: Sequence[Any]) -> dict[Family, Completer]:
         """What finishes settlements, of each family that has accounts; `parts` are those of `Completer` behind them."""

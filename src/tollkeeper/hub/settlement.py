@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.evm import EvmChain
-    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.storage.database import Database
@@ -124,6 +124,13 @@ class Settlements:
                 return await self._lead(order, row)
             except _KeyTaken:
                 continue
+
+    async def used_by(self, account: Any, payment: Payment, reason: Reason) -> str | None:  # noqa: ANN401 - of its family
+        """The transaction of a payment that a node refuses for this reason because it was carried out before.
+
+        Empty where it was, and nobody knows by which; None where it was not.
+        """
+        return await account.used_by(payment) if reason is Reason.NONCE_USED else None
 
     async def _follow(self, order: Order, leading: asyncio.Future[Shared]) -> Outcome | None:
         """Waits for the request of this process that settles the payment; its outcome where that is a failure.

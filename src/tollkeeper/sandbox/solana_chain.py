@@ -190,10 +190,11 @@ class EmbeddedSolanaChain:
         transaction = _parsed(raw)
         if checks_signatures:
             _check_signatures(transaction)
-        if bytes(transaction.message) in self._messages:
-            return Simulated("AlreadyProcessed", [], 0)
+        # The age first, as a cluster: what was executed is remembered there only while it could be executed again.
         if not replaces_blockhash and not self.is_recent(str(transaction.message.recent_blockhash)):
             return Simulated("BlockhashNotFound", [], 0)
+        if bytes(transaction.message) in self._messages:
+            return Simulated("AlreadyProcessed", [], 0)
         result = self._svm.simulate_transaction(transaction)
         meta = result.meta()
         error = self._error(result.err()) if isinstance(result, FailedTransactionMetadata) else None

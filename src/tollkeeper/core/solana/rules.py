@@ -358,8 +358,14 @@ class SolanaFacts:
 
 
 def chain_checks(transfer: SolanaTransfer, asset: SolanaAsset, facts: SolanaFacts) -> Iterator[Check]:
-    """What the chain says, most telling fact first, so that a failed simulation is named by its cause."""
+    """What the chain says, most telling fact first, so that a failed simulation is named by its cause.
+
+    The blockhash comes before the money: of one that is too old nothing else says why the payment would not pass. It
+    may have been carried out, and what it paid with be gone since.
+    """
     yield Check("unprocessed", facts.error != ALREADY_PROCESSED, Reason.DUPLICATE, "not yet on the chain", facts.error)
+    is_recent = facts.is_blockhash_valid
+    yield Check("blockhash", is_recent, Reason.SVM_EXPIRED, "a recent blockhash", is_recent)
     destination, source = facts.destination, facts.source
     is_there = destination is not None and destination.is_usable and destination.mint == asset.address
     yield Check("recipientAccount", is_there, Reason.SVM_NO_RECIPIENT, transfer.destination, destination is not None)
@@ -367,7 +373,4 @@ def chain_checks(transfer: SolanaTransfer, asset: SolanaAsset, facts: SolanaFact
     yield Check("payerAccount", is_there, Reason.SVM_NO_SENDER, transfer.source, source is not None)
     balance = 0 if source is None else source.amount
     yield Check("balance", balance >= transfer.value, Reason.FUNDS, str(transfer.value), str(balance))
-    yield Check(
-        "blockhash", facts.is_blockhash_valid, Reason.SVM_EXPIRED, "a recent blockhash", facts.is_blockhash_valid
-    )
     yield Check("simulation", facts.error is None, Reason.SVM_SIMULATION, None, facts.error)

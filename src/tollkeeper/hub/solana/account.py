@@ -20,7 +20,6 @@ from tollkeeper.core.solana import (
     requirement_checks,
     transaction_checks,
 )
-from tollkeeper.core.solana.message import MalformedTransaction
 from tollkeeper.core.verification import Check, Reason
 from tollkeeper.core.wire import SCHEME, Requirements, SolanaPayload
 from tollkeeper.hub.accounts import node_obstacles, nothing_moved, unavailable
@@ -135,27 +134,24 @@ class SolanaAccount:
         )
 
     async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
-        """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE."""
-        try:
-            transfer = read_transfer(_of(asked.payment))
-        except (MalformedTransaction, IndexError):  # every check is explained, and this one holds no transfer
+        """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE.
+
+        Nothing of a transaction that we would not sign, as where every check is explained: what a node says of a fee
+        that is not ours, or that may be any, says nothing of our money.
+        """
+        payload = _of(asked.payment)
+        if not all(check.ok for check in transaction_checks(payload, self.asset, self.policy)):
             return []
+        transfer = read_transfer(payload)
         try:
             facts = await self.chain.state(transfer)
+            if facts.error in FEE_PAYER_WITHOUT_MONEY:
+                (held,) = await self.chain.balances([transfer.fee_payer])
+                self.relayer_of(transfer.fee_payer).purse.see(held, 1)
+                raise without_money()
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
-        if facts.error in FEE_PAYER_WITHOUT_MONEY:
-            raise self.without_money(transfer)
         return list(chain_checks(transfer, self.asset, facts))
-
-    def without_money(self, transfer: SolanaTransfer) -> ApiError:
-        """503 for a payment whose fee payer cannot pay; the operator is told."""
-        self.relayer_of(transfer.fee_payer).purse.see(0, 1)
-        return unavailable("the hub's fee payer has no money on this network")
-
-    async def used_by(self, payment: Payment) -> str:  # noqa: ARG002 - the same members as the other family's
-        """Nobody else can carry a payment out: it needs our signature."""
-        return ""
 
     def identified(self, payment: Payment) -> tuple[PaymentKey, SolanaTransfer]:
         """The payment's identity, and what is to be carried out."""
@@ -180,6 +176,11 @@ class SolanaAccount:
 
 
 NAME = "USD Coin"
+
+
+def without_money() -> ApiError:
+    """503 for a payment whose fee payer cannot pay. What it holds is its purse's to tell."""
+    return unavailable("the hub's fee payer has no money on this network")
 
 
 def _names(network: Network) -> list[str]:

@@ -23,6 +23,7 @@ from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
 from tollkeeper.core.wire import payment_body, requirements_body
+from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.completer import Completer
 from tollkeeper.hub.lanes import LaneView
 from tollkeeper.hub.orders import Outcome
@@ -31,6 +32,7 @@ from tollkeeper.hub.requests import canonical_json
 from tollkeeper.hub.second_try import SecondTry
 from tollkeeper.hub.settlement import Settlements, refusal
 from tollkeeper.hub.signing import Signed, Signing
+from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.database import StorageError
@@ -40,7 +42,9 @@ from tollkeeper.storage.transactions import open_lane, transactions_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.chains.receipts import Sighting
     from tollkeeper.core.solana import SolanaTransfer
+    from tollkeeper.core.wire import Payment
     from tollkeeper.hub.orders import Order
     from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.storage.transactions import RawTransaction
@@ -49,6 +53,8 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 # Kept beside the payment, as the other family's end is kept in it: where the chain can hold the transaction.
 _FIRST_SLOT: Final = "firstSlot"
 _LAST_HEIGHT: Final = "lastValidBlockHeight"
+# What a node says of a payment that was carried out, and whose transaction can be executed no more.
+_FORGOTTEN: Final = frozenset({Reason.DUPLICATE, Reason.SVM_EXPIRED})
 
 
 def lifetime_of(row: Settlement) -> Lifetime:
@@ -179,7 +185,7 @@ class SolanaSettlements(Settlements):
         relayer = account.relayer_of(transfer.fee_payer)
         relayer.purse.see(simulated.fee_money, 1)
         if simulated.error in FEE_PAYER_WITHOUT_MONEY or not relayer.can_pay():
-            raise account.without_money(transfer)
+            raise without_money()
         if simulated.error is not None:
             if account.chain.asset is None:  # disabled this moment
                 raise RpcUnavailable(account.chain.problem)
@@ -189,22 +195,38 @@ class SolanaSettlements(Settlements):
                     return check.reason, None
         return None, simulated.lifetime
 
+    async def used_by(self, account: Any, payment: Payment, reason: Reason) -> str | None:  # noqa: ANN401 - a SolanaAccount
+        """As everywhere; what we settled is in our books, or else named by our signature.
+
+        That is asked for only where nothing can be done with it any more. Raises: UNAVAILABLE.
+        """
+        key, transfer = account.identified(payment)
+        row = await find_settlement(self._database, key)
+        if row is not None and row.state is not State.FAILED:
+            return row.told_hash
+        if reason not in _FORGOTTEN:
+            return None
+        try:
+            signature, sighting = await _own_transaction(account, transfer)
+        except RpcUnavailable as error:
+            raise unavailable(str(error)) from error
+        if sighting.verdict is Verdict.TRANSFERRED:
+            return signature
+        return "" if reason is Reason.DUPLICATE else None
+
     async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
         """The answer to a payment that the chain would not take; no row is written for it.
 
         But for one that we carried out already and that the database, restored from a backup, does not remember: only
         we can have, and our signature names the transaction. That one is settled by what the chain shows of it.
         """
-        if reason not in {Reason.DUPLICATE, Reason.SVM_EXPIRED}:
+        if reason not in _FORGOTTEN:
             return await self._recorded_with_key(order, refusal(reason.value))
         row = await find_settlement(self._database, order.key)
         if row is not None and not row.may_be_claimed_again:  # another process was faster, or this one just before
             return await self._known_payment(order, row)
         account: SolanaAccount = order.account
-        transfer: SolanaTransfer = order.payload
-        fee_payer = account.fee_payers.of(transfer.fee_payer)
-        _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
-        (sighting,) = await account.chain.see([signature])
+        signature, sighting = await _own_transaction(account, order.payload)
         if sighting.verdict is not Verdict.TRANSFERRED or sighting.block_number is None:
             return await self._recorded_with_key(order, refusal(reason.value))
         _, height = await account.chain.head()
@@ -217,6 +239,14 @@ class SolanaSettlements(Settlements):
             return await self._carry(order, known, row_id, lifetime)
         finally:
             self._active.discard(row_id)
+
+
+async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting]:
+    """Our signature, by which the chain names the payment's transaction, and what it shows. Raises: RpcUnavailable."""
+    fee_payer = account.fee_payers.of(transfer.fee_payer)
+    _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
+    (sighting,) = await account.chain.see([signature])
+    return signature, sighting
 
 
 class SolanaCompleter(Completer):
