@@ -520,10 +520,16 @@ async def test_a_payment_without_a_memo_is_a_payment_too(world: SolanaHub) -> No
 
 
 async def test_fees_of_an_hour_are_bounded(tmp_path: Path) -> None:
-    async with run_solana_hub(tmp_path, fee_budget_per_hour_lamports=100_000) as world:
-        answers = [await world.settle(world.payment()) for _ in range(3)]
-        assert [answer.status for answer in answers] == [200, 200, 503]
-        assert answers[2].code == "UNAVAILABLE"
+    """By what each transaction costs, which stands in it."""
+    moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER)
+    async with run_solana_hub(tmp_path, fee_budget_per_hour_lamports=50_000 + 3 * FEE_LAMPORTS - 1) as world:
+        money = world.fee_money
+        dear = world.asking(drafted(world.node, compute_limit(400_000), compute_price(100_000), moved))
+        bodies = [dear, *(world.payment() for _ in range(3))]
+        answers = [await world.settle(body) for body in bodies]
+        assert [answer.status for answer in answers] == [200, 200, 200, 503]
+        assert answers[3].code == "UNAVAILABLE"
+        assert money - world.fee_money == 50_000 + 2 * FEE_LAMPORTS
 
 
 async def test_what_is_under_way_is_bounded_and_what_is_executed_makes_room(tmp_path: Path) -> None:

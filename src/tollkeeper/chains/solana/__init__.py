@@ -15,6 +15,7 @@ from tollkeeper.chains.solana.chain import (
     Simulation,
     SolanaChain,
     SolanaConfig,
+    fee_lamports,
 )
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended, has_expired
 
@@ -28,6 +29,7 @@ __all__ = [
     "Simulation",
     "SolanaChain",
     "SolanaConfig",
+    "fee_lamports",
     "has_ended",
     "has_expired",
 ]

@@ -37,6 +37,8 @@ from tollkeeper.core.solana.programs import (
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,
     TokenAccount,
+    read_compute_unit_limit,
+    read_compute_unit_price,
     read_mint,
     read_token_account,
 )
@@ -96,12 +98,23 @@ class SolanaConfig:
     @property
     def fee_max_lamports(self) -> int:
         """What one settlement costs at most."""
-        priority = self.compute_limit_max * self.compute_price_max_micro_lamports
-        return _SIGNATURES * LAMPORTS_PER_SIGNATURE + -(-priority // _MICRO_LAMPORTS)
+        return _fee_lamports(self.compute_limit_max, self.compute_price_max_micro_lamports)
 
     def policy(self, fee_payers: Sequence[str]) -> FeePolicy:
         """What a transaction may make these fee payers pay."""
         return FeePolicy(tuple(fee_payers), self.compute_limit_max, self.compute_price_max_micro_lamports)
+
+
+def fee_lamports(transfer: SolanaTransfer) -> int:
+    """What a transaction that kept every rule costs its fee payer, whether it passes or fails: no more and no less."""
+    first, second = transfer.transaction.message.instructions[:2]
+    limit, price = read_compute_unit_limit(first), read_compute_unit_price(second)
+    assert limit is not None and price is not None  # noqa: S101, PT018 - the rules ask for both
+    return _fee_lamports(limit, price)
+
+
+def _fee_lamports(compute_limit: int, price_micro_lamports: int) -> int:
+    return _SIGNATURES * LAMPORTS_PER_SIGNATURE + -(-compute_limit * price_micro_lamports // _MICRO_LAMPORTS)
 
 
 @dataclass(frozen=True, slots=True)

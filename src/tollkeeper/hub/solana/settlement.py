@@ -15,7 +15,7 @@ import structlog
 from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_expired
+from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, fee_lamports, has_expired
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
@@ -109,8 +109,7 @@ class SolanaSigning(Signing):
             now_ms=self._clock_ms(),
             alias=encode(transfer.transaction.signatures[1]),
         )
-        cost = order.account.chain.config.fee_max_lamports
-        return Wish(new, known, order.idempotency, is_trusted=order.is_trusted, gas=cost)
+        return Wish(new, known, order.idempotency, is_trusted=order.is_trusted, gas=fee_lamports(transfer))
 
 
 class SolanaRecovery(Recovery):
