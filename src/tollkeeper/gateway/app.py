@@ -312,8 +312,12 @@ class Gateway:
 
     async def _keep_fresh(self) -> None:
         while True:
-            is_whole = self._supported.assets and self.proofs_on_chain.is_open
-            await asyncio.sleep(REFRESH_SECONDS if is_whole else RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)  # however many calls make its word doubtful
+            if self._supported.assets and self.proofs_on_chain.is_open:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(REFRESH_SECONDS):
+                        await self._hub.doubted.wait()
+            self._hub.doubted.clear()
             try:
                 await self._refresh()
             except Exception:  # noqa: BLE001 - logged; the next round tries again

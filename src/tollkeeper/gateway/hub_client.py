@@ -6,6 +6,7 @@ success, and whatever is neither a clear success nor a clear failure is an unkno
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -185,13 +186,17 @@ _JSON_HEADERS: Final = {"content-type": "application/json"}
 
 
 class HubClient:
-    """One facilitator. What only our hub understands is sent once `supported` has told that it is ours."""
+    """One facilitator. What only our hub understands is sent once `supported` has told that it is ours.
+
+    `doubted` is set where it could not do what it advertised: `supported` may say something else by now.
+    """
 
     def __init__(self, transport: Transport, sign: Signer) -> None:
         self._transport = transport
         self._sign = sign
         self._confirms = False
         self._is_ours = False
+        self.doubted = asyncio.Event()
 
     async def close(self) -> None:
         """Lets go of the transport."""
@@ -224,6 +229,9 @@ class HubClient:
             answer = _object(data)
         except HubUnreachableError:
             raise unavailable() from None
+        if status == 503:
+            self.doubted.set()
+            raise unavailable(_reason_of(answer) if self._is_ours else "")
         if status != 200 or type(answer.get("isValid")) is not bool:
             raise unavailable()
         reason = answer.get("invalidReason")
@@ -261,6 +269,8 @@ class HubClient:
             status, data = await self._transport.request(
                 "POST", request.path, request.headers, request.body, SETTLE_TIMEOUT_SECONDS
             )
+            if status == 503:
+                self.doubted.set()
             return _judge(status, _object(data), is_ours=self._is_ours)
         except HubUnreachableError:
             return SettleAnswer(Settlement.PENDING, "", "unreachable")
@@ -311,12 +321,22 @@ class HubClient:
         return status == 200
 
 
-def unavailable() -> ApiError:
-    """503 for a facilitator that gives no answer; nothing was charged."""
-    return ApiError(
-        Code.UNAVAILABLE,
-        "the payment hub does not answer; nothing was charged, send the same payment again",
-    )
+def unavailable(reason: str = "") -> ApiError:
+    """503 for a facilitator that gives no answer, or a hub of ours that says why it cannot; nothing was charged."""
+    if reason:
+        message = f"{reason}; nothing was charged, send the same payment again, or sign what a new 402 asks for"
+    else:
+        message = "the payment hub does not answer; nothing was charged, send the same payment again"
+    return ApiError(Code.UNAVAILABLE, message)
+
+
+def _reason_of(body: dict[str, Any]) -> str:
+    """Why our hub is not available; empty where it does not say so itself."""
+    error = body.get("error")
+    if not isinstance(error, dict) or error.get("code") != Code.UNAVAILABLE:
+        return ""
+    message = error.get("message")
+    return message if isinstance(message, str) else ""
 
 
 def _object(data: bytes) -> dict[str, Any]:
