@@ -125,8 +125,9 @@ class _Solana(FamilyRow):
         "can be one transaction, which is charged once: sign a new payment"
     )
 
-    # A transaction is remembered for as long as its blockhash is recent; its payer may hold nothing since.
-    shown_by_used = frozenset({Reason.DUPLICATE, Reason.SVM_EXPIRED, Reason.FUNDS, Reason.SVM_NO_SENDER})
+    # The chain's word while the blockhash is recent, then our hub's, who looks for its own signature there. Not what is
+    # merely expired or not covered: whoever signs such payments, at no cost, would have each of them written down.
+    shown_by_used = frozenset({Reason.DUPLICATE})
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         return tuple(encode_key(public_key(seed)) for seed in fee_payer_seeds(signer_key))
