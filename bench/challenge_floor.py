@@ -11,10 +11,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from bench.gateway import family_cpu_seconds
-from bench.measuring import Result, cores, say
+from bench.measuring import Result, cores
 from bench.processes import serving
-from bench.scene import scene
+from bench.scene import rates, scene
 from bench.wrk import calls, request
 
 if TYPE_CHECKING:
@@ -29,17 +28,7 @@ STEPS: Final = ("answer", "parsed", "known", "counted")
 def measure() -> Result:
     """`ours`: 402s of the program per second of processor time. Microseconds of all in the further fields."""
     with ExitStack() as stack:
-        sides, load_core = _sides(stack, stack.enter_context(scene())), cores()[1]
-        spent = {name: [0, 0.0] for name in sides}
-        for number in range(ROUNDS + 1):
-            for name, (one, pid) in sides.items():
-                before = family_cpu_seconds(pid)
-                run = one.run(ROUND_SECONDS, load_core)
-                if number:  # the first round warms up
-                    spent[name][0] += run.answers
-                    spent[name][1] += family_cpu_seconds(pid) - before
-            say(f"challenge-floor {number}/{ROUNDS}")
-    rate = {name: answers / seconds for name, (answers, seconds) in spent.items()}
+        rate = rates("challenge-floor", _sides(stack, stack.enter_context(scene())), ROUNDS, ROUND_SECONDS)
     also: dict[str, float | str] = {f"{name}_us": 1e6 / one for name, one in rate.items()}
     also |= {f"{name}_ratio": rate[name] / rate["static"] for name in STEPS}
     unit = "402s per second of processor time"

@@ -13,10 +13,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from bench.gateway import family_cpu_seconds
-from bench.measuring import Result, cores, say
+from bench.measuring import Result, cores
 from bench.processes import serving
-from bench.scene import PURCHASES, ROUND_SECONDS, ROUNDS, scene
+from bench.scene import PURCHASES, ROUND_SECONDS, ROUNDS, rates, scene
 from bench.wrk import calls, request
 
 if TYPE_CHECKING:
@@ -55,17 +54,7 @@ def _sides(stack: ExitStack) -> dict[str, tuple[Calls, int]]:
 def measure() -> Result:
     """`ours`: calls behind a commit. Processor time of a call at each side, and ratios, in the further fields."""
     with ExitStack() as stack:
-        sides, load_core = _sides(stack), cores()[1]
-        spent = {name: [0, 0.0] for name in sides}
-        for number in range(ROUNDS + 1):
-            for name, (one, pid) in sides.items():
-                before = family_cpu_seconds(pid)
-                run = one.run(ROUND_SECONDS, load_core)
-                if number:  # the first round warms up
-                    spent[name][0] += run.answers
-                    spent[name][1] += family_cpu_seconds(pid) - before
-            say(f"floor {number}/{ROUNDS}")
-    rate = {name: answers / seconds for name, (answers, seconds) in spent.items()}
+        rate = rates("floor", _sides(stack), ROUNDS, ROUND_SECONDS)
     also: dict[str, float | str] = {f"{name}_us": 1e6 / one for name, one in rate.items()}
     also |= {f"{name}_ratio": rate[name] / rate["proxy"] for name in ("relay", "statements", "ledger", "held_credits")}
     also["secure_ledger_ratio"] = rate["secure_ledger"] / rate["secure_proxy"]

@@ -13,14 +13,14 @@ One read is taken for one message, which is true of small messages and of nothin
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 import ssl
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from bench.held import filled
 from bench.servers.bookkeeping import Statements, behind_ledger
+from bench.servers.listening import serve_protocol
 from tollkeeper.serving.http_server import run, until_signalled
 from tollkeeper.storage.opening import open_database
 
@@ -149,11 +149,7 @@ async def _taker(arguments: list[str]) -> Callable[[Caller, bytes], None]:
 async def serve(stop: asyncio.Event) -> None:
     """The server, until `stop` is set."""
     take = await _taker(sys.argv[1:])
-    server = await asyncio.get_running_loop().create_server(lambda: Caller(take), "127.0.0.1", 0)
-    said: dict[str, Any] = {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
-    print(json.dumps(said), flush=True)
-    await stop.wait()
-    server.close()
+    await serve_protocol(lambda: Caller(take), stop)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ Each answers in the one method that the loop calls. Bodies have BYTES. One read 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from time import time
-from typing import Any, ClassVar, Final, cast
+from typing import ClassVar, Final, cast
 
 from httptools import HttpRequestParser
 
+from bench.servers.listening import serve_protocol
 from tollkeeper.api import iso
 from tollkeeper.core.client_addresses import rate_key
 from tollkeeper.edge.ready import ID_ENDS, ReadyAnswer
@@ -133,11 +133,7 @@ async def serve(stop: asyncio.Event) -> None:
     """The server, until `stop` is set."""
     protocol, Answering.body_bytes = KINDS[sys.argv[1]], int(sys.argv[2])
     Answering.answer = _HEAD % (Answering.body_bytes, b"x" * Answering.body_bytes)
-    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
-    said: dict[str, Any] = {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
-    print(json.dumps(said), flush=True)
-    await stop.wait()
-    server.close()
+    await serve_protocol(protocol, stop)
 
 
 if __name__ == "__main__":

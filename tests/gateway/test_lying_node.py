@@ -193,6 +193,18 @@ def unseen_and_over(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, A
     return answer
 
 
+def denying_from_the_second_look() -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+    """What begins the payment's life is true; from then on it is unseen and over."""
+    looks = 0
+
+    def denying(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal looks
+        looks += call["method"] == "getBlockHeight"
+        return unseen_and_over(call, answer) if looks > 1 else answer
+
+    return denying
+
+
 @pytest.mark.parametrize("needed", [0, 1])
 async def test_a_payment_on_solana_that_one_node_denies_is_not_lost(
     tmp_path: Path, target: RecordingTarget, needed: int
@@ -205,14 +217,7 @@ async def test_a_payment_on_solana_that_one_node_denies_is_not_lost(
     ):
         gate = await abroad.gate()
         payment = await abroad.payment(gate)
-        answers = 0
-
-        def denying(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-            nonlocal answers
-            answers += call["method"] == "getBlockHeight"
-            return unseen_and_over(call, answer) if answers > 1 else answer  # what begins the payment's life is true
-
-        liar.falsify = denying
+        liar.falsify = denying_from_the_second_look()
         if needed == 1:
             assert (await abroad.present(gate, payment)).status == 402
             return
@@ -235,13 +240,6 @@ async def test_a_payment_on_solana_that_one_node_of_three_denies_is_served_while
     ):
         gate = await abroad.gate()
         payment = await abroad.payment(gate)
-        answers = 0
-
-        def denying(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-            nonlocal answers
-            answers += call["method"] == "getBlockHeight"
-            return unseen_and_over(call, answer) if answers > 1 else answer  # what begins the payment's life is true
-
-        liar.falsify = denying
+        liar.falsify = denying_from_the_second_look()
         assert (await abroad.present(gate, payment)).status == 200
         assert site.received_micro() == 10_000

@@ -8,12 +8,13 @@ database, so that all processes that share it share one budget.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.hub.accounts import unavailable
+from tollkeeper.hub.telling import Telling
 from tollkeeper.storage.transactions import GasBudget
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tollkeeper.storage.payers import Suspended
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-_MINUTE_MS: Final = 60_000
 
 
 class Gas:
@@ -34,7 +34,7 @@ class Gas:
         self._per_hour = per_hour
         self._trusted_gateways = trusted_gateways
         self._clock_ms = clock_ms
-        self._told: dict[str, int] = {}
+        self._telling = Telling(clock_ms)
 
     def budget(self) -> GasBudget:
         """What a claim is held to now."""
@@ -43,13 +43,13 @@ class Gas:
 
     def used_up(self) -> ApiError:
         """503 for a claim that the budget had no room for; the operator is told once a minute."""
-        if self._is_to_be_told("gas_budget_used_up"):
+        if self._telling.is_due("gas_budget_used_up"):
             _LOG.error("gas_budget_used_up", network=self._network, per_hour=self._per_hour)
         return unavailable("its gas budget of this hour is used up")
 
     def suspended(self, payer: str, why: Suspended) -> ApiError:
         """503 for a payer whose payments failed at our cost, or too many of whose are under way; told as above."""
-        if self._is_to_be_told("payer_suspended"):
+        if self._telling.is_due("payer_suspended"):
             about = {"network": self._network, "payer": payer}
             _LOG.warning("payer_suspended", **about, failures=why.failures, pending=why.under_way)
         return ApiError(
@@ -58,8 +58,3 @@ class Gas:
             details={"reason": "payer_suspended", "failures": why.failures, "pending": why.under_way},
             headers={"Retry-After": str(why.seconds)},
         )
-
-    def _is_to_be_told(self, event: str) -> bool:
-        minute = self._clock_ms() // _MINUTE_MS
-        was, self._told[event] = self._told.get(event, -1), minute
-        return minute != was

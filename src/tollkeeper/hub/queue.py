@@ -8,11 +8,12 @@ all processes that share it share one bound.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
 from tollkeeper.hub.accounts import unavailable
+from tollkeeper.hub.telling import Telling
 from tollkeeper.storage.room import Room
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tollkeeper.hub.metrics import HubMetrics
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-_MINUTE_MS: Final = 60_000
 
 
 class Queue:
@@ -41,8 +41,7 @@ class Queue:
         self._settlements_max = settlements_max
         self._trusted_gateways = trusted_gateways
         self._metrics = metrics
-        self._clock_ms = clock_ms
-        self._told_minute = -1
+        self._telling = Telling(clock_ms)
 
     def room(self) -> Room:
         """What a claim is held to now."""
@@ -52,8 +51,6 @@ class Queue:
     def is_full(self) -> ApiError:
         """503 for a claim that there was no room for; the operator is told once a minute."""
         self._metrics.turned_away.labels(self._network).inc()
-        minute = self._clock_ms() // _MINUTE_MS
-        if minute != self._told_minute:
-            self._told_minute = minute
+        if self._telling.is_due("settlements_turned_away"):
             _LOG.error("settlements_turned_away", network=self._network, under_way_max=self._settlements_max)
         return unavailable("too many settlements are under way")

@@ -11,7 +11,7 @@ from tollkeeper.core.limits import TRANSFER_KEYS_KEPT_SECONDS
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.database import Database, Unit
+    from tollkeeper.storage.database import Database, Statement, Unit
 
 _Q: Final = load_queries("transfer_keys.sql")
 
@@ -24,23 +24,18 @@ async def key_of(database: Database, name: str) -> str | None:
 
 def renew_key(name: str, former: str, key: str, now_ms: int) -> Unit[str]:
     """Let `key` follow on `former`; the key that holds from now on, which is another's where that one was faster."""
-    yield _Q.forget_keys(since_ms=_since(now_ms))
-    rows = yield _Q.renew_key(name=name, former=former, key=key, now_ms=now_ms)
-    if not rows:
-        rows = yield _Q.find_key(name=name)
-    held: str = rows[0]["key"]
-    return held
+    return _held(name, _Q.renew_key(name=name, former=former, key=key, now_ms=now_ms), now_ms)
 
 
 def bind_key(name: str, key: str, now_ms: int) -> Unit[str]:
     """Keep `key` under a name that has none; the key that is there."""
-    yield _Q.forget_keys(since_ms=_since(now_ms))
-    rows = yield _Q.bind_key(name=name, key=key, now_ms=now_ms)
+    return _held(name, _Q.bind_key(name=name, key=key, now_ms=now_ms), now_ms)
+
+
+def _held(name: str, change: Statement, now_ms: int) -> Unit[str]:
+    yield _Q.forget_keys(since_ms=now_ms - TRANSFER_KEYS_KEPT_SECONDS * 1000)
+    rows = yield change
     if not rows:
         rows = yield _Q.find_key(name=name)
     held: str = rows[0]["key"]
     return held
-
-
-def _since(now_ms: int) -> int:
-    return now_ms - TRANSFER_KEYS_KEPT_SECONDS * 1000
