@@ -25,7 +25,7 @@ from tollkeeper.core.paygate_fields import (
     refuse_file_in_json,
     within,
 )
-from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
+from tollkeeper.core.solana.programs import NOBODYS
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet, shown_address
 
@@ -124,13 +124,13 @@ class CreateDefaults:
         return next((one for one in candidates if one is not None and family_of(one) is family), None)
 
 
-_NOBODY: Final = frozenset({ZERO_ADDRESS, SYSTEM_PROGRAM})
+_NOBODY: Final = frozenset({ZERO_ADDRESS, *NOBODYS})
 
 
 def check_payment_address(value: object, network: str, forbidden: frozenset[str]) -> str:
     """A recipient on this network, in its canonical form.
 
-    Raises: INVALID_ADDRESS (of another family, a wrong checksum, zero, a token, one of our signers).
+    Raises: INVALID_ADDRESS (of another family, a wrong checksum, nobody's, a token, one of our signers).
     """
     address = parse_address_of(NETWORKS[network].family, value, field="paymentAddress")
     if address in _NOBODY or address in forbidden:

@@ -146,6 +146,10 @@ class EvmAsset:
         """What a transfer to the wallet names."""
         return wallet
 
+    def no_wallet(self, address: str) -> str:  # noqa: ARG002 - every address holds the token itself
+        """Why nobody's key can spend what is paid to this address, as far as it shows; empty where it does not."""
+        return ""
+
     def recipient_check(self, account: str, pay_to: str) -> Check:
         """Is it this wallet that is paid?"""
         return Check("recipient", account == pay_to, Reason.RECIPIENT, pay_to, account)

@@ -205,7 +205,10 @@ class Buying:
         requirements = settle_requirements(opened, tender, terms.price_micro)
         asked = asked_of(presented.payment, requirements)
         verdict = await self._hub.verify(asked)
-        refusal = None if verdict.is_valid else await self._refusals.of(verdict, presented.key)
+        refusal = None
+        if not verdict.is_valid:
+            no_wallet = opened.asset_on(network).no_wallet(terms.pay_to)
+            refusal = await self._refusals.of(verdict, presented.key, no_wallet)
         if refusal is not None and not refusal.may_be_forgotten:
             raise refusal.error
         if not opened.gate.assume_valid:

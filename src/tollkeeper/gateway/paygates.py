@@ -153,9 +153,12 @@ class Management:
                     details={"field": "accepts" if at else "network", "supported": sorted(enabled)},
                 )
 
-    async def _warned(self, recipients: Sequence[Recipient]) -> dict[str, Any]:
-        """What the owner should know of a gate that is saved, for the answer; empty where there is nothing."""
-        warnings = await self.token_accounts.warnings(recipients, self.supported().assets)
+    async def _warned(self, recipients: Sequence[Recipient], known: Sequence[Recipient] = ()) -> dict[str, Any]:
+        """What the owner should know of a gate that is saved, for the answer; empty where there is nothing.
+
+        Raises: INVALID_ADDRESS for a recipient that can never be paid, unless it was `known` before.
+        """
+        warnings = await self.token_accounts.warnings(recipients, self.supported().assets, known)
         return {"warnings": warnings} if warnings else {}
 
     def _check_trust(self, network: str, *, assume_valid: bool) -> None:
@@ -211,7 +214,7 @@ class Management:
         self._check_recipients(wanted.recipients, assume_valid=wanted.assume_valid)
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
-        warned = await self._warned(wanted.recipients)
+        warned = await self._warned(wanted.recipients, gate.recipients)
         secret = self._new_secret()
         try:
             changed = await self.store.update(

@@ -29,8 +29,8 @@ _OF_USED: Final = frozenset({Code.NONCE_ALREADY_USED, Code.PAYMENT_EXPIRED, Code
 # Where the reason alone does not say what a buyer can do: what is the matter, and what to do.
 _EXPLAINED: Final[dict[str, tuple[str, str]]] = {
     Reason.SVM_NO_RECIPIENT: (
-        "the seller's wallet has no token account to be paid on",
-        "only the seller can open one",
+        "the seller's address has no token account to be paid on",
+        "only the seller can mend that: by opening one, or by naming a wallet that has one",
     ),
     Reason.SVM_EXPIRED: ("the payment's blockhash is too old", "sign a new payment"),
 }
@@ -57,8 +57,8 @@ class Refusals:
         self._hub = hub
         self._supported = supported
 
-    async def of(self, verdict: Verdict, key: PaymentKey) -> Refusal:
-        """What the facilitator's refusal means."""
+    async def of(self, verdict: Verdict, key: PaymentKey, no_wallet: str) -> Refusal:
+        """What the facilitator's refusal means. `no_wallet`: why the seller's address is none; empty where it is."""
         reason = verdict.reason or "invalid_payment"
         code = code_of_reason(reason)
         is_asked, status = False, None
@@ -75,6 +75,8 @@ class Refusals:
                 details["transaction"] = transaction
         elif reason in _EXPLAINED:
             what, advice = _EXPLAINED[reason]
+            if reason == Reason.SVM_NO_RECIPIENT and no_wallet:
+                what = f"{what}, and is no wallet's ({no_wallet})"
             charged = "nothing was charged" if is_asked else "whether it was charged before could not be asked"
             message = f"{what}: {charged}; {advice}"
         shown = FAMILIES[NETWORKS[key.network].family].shown_by_used

@@ -3,8 +3,9 @@
 So it is asked on networks where what a wallet holds lies in accounts of their own: Solana's.
 
 A payment goes to the wallet's associated token account, which must be there before. The owner of a gate is told when it
-is not, where a node is set that answers in time and has the facilitator's mint. A save never fails by it: the account
-may be made later, and until then buyers are refused and not charged.
+is not, where a node is set that answers in time and has the facilitator's mint. A save does not fail by it: the account
+may be made later, and until then buyers are refused and not charged. What is no wallet is told as well, as far as the
+address shows it by itself; what a node shows to be a token account, a mint or a program is refused.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.solana.recipients import NoWallet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tollkeeper.core.paygate_fields import Recipient
     from tollkeeper.core.tenders import Asset
@@ -38,6 +41,9 @@ class AccountChain(Protocol):
     async def open(self) -> None:
         """Asks the nodes who they are. Raises: RpcUnavailable."""
 
+    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, bool]:
+        """Why the address is no wallet's, and whether its token account can be paid. Raises: RpcUnavailable."""
+
     async def owner_of(self, account: str) -> str | None:
         """The wallet; None where there is no such account of the token. Raises: RpcUnavailable."""
 
@@ -51,34 +57,40 @@ class TokenAccounts:
 
     chains: Mapping[str, AccountChain]
 
-    async def warnings(self, recipients: Sequence[Recipient], assets: Mapping[str, Asset]) -> list[dict[str, Any]]:
-        """What a gate's owner should know of its recipients, the gate's own network first."""
+    async def warnings(
+        self, recipients: Sequence[Recipient], assets: Mapping[str, Asset], known: Collection[Recipient] = ()
+    ) -> list[dict[str, Any]]:
+        """What a gate's owner should know of its recipients, the gate's own network first.
+
+        Raises: INVALID_ADDRESS for one that can never be paid; of those `known` that is a warning too, so that the gate
+        can still be changed.
+        """
+        found = await asyncio.gather(*(self._judged(one, assets.get(one.network)) for one in recipients))
+        warnings = []
+        for position, (one, (obstacle, is_missing)) in enumerate(zip(recipients, found, strict=True)):
+            place = {"field": "accepts" if position else "paymentAddress", "network": one.network}
+            if obstacle is not None and obstacle.is_never_paid and one not in known:
+                message = f"{one.payment_address} is no wallet and can never be paid: {obstacle.why}"
+                raise ApiError(Code.INVALID_ADDRESS, message, details=place)
+            if obstacle is not None or is_missing:
+                warnings.append({**place, "message": _warning(one, obstacle, is_missing=is_missing)})
+        return warnings
+
+    async def _judged(self, recipient: Recipient, asset: Asset | None) -> tuple[NoWallet | None, bool]:
+        """Why it is no wallet, and whether its token account is missing, as far as anybody says."""
+        if asset is None or not asset.has_accounts:
+            return None, False
+        address = recipient.payment_address
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                missing = await asyncio.gather(*(self._is_missing(one, assets.get(one.network)) for one in recipients))
-        except TimeoutError:
-            return []
-        return [
-            {
-                "field": "accepts" if position else "paymentAddress",
-                "network": one.network,
-                "message": (
-                    f"{one.payment_address} has no USDC token account on {one.network} yet: until it has one nobody "
-                    "can pay this PayGate there. Its first USDC makes one, or its owner does in a wallet"
-                ),
-            }
-            for position, (one, is_missing) in enumerate(zip(recipients, missing, strict=True))
-            if is_missing
-        ]
-
-    async def _is_missing(self, recipient: Recipient, asset: Asset | None) -> bool:
-        if asset is None or not asset.has_accounts or recipient.network not in self.chains:
-            return False
-        try:
-            return await self._owner(asset.account_of(recipient.payment_address), asset) is None
-        except RpcUnavailable as error:
-            _LOG.info("token_account_not_seen", network=recipient.network, reason=str(error))
-            return False
+                chain = await self._chain(asset)
+                obstacle, has_account = await chain.recipient(address, asset.account_of(address))
+        except (RpcUnavailable, TimeoutError) as error:
+            if recipient.network in self.chains:
+                _LOG.info("token_account_not_seen", network=recipient.network, reason=str(error))
+            why = asset.no_wallet(address)
+            return (NoWallet(why, is_never_paid=False) if why else None), False
+        return obstacle, not has_account
 
     async def owner(self, account: str, asset: Asset) -> str | None:
         """Whose the token account is; None where there is none. Raises: RpcUnavailable, also where no node is set."""
@@ -90,15 +102,30 @@ class TokenAccounts:
             raise RpcUnavailable(msg) from error
 
     async def _owner(self, account: str, asset: Asset) -> str | None:
+        return await (await self._chain(asset)).owner_of(account)
+
+    async def _chain(self, asset: Asset) -> AccountChain:
         chain = self.chains.get(asset.network.name)
         if chain is not None and chain.asset is None:
             await chain.open()
         if chain is None or chain.asset is None or chain.asset.address != asset.address:
             msg = "no node of this network and mint can be asked"
             raise RpcUnavailable(msg)
-        return await chain.owner_of(account)
+        return chain
 
     async def aclose(self) -> None:
         """Ends the connections."""
         for chain in self.chains.values():
             await chain.close()
+
+
+def _warning(recipient: Recipient, obstacle: NoWallet | None, *, is_missing: bool) -> str:
+    address, network = recipient.payment_address, recipient.network
+    without = f"no USDC token account on {network}"
+    if obstacle is None:
+        return (
+            f"{address} has {without} yet: until it has one nobody can pay this PayGate there. Its first USDC makes "
+            "one, or its owner does in a wallet"
+        )
+    unpaid = f". It has {without}, so nobody can pay this PayGate there: name a wallet" if is_missing else ""
+    return f"{address} is no wallet: {obstacle.why}{unpaid}"

@@ -86,13 +86,15 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
 
 
 def _of_accounts(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
-    def account(address: str) -> Json:
+    def account(address: str, config: Json = None) -> Json:
         found = chain.account(address)
         if found is None or not found.lamports:
             return None
         data = bytes(found.data)
+        part = (config or {}).get("dataSlice") or {"offset": 0, "length": len(data)}
+        shown = data[part["offset"] :][: part["length"]]
         return {
-            "data": [base64.b64encode(data).decode(), "base64"],
+            "data": [base64.b64encode(shown).decode(), "base64"],
             "executable": found.executable,
             "lamports": found.lamports,
             "owner": str(found.owner),
@@ -100,11 +102,11 @@ def _of_accounts(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
             "space": len(data),
         }
 
-    def get_account_info(address: str, _config: Json = None) -> Json:
-        return _at(chain, account(address))
+    def get_account_info(address: str, config: Json = None) -> Json:
+        return _at(chain, account(address, config))
 
-    def get_multiple_accounts(addresses: list[str], _config: Json = None) -> Json:
-        return _at(chain, [account(address) for address in addresses])
+    def get_multiple_accounts(addresses: list[str], config: Json = None) -> Json:
+        return _at(chain, [account(address, config) for address in addresses])
 
     def get_token_account_balance(address: str, _config: Json = None) -> Json:
         if account(address) is None:

@@ -42,6 +42,7 @@ from tollkeeper.core.solana.programs import (
     read_mint,
     read_token_account,
 )
+from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_wallet
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
     from tollkeeper.core.solana import SolanaTransfer
+    from tollkeeper.core.solana.recipients import NoWallet
 
 T = TypeVar("T")
 
@@ -256,6 +258,21 @@ class SolanaChain:
         (info,) = await self.rpc.ask([("getAccountInfo", [account, _BASE64])])
         found = self._held(read_value(info))
         return found.owner if found is not None and found.is_usable and found.mint == self._mint else None
+
+    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, bool]:
+        """Why the address is no wallet's, and whether the asset's token account for it is there and usable.
+
+        Raises: RpcUnavailable.
+        """
+        beginning = {**_BASE64, "dataSlice": {"offset": 0, "length": MULTISIG_SIZE_BYTES + 1}}
+        at_address, held = await self.rpc.ask(
+            [("getAccountInfo", [address, beginning]), ("getAccountInfo", [account, _BASE64])]
+        )
+        info, found = read_value(at_address), self._held(read_value(held))
+        data = read_account(info)
+        there = None if data is None else Account(info["owner"], info.get("executable") is True, data)
+        is_usable = found is not None and found.is_usable and found.mint == self._mint
+        return no_wallet(address, there), is_usable
 
     async def balances(self, addresses: Sequence[str]) -> list[int]:
         """Lamports of each. Raises: RpcUnavailable."""

@@ -38,6 +38,7 @@ from tollkeeper.core.solana.programs import (
     read_compute_unit_price,
     read_transfer_checked,
 )
+from tollkeeper.core.solana.recipients import no_wallet
 from tollkeeper.core.verification import Check, Reason
 from tollkeeper.core.wire import PaymentKey
 
@@ -110,6 +111,11 @@ class SolanaAsset:
     def account_of(self, wallet: str) -> str:
         """What a transfer to the wallet names: its associated token account."""
         return associated_token_account(wallet, self.address, self.token_program)
+
+    def no_wallet(self, address: str) -> str:
+        """Why nobody's key can spend what is paid to this address, as far as it shows; empty where it does not."""
+        found = no_wallet(address)
+        return "" if found is None else found.why
 
     def recipient_check(self, account: str, pay_to: str) -> Check:
         """Is it this wallet's token account that is paid?"""
