@@ -61,7 +61,7 @@ async def serve_hub(directory: str, stop: asyncio.Event) -> None:
     database = open_database(f"sqlite:///{Path(directory) / 'hub.db'}")
     signer = Signer(derive_wallets().relayer.private_key)
     config = EvmConfig(network=NETWORK, rpc_urls=())
-    auth = Auth(database, (("bench", bytes(32)),), PUBLIC_URL, clock_ms, os.urandom, chain_id=84532)
+    auth = Auth(database, (("bench", bytes(32)),), PUBLIC_URL, clock_ms, os.urandom, networks=(NETWORK,))
     hub = Hub(database, auth, [HubNetwork(config, (signer,))], public_url=PUBLIC_URL)
     chain = AnsweredChain(config)
     await chain.open()

@@ -20,10 +20,12 @@ from tollkeeper.core.evm import (
     personal_message_digest,
     sign_digest,
 )
+from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.siwe import (
     MESSAGE_LENGTH_MAX,
     NONCE_SIZE_BYTES,
     LoginMessage,
+    login_chains,
     message_digest,
     new_message,
     signer_of,
@@ -32,7 +34,8 @@ from tollkeeper.core.siwe import (
 KEY = bytes(range(1, 33))
 WALLET = address_of_key(KEY)
 NONCE = bytes.fromhex("00112233445566778899aabbccddeeff")
-MESSAGE = new_message("http://127.0.0.1:8402", WALLET, 84532, NONCE, 1_750_000_000_007)
+CHAINS = {Family.EVM: "84532", Family.SOLANA: "devnet"}
+MESSAGE = new_message("http://127.0.0.1:8402", WALLET, CHAINS, NONCE, 1_750_000_000_007)
 TEXT = MESSAGE.text()
 
 # ABNF of EIP-4361, the parts that we send.
@@ -86,7 +89,7 @@ def test_the_text_is_eip_4361_to_the_byte() -> None:
 def test_every_message_binds_what_it_was_made_of(
     url: str, address: bytes, chain_id: int, nonce: bytes, now_ms: int
 ) -> None:
-    message = new_message(url, f"0x{address.hex()}", chain_id, nonce, now_ms)
+    message = new_message(url, f"0x{address.hex()}", {Family.EVM: str(chain_id)}, nonce, now_ms)
     match = EIP_4361.fullmatch(message.text())
     assert match is not None
     assert match["domain"] == url.split("/")[2]
@@ -106,7 +109,7 @@ def test_the_signer_of_a_message_is_recovered() -> None:
 def test_a_message_has_one_digest_and_no_other_text_has_it() -> None:
     digest = message_digest(TEXT)
     assert (
-        message_digest(LoginMessage("http://127.0.0.1:8402", WALLET, 84532, NONCE.hex(), 1_750_000_000_007).text())
+        message_digest(LoginMessage("http://127.0.0.1:8402", WALLET, "84532", NONCE.hex(), 1_750_000_000_007).text())
         == digest
     )
     data = TEXT.encode()
@@ -172,15 +175,31 @@ def test_a_text_that_cannot_be_ours_is_refused() -> None:
 
 SOLANA_SEED = bytes(range(32))
 SOLANA_WALLET = encode(public_key(SOLANA_SEED))
-SOLANA_TEXT = new_message("http://127.0.0.1:8402", SOLANA_WALLET, 84532, NONCE, 1_750_000_000_007).text()
+SOLANA_TEXT = new_message("http://127.0.0.1:8402", SOLANA_WALLET, CHAINS, NONCE, 1_750_000_000_007).text()
 
 
 def sign_on_solana(text: str) -> bytes:
     return sign_ed25519(SOLANA_SEED, text.encode())
 
 
+@pytest.mark.parametrize(
+    ("names", "evm", "solana"),
+    [
+        ("", "8453", "mainnet"),
+        ("base-sepolia", "84532", "devnet"),
+        ("base", "8453", "mainnet"),
+        ("solana-devnet", "84532", "devnet"),
+        ("solana-mainnet base-sepolia", "84532", "mainnet"),
+        ("base-sepolia solana-mainnet solana-devnet base", "84532", "mainnet"),
+    ],
+)
+def test_a_login_names_a_chain_that_the_program_is_on_or_one_of_its_kind(names: str, evm: str, solana: str) -> None:
+    chains = login_chains([NETWORKS[name] for name in names.split()])
+    assert chains == {Family.EVM: evm, Family.SOLANA: solana}
+
+
 def test_a_solana_wallet_gets_the_same_text_with_its_own_words() -> None:
-    expected = TEXT.replace("Ethereum account", "Solana account").replace("Chain ID: 84532", "Chain ID: mainnet")
+    expected = TEXT.replace("Ethereum account", "Solana account").replace("Chain ID: 84532", "Chain ID: devnet")
     assert expected.replace(checksum_address(WALLET), SOLANA_WALLET) == SOLANA_TEXT
 
 

@@ -44,7 +44,7 @@ async def test_the_text_is_that_of_eip_4361_for_a_solana_account(solana: SolanaW
     host = re.escape(world.gateway_url.removeprefix("http://"))
     assert re.fullmatch(
         rf"{host} wants you to sign in with your Solana account:\n{wallet.pubkey()}\n\n[^\n]+\n\n"
-        rf"URI: {re.escape(world.gateway_url)}\nVersion: 1\nChain ID: [^\n]+\nNonce: [A-Za-z0-9]{{8,}}\n"
+        rf"URI: {re.escape(world.gateway_url)}\nVersion: 1\nChain ID: devnet\nNonce: [A-Za-z0-9]{{8,}}\n"
         r"Issued At: [^\n]+\nExpiration Time: [^\n]+",
         text,
     ), text

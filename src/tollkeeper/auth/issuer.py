@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.auth.trusted import TrustedIssuers
+    from tollkeeper.core.networks import Network
     from tollkeeper.storage import Database
 
 logger = logging.getLogger(__name__)
 
-BASE_CHAIN_ID: Final = 8453
 _ID_SIZE_BYTES: Final = 16
 
 
@@ -48,7 +48,7 @@ class Auth:
     """The issuer.
 
     `keyring` is (kid, 32-byte Ed25519 seed), the signing key first; `public_url` is the one authority for domain, URI
-    and `iss`; `chain_id` is what the login message shows: a login is good for every network. Tokens of the `trusted`
+    and `iss`; of `networks` the login message shows one: a login is good for every network. Tokens of the `trusted`
     issuers are taken too, by `authenticate` only.
     """
 
@@ -60,7 +60,7 @@ class Auth:
         now_ms: Callable[[], int],
         random_bytes: Callable[[int], bytes],
         *,
-        chain_id: int = BASE_CHAIN_ID,
+        networks: Sequence[Network] = (),
         trusted: TrustedIssuers | None = None,
     ) -> None:
         self._database = database
@@ -68,7 +68,7 @@ class Auth:
         self._public_url = public_url.rstrip("/")
         self._now_ms = now_ms
         self._random_bytes = random_bytes
-        self._chain_id = chain_id
+        self._chains = siwe.login_chains(networks)
         self._trusted = trusted
 
     async def message(self, wallet_address: str) -> str:
@@ -76,7 +76,7 @@ class Auth:
         wallet = parse_wallet(wallet_address, field="walletAddress")
         now_ms = self._now_ms()
         nonce = self._random_bytes(siwe.NONCE_SIZE_BYTES)
-        message = siwe.new_message(self._public_url, wallet, self._chain_id, nonce, now_ms)
+        message = siwe.new_message(self._public_url, wallet, self._chains, nonce, now_ms)
         text = message.text()
         await self._database.run(store.issue_message(siwe.message_digest(text), wallet, message.expires_ms, now_ms))
         return text

@@ -44,6 +44,7 @@ class Network:
     is_test: bool
     usdc: Asset
     genesis_hash: str = ""  # by which Solana's clusters are told apart
+    cluster: str = ""  # what wallets there call it
     depth_steps: tuple[tuple[int, int], ...] = ()  # from so many base units on, so many confirmations, unless set
 
 
@@ -75,6 +76,7 @@ NETWORKS: Final[dict[str, Network]] = {
             is_test=False,
             usdc=Asset("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"),
             genesis_hash="5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d",
+            cluster="mainnet",
             depth_steps=((100_000_000, 2),),
         ),
         Network(
@@ -85,6 +87,7 @@ NETWORKS: Final[dict[str, Network]] = {
             is_test=True,
             usdc=Asset("4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"),
             genesis_hash="EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG",
+            cluster="devnet",
         ),
     )
 }

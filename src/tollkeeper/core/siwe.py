@@ -1,6 +1,7 @@
 """The text a wallet signs to log in (EIP-4361) and who signed it (specification 4.2, 5.3; contract 6; security A-47).
 
-A Solana wallet gets the same text with its own words for account and chain, and signs its bytes with ed25519.
+A Solana wallet gets the same text with its own words for account and chain, and signs its bytes with ed25519. The chain
+that it names is one that the program is on.
 
 Only text and signature are judged here. That a message was issued, is unexpired and has not been used is one statement
 of the store, keyed by `message_digest`: login compares the whole message, so there is nothing to parse in what comes
@@ -15,15 +16,21 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core import base58, ed25519
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import personal_message_digest, recover_address
 from tollkeeper.core.limits import LOGIN_MESSAGE_LIFETIME_SECONDS
-from tollkeeper.core.networks import Family
+from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.wallets import family_of, shown_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tollkeeper.core.networks import Network
 
 NONCE_SIZE_BYTES: Final = 16
 STATEMENT: Final = "Sign in to Tollkeeper. This costs nothing and sends no transaction."
@@ -31,8 +38,6 @@ MESSAGE_LENGTH_MAX: Final = 4096
 
 _SIGNATURE: Final = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
 _ACCOUNTS: Final = {Family.EVM: "Ethereum account", Family.SOLANA: "Solana account"}
-# A login is good for every network; Solana's wallets know clusters by name.
-_SOLANA_CHAIN: Final = "mainnet"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -42,7 +47,7 @@ class LoginMessage:
 
     public_url: str
     wallet: str
-    chain_id: int
+    chain: str
     nonce: str
     issued_ms: int
 
@@ -54,7 +59,6 @@ class LoginMessage:
     def text(self) -> str:
         """The EIP-4361 text, an EVM address in its EIP-55 spelling."""
         family = family_of(self.wallet)
-        chain = self.chain_id if family is Family.EVM else _SOLANA_CHAIN
         return (
             f"{urlsplit(self.public_url).netloc} wants you to sign in with your {_ACCOUNTS[family]}:\n"
             f"{shown_address(self.wallet)}\n"
@@ -63,16 +67,29 @@ class LoginMessage:
             "\n"
             f"URI: {self.public_url}\n"
             "Version: 1\n"
-            f"Chain ID: {chain}\n"
+            f"Chain ID: {self.chain}\n"
             f"Nonce: {self.nonce}\n"
             f"Issued At: {_instant(self.issued_ms)}\n"
             f"Expiration Time: {_instant(self.expires_ms)}"
         )
 
 
-def new_message(public_url: str, wallet: str, chain_id: int, nonce: bytes, now_ms: int) -> LoginMessage:
+def login_chains(networks: Sequence[Network]) -> Mapping[Family, str]:
+    """What a login message calls the chain, by the wallet's family: a login is good for every network, and names one.
+
+    It is the first of these networks that is of the family; where none is, the one that is like the first, play money
+    or real.
+    """
+    like_the_first = [one for one in NETWORKS.values() if not networks or one.is_test == networks[0].is_test]
+    shown: dict[Family, str] = {}
+    for one in (*networks, *like_the_first):
+        shown.setdefault(one.family, one.cluster if one.chain_id is None else str(one.chain_id))
+    return MappingProxyType(shown)
+
+
+def new_message(public_url: str, wallet: str, chains: Mapping[Family, str], nonce: bytes, now_ms: int) -> LoginMessage:
     """A message for `wallet` issued now; `nonce` is NONCE_SIZE_BYTES of fresh randomness, never used before."""
-    return LoginMessage(public_url, wallet, chain_id, nonce.hex(), now_ms)
+    return LoginMessage(public_url, wallet, chains[family_of(wallet)], nonce.hex(), now_ms)
 
 
 def message_digest(message: str) -> bytes:

@@ -18,7 +18,6 @@ from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.gateway.app import Gateway, GatewayConfig
 from tollkeeper.gateway.app import create_app as create_gateway_app
@@ -204,15 +203,15 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
     trusted = TrustedIssuers(settings.trusted_issuers, clock_ms)
     parts.push_async_callback(trusted.close)
     ring = _given(settings.auth_keys)
-    named = (one.network for one in settings.networks.values())
-    candidates = (settings.default_network, *named, NETWORKS["base"])
+    named = [one.network for one in settings.networks.values()]
+    networks = named if settings.default_network is None else [settings.default_network, *named]
     return Auth(
         database,
         tuple(ring.keys.items()),
         settings.public_url.text,
         clock_ms,
         os.urandom,
-        chain_id=next(one.chain_id for one in candidates if one is not None and one.chain_id is not None),
+        networks=networks,
         trusted=trusted,
     )
 
