@@ -54,7 +54,7 @@ def says(status: int, body: str) -> Settling:
 
 @dataclass(slots=True)
 class HostileHub:
-    """`settling` answers `/settle` and `/transfer`, whose requests `settles` keeps.
+    """`settling` answers `/settle` and `/transfer`, whose requests `settles` keeps; `verifying` answers `/verify`.
 
     `supported` may replace the answer of `/supported`.
     While it `is_down` every connection is cut.
@@ -62,6 +62,7 @@ class HostileHub:
 
     url: str = ""
     settling: Settling = pass_on
+    verifying: Settling = pass_on
     supported: str | None = None
     is_down: bool = False
     settles: list[bytes] = field(default_factory=list)
@@ -89,6 +90,8 @@ async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
             hostile.settles.append(body)
             hostile.signatures.append(request.headers.get("Signature", ""))
             return await hostile.settling(request, forward)
+        if request.path == "/verify":
+            return await hostile.verifying(request, forward)
         if request.path == "/supported" and hostile.supported is not None:
             return web.Response(text=hostile.supported, content_type="application/json")
         return await forward()

@@ -11,10 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.gateway.hostile_hub import HostileHub, Settling, cut, lose_answer, run_hostile_hub, says, settles_but_says
+from tests.gateway.hostile_hub import (
+    Forward,
+    HostileHub,
+    Settling,
+    cut,
+    lose_answer,
+    pass_on,
+    run_hostile_hub,
+    says,
+    settles_but_says,
+)
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -260,3 +271,30 @@ async def test_payment_claimed_before_its_gate_was_deleted_is_served_once(apart:
     assert (again.status, again.json()["error"]["code"]) == (404, "NOT_FOUND")
     assert (await apart.buyer.ask("GET", gate["accessUrl"])).status == 404
     assert len(apart.target.requests) == 1
+
+
+async def test_a_call_whose_verification_took_longer_than_the_purchase_by_another_one_takes_a_credit_of_it(
+    apart: Apart,
+) -> None:
+    """As where two workers have the calls of one payment: by then the hub has settled it, for this very gate."""
+    gate = await apart.gate(credits=2)
+    payment = await apart.payment(gate)
+    asked, sold = asyncio.Event(), asyncio.Event()
+
+    async def late(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        asked.set()
+        await sold.wait()
+        return await forward()
+
+    apart.hub.verifying = late
+    first = asyncio.create_task(apart.pay(gate, payment))
+    await asked.wait()
+    apart.hub.verifying = pass_on
+    url = f"{apart.gateway_url}/api/v1/paygates/{gate['id']}"
+    assert (await apart.buyer.ask("PUT", url, body={"title": "another version"})).status == 200
+    assert (await apart.pay(gate, payment)).status == 200
+    sold.set()
+    answer = await first
+    assert answer.status == 200, answer.body
+    assert answer.headers["x-credits-remaining"] == "0"
+    assert apart.received_micro() == 10_000

@@ -16,14 +16,14 @@ import structlog
 
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
+from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms, attempts_exhausted, terms_for
 from tollkeeper.core.tenders import Tender, require_valid_now
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.findings import Owed
 from tollkeeper.gateway.hub_client import Settlement, asked_of, unavailable
-from tollkeeper.gateway.refusals import Refusals
+from tollkeeper.gateway.refusals import Refusal, Refusals
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, TrustCaps
 
@@ -195,24 +195,13 @@ class Buying:
                 del self._awaited[purchase.id]
 
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
-        arrived_ms = self._clock_ms()
-        tender, network = presented.tender, presented.key.network
-        terms = terms_for(opened.gate, opened.asset_on(network), tender, arrived_ms)
         try:
-            require_valid_now(presented.payment, arrived_ms // 1000)
-        except ApiError as late:
-            raise await self._refusals.of_own(late, presented.key) from None
-        requirements = settle_requirements(opened, tender, terms.price_micro)
-        asked = asked_of(presented.payment, requirements)
-        verdict = await self._hub.verify(asked)
-        refusal = None
-        if not verdict.is_valid:
-            no_wallet = opened.asset_on(network).no_wallet(terms.pay_to)
-            refusal = await self._refusals.of(verdict, presented.key, no_wallet)
-        if refusal is not None and not refusal.may_be_forgotten:
-            raise refusal.error
-        if not opened.gate.assume_valid:
-            self._require_proof(network)
+            terms, asked, refusal = await self._judge(opened, presented)
+        except ApiError:
+            if await self._is_claimed(presented.key):
+                return _ASK_AGAIN
+            raise
+        network, tender = presented.key.network, presented.tender
 
         made: dict[tuple[int, bool], SettleRequest] = {}
 
@@ -247,6 +236,35 @@ class Buying:
             if refusal is None:
                 raise
             raise refusal.instead_of(failed) from None
+
+    async def _judge(self, opened: OpenGate, presented: Presented) -> tuple[Terms, bytes, Refusal | None]:
+        """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.
+
+        Raises: any other refusal.
+        """
+        arrived_ms = self._clock_ms()
+        tender, network = presented.tender, presented.key.network
+        terms = terms_for(opened.gate, opened.asset_on(network), tender, arrived_ms)
+        try:
+            require_valid_now(presented.payment, arrived_ms // 1000)
+        except ApiError as late:
+            raise await self._refusals.of_own(late, presented.key) from None
+        asked = asked_of(presented.payment, settle_requirements(opened, tender, terms.price_micro))
+        verdict = await self._hub.verify(asked)
+        refusal = None
+        if not verdict.is_valid:
+            no_wallet = opened.asset_on(network).no_wallet(terms.pay_to)
+            refusal = await self._refusals.of(verdict, presented.key, no_wallet)
+        if refusal is not None and not refusal.may_be_forgotten:
+            raise refusal.error
+        if not opened.gate.assume_valid:
+            self._require_proof(network)
+        return terms, asked, refusal
+
+    async def _is_claimed(self, key: PaymentKey) -> bool:
+        """Has somebody bought with it meanwhile, or does? Then that is why it is refused."""
+        purchase = await self._purchases.by_payment(key)
+        return purchase is not None and purchase.state is not PurchaseState.FAILED
 
     def _purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
         """What the hub's history says of the purchase."""
