@@ -28,6 +28,7 @@ from tollkeeper.hub.gateway_signature import local_path
 from tollkeeper.hub.history import history_routes, status_routes
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
+from tollkeeper.hub.records import Records
 from tollkeeper.hub.transfer import Transfers
 from tollkeeper.storage.database import Statement
 
@@ -74,7 +75,8 @@ class Hub:
         self.public_url = public_url.rstrip("/")
         self.metrics = HubMetrics()
         self.membership = Membership(database, now_ms, shared_life_seconds)
-        self.settling = Settling((database, now_ms, self.status_url, self.membership, self.metrics))
+        records = Records(database, now_ms, self.status_url)
+        self.settling = Settling(records, (database, now_ms, records, self.membership, self.metrics))
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
         self.trusted_keys = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
         around = Around(self.metrics, self.trusted_keys, now_ms)

@@ -107,9 +107,12 @@ class Facilitator:
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
         require_reachable(self._accounts, asked.payment.network)
+        deadline = arrived + options.wait_seconds
         failed = await self._refusal(asked)
         if failed is not None:
-            outcome = Outcome(success=False, reason=failed.reason.value)
+            records, hashed = self._settlements.records, requirements_hash(asked.requirements)
+            known = await records.of_same(asked.payment, hashed, options, deadline)
+            outcome = known or Outcome(success=False, reason=failed.reason.value)
         else:
             account = self._account(asked.payment)
             key, payload = account.identified(asked.payment)
@@ -122,7 +125,7 @@ class Facilitator:
                 options=options,
                 kind=Kind.PURCHASE,
                 purchase_data=options.purchase_data if signature.is_trusted else None,
-                deadline=arrived + options.wait_seconds,
+                deadline=deadline,
                 is_expired=signature.is_expired,
                 is_trusted=signature.is_trusted,
                 requirements_hash=requirements_hash(asked.requirements),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.orders import Order, Outcome
+    from tollkeeper.hub.records import Records
 
 AnySigner: TypeAlias = Signer | FeePayer
 
@@ -145,8 +146,9 @@ def account_of(network: HubNetwork, around: Around) -> AnyAccount:
 class Settling:
     """Settles orders of any family."""
 
-    def __init__(self, parts: Sequence[Any]) -> None:
+    def __init__(self, records: Records, parts: Sequence[Any]) -> None:
         """Takes the parts of `Settlements`."""
+        self.records = records
         self._by_family = {family: row.settlements(*parts) for family, row in _ROWS.items()}
 
     async def settle(self, order: Order) -> Outcome:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tollkeeper.core.wire import requirements_body
+from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.requests import canonical_hash
-from tollkeeper.storage.idempotency import IdempotencyKey
 
 if TYPE_CHECKING:
     from tollkeeper.core.transactions import Kind
@@ -32,12 +32,6 @@ class Order:
     is_trusted: bool  # a gateway that we trust signed the request
     requirements_hash: str
 
-    @property
-    def idempotency(self) -> IdempotencyKey | None:
-        """The caller's key with the request that it belongs to."""
-        key = self.options.idempotency_key
-        return None if key is None else IdempotencyKey(key, self.options.fingerprint)
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -56,6 +50,16 @@ class Outcome:
             "transaction": self.transaction,
             "settlementId": self.settlement_id,
         }
+
+
+def refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> Outcome:
+    """The answer to a payment that was not settled, and is not, for this caller."""
+    return Outcome(success=False, transaction=transaction, reason=reason, settlement_id=settlement_id)
+
+
+def payment_text(payment: Payment) -> str:
+    """A payment as it is kept with its settlement."""
+    return json.dumps(payment_body(payment), separators=(",", ":"))
 
 
 def requirements_hash(requirements: Requirements) -> str:

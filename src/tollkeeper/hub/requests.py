@@ -25,6 +25,7 @@ from tollkeeper.core.wire import (
     payment_body,
     requirements_body,
 )
+from tollkeeper.storage.idempotency import IdempotencyKey
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
@@ -49,6 +50,11 @@ class SettleOptions:
     idempotency_key: str | None
     fingerprint: str
     purchase_data: dict[str, Any] | None
+
+    @property
+    def idempotency(self) -> IdempotencyKey | None:
+        """The caller's key with the request that it belongs to."""
+        return None if self.idempotency_key is None else IdempotencyKey(self.idempotency_key, self.fingerprint)
 
 
 def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:

@@ -19,18 +19,17 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
-from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS, unavailable
-from tollkeeper.hub.orders import Order, Outcome
+from tollkeeper.hub.accounts import unavailable
+from tollkeeper.hub.orders import Order, Outcome, refusal
 from tollkeeper.hub.pipeline import Pipeline
+from tollkeeper.hub.records import failed, has_outcome, success
 from tollkeeper.hub.recovery import expected_transfer
-from tollkeeper.hub.requests import conflict
 from tollkeeper.hub.second_try import SecondTry
 from tollkeeper.hub.signing import Signed, Signing, Terms
-from tollkeeper.storage.claims import Claim, Claimed, hand_out
+from tollkeeper.storage.claims import Claim, Claimed
 from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
 from tollkeeper.storage.payers import Overdrawn, Suspended
-from tollkeeper.storage.settlements import Settlement, find_settlement, read_settlement
+from tollkeeper.storage.settlements import Settlement, find_settlement
 from tollkeeper.storage.transactions import next_nonce_of, open_lane
 
 if TYPE_CHECKING:
@@ -40,11 +39,10 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.records import Records
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-_FIRST_LOOK_SECONDS: Final = 0.02
-_LAST_LOOK_SECONDS: Final = 0.4
 # So many of a payer's payments under way are looked up where its money seems not to last for one more.
 _LOOKED_UP: Final = 32
 
@@ -64,14 +62,13 @@ class Settlements:
         self,
         database: Database,
         clock_ms: Callable[[], int],
-        status_url: Callable[[PaymentKey], str],
+        records: Records,
         membership: Membership,
         metrics: HubMetrics,
     ) -> None:
-        """`status_url` names where anybody can follow a payment."""
         self._database = database
         self._clock_ms = clock_ms
-        self._status_url = status_url
+        self._records = records
         self._metrics = metrics
         self._signing = Signing(database, clock_ms, membership)
         self.pipeline = Pipeline(database, clock_ms, metrics, SecondTry(self._signing))
@@ -102,13 +99,12 @@ class Settlements:
         while True:
             leading = self._leading.get(order.key)
             if leading is not None:
-                failed = await self._follow(order, leading)
-                if failed is not None:
-                    return await self._recorded_with_key(order, failed)
-            if order.idempotency is not None:
-                known = await self._known_key(order, order.idempotency)
-                if known is not None:
-                    return known
+                told = await self._follow(order, leading)
+                if told is not None:
+                    return await self._recorded_with_key(order, told)
+            known = await self._records.of_key(order.options, order.deadline)
+            if known is not None:
+                return known
             row = await find_settlement(self._database, order.key)
             if row is not None and not row.may_be_claimed_again:
                 return await self._known_payment(order, row)
@@ -142,58 +138,13 @@ class Settlements:
                 shared = await asyncio.shield(leading)
         except TimeoutError:
             row = await find_settlement(self._database, order.key)
-            raise self._pending(order.key, "" if row is None else row.transaction_hash) from None
+            raise self._records.pending(order.key, "" if row is None else row.transaction_hash) from None
         if isinstance(shared, ApiError):
             raise shared
         return None if shared is None or shared.success else shared
 
-    async def _known_key(self, order: Order, key: IdempotencyKey) -> Outcome | None:
-        """What a key that was seen before shows; None for a new one. Raises: CONFLICT, SETTLEMENT_PENDING."""
-        known = await find_key(self._database, key.key)
-        if known is None:
-            return None
-        if known.fingerprint != key.fingerprint:
-            raise conflict()
-        row = None if known.settlement_id is None else await read_settlement(self._database, known.settlement_id)
-        if known.answer is None and row is not None and row.attempt == known.attempt:
-            row = await self._outcome_of(order, row)
-            if row.state is State.FAILED:
-                return _failed(row)
-            if row.handed_out_ms is None:
-                await self._database.run(hand_out(row, None, self._clock_ms()))
-            return _success(row)
-        answer = known.answer or {}
-        return Outcome(
-            bool(answer.get("success")),
-            answer.get("transaction") or "",
-            answer.get("reason"),
-            known.settlement_id or answer.get("settlementId"),
-        )
-
     async def _known_payment(self, order: Order, row: Settlement) -> Outcome:
-        """The answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING."""
-        if row.handed_out_ms is None:
-            row = await self._outcome_of(order, row)
-        if row.state is State.FAILED:
-            return await self._recorded_with_key(order, _failed(row))
-        if row.handed_out_ms is None and row.requirements_hash == order.requirements_hash:
-            given = await self._database.run(hand_out(row, order.idempotency, self._clock_ms()))
-            if given:
-                return _success(row)
-        duplicate = refusal(Reason.DUPLICATE.value, row.told_hash, row.id)
-        return await self._recorded_with_key(order, duplicate)
-
-    async def _outcome_of(self, order: Order, row: Settlement) -> Settlement:
-        """Waits until the row shows an outcome that this caller may be told. Raises: SETTLEMENT_PENDING."""
-        loop = asyncio.get_running_loop()
-        pause = _FIRST_LOOK_SECONDS
-        while not _has_outcome(row, confirm=order.options.confirm):
-            if loop.time() >= order.deadline:
-                raise self._pending(row.key, row.transaction_hash)
-            await asyncio.sleep(min(pause, max(0.0, order.deadline - loop.time())))
-            pause = min(2 * pause, _LAST_LOOK_SECONDS)
-            row = await read_settlement(self._database, row.id) or row
-        return row
+        return await self._records.of_payment(row, order.requirements_hash, order.options, order.deadline)
 
     async def _lead(self, order: Order, row: Settlement | None) -> Outcome:
         """Settles the payment for all callers of this process; they see the outcome through `_leading`."""
@@ -239,24 +190,24 @@ class Settlements:
         except StorageError as error:
             # The commit may be on the disk all the same, but nothing was sent: no hash is named, because where it is
             # not there another transaction gets the nonce, and this one never is.
-            raise self._pending(order.key, "") from error
+            raise self._records.pending(order.key, "") from error
         claimed, raw, sent = signed.claim.settlement, signed.claim.raw, signed.sent
         if claimed is None or raw is None or sent is None:
             return await self._not_won(order, signed)
         try:
             advance = await self.pipeline.advance(order.account, claimed, sent, order.deadline)
         except StorageError as error:  # sent, and not recorded
-            raise self._pending(order.key, raw.hash) from error
+            raise self._records.pending(order.key, raw.hash) from error
         finally:
             signed.relayer.in_flight -= 1
         row = advance.settlement
         if advance.handed_out:
-            return _success(row)
+            return success(row)
         if row.state is State.FAILED:
-            return _failed(row)
-        if _has_outcome(row, confirm=order.options.confirm):  # another process moved it first
+            return failed(row)
+        if has_outcome(row, confirm=order.options.confirm):  # another process moved it first
             return await self._known_payment(order, row)
-        raise self._pending(row.key, row.transaction_hash)
+        raise self._records.pending(row.key, row.transaction_hash)
 
     async def _not_won(self, order: Order, signed: Signed) -> Outcome:
         """The answer to a claim that was not made. Raises: UNAVAILABLE for budget, queue or payer; _KeyTaken."""
@@ -330,25 +281,14 @@ class Settlements:
             expected_transfer(row, order.account.chain.config.depths), order.deadline
         )
         if sighting.verdict is not Verdict.TRANSFERRED:
-            raise self._pending(order.key, row.transaction_hash)
+            raise self._records.pending(order.key, row.transaction_hash)
         advance = await self.pipeline.record(order.account, row, Submission.UNCLEAR, sighting, for_caller=True)
         if advance.handed_out:
-            return _success(advance.settlement)
+            return success(advance.settlement)
         return await self._known_payment(order, advance.settlement)
 
     async def _recorded_with_key(self, order: Order, outcome: Outcome) -> Outcome:
-        """Keeps an answer with the caller's key, so that the key shows it again."""
-        if order.idempotency is not None:
-            await self._database.run(record_answer(order.idempotency, outcome.recorded(), self._clock_ms()))
-        return outcome
-
-    def _pending(self, key: PaymentKey, transaction_hash: str) -> ApiError:
-        return ApiError(
-            Code.SETTLEMENT_PENDING,
-            "the outcome of this settlement is not known yet: ask again with the same payment",
-            details={"transaction": transaction_hash, "statusUrl": self._status_url(key), "network": key.network},
-            headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
-        )
+        return await self._records.kept(order.options, outcome)
 
 
 async def _terms_now(order: Order, terms: Terms, overdrawn: Overdrawn) -> Terms:
@@ -374,28 +314,3 @@ async def _agreed_nonce(chain: EvmChain, signer: str) -> int:
             return agreed
     msg = f"the nodes do not show the same nonce of {signer}"
     raise RpcUnavailable(msg)
-
-
-def _has_outcome(row: Settlement, *, confirm: bool) -> bool:
-    """May somebody who did not start the attempt be told how it ended?
-
-    Without `confirm` a mined transaction is enough, and one that a node took where that was called a success already: a
-    row that is only BROADCAST may have a failed receipt by now.
-    """
-    if row.state in {State.CONFIRMED, State.FAILED}:
-        return True
-    was_given = row.state is State.BROADCAST and row.handed_out_ms is not None
-    return not confirm and (row.state is State.MINED or was_given)
-
-
-def _success(row: Settlement) -> Outcome:
-    return Outcome(success=True, transaction=row.transaction_hash, settlement_id=row.id)
-
-
-def refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> Outcome:
-    """The answer to a payment that was not settled, and is not, for this caller."""
-    return Outcome(success=False, transaction=transaction, reason=reason, settlement_id=settlement_id)
-
-
-def _failed(row: Settlement) -> Outcome:
-    return refusal(row.error or Reason.TRANSACTION_FAILED.value, row.told_hash, row.id)

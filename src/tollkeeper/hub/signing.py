@@ -8,7 +8,6 @@ that carries several: one commit claims them all, and what was won is one call.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,9 @@ import structlog
 
 from tollkeeper.api import new_request_id
 from tollkeeper.chains.evm import Submission
-from tollkeeper.core.wire import payment_body, requirements_body
+from tollkeeper.core.wire import requirements_body
 from tollkeeper.hub.gathering import Gathering
+from tollkeeper.hub.orders import payment_text
 from tollkeeper.hub.requests import canonical_json
 from tollkeeper.storage.claims import (
     Claim,
@@ -225,7 +225,7 @@ class Signing:
             kind=order.kind,
             pay_to=order.payload.authorization.pay_to,
             value=order.payload.authorization.value,
-            payment=json.dumps(payment_body(order.payment), separators=(",", ":")),
+            payment=payment_text(order.payment),
             requirements=canonical_json(requirements_body(order.requirements)),
             requirements_hash=order.requirements_hash,
             confirm=order.options.confirm,
@@ -234,7 +234,7 @@ class Signing:
             holder=self._membership.id,
             now_ms=self._clock_ms(),
         )
-        return Wish(new, known, order.idempotency, is_trusted=order.is_trusted, gas=gas)
+        return Wish(new, known, order.options.idempotency, is_trusted=order.is_trusted, gas=gas)
 
 
 def _let_go(signed: Signed) -> None:

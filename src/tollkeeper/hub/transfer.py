@@ -30,11 +30,15 @@ if TYPE_CHECKING:
 
     from litestar.types import HTTPScope, Receive, Send
 
+    from tollkeeper.core.networks import Family
     from tollkeeper.core.signatures import VerifyingKey
     from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.families import Settling
+    from tollkeeper.hub.gateway_signature import GatewaySignature
     from tollkeeper.hub.orders import Outcome
+    from tollkeeper.hub.requests import SettleOptions
 
+_FAULTS: Final = 500
 # A transaction that was sent and failed is an outcome (200); everything else that is no success is a refusal (400).
 _SENT_AND_FAILED: Final = frozenset({Reason.TRANSACTION_FAILED.value, Reason.SVM_TRANSACTION_FAILED.value})
 
@@ -59,7 +63,7 @@ class TransferAsked:
 
 
 def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> TransferAsked:
-    """Reads the request; of a network that is not ours nothing but its name.
+    """Reads the request.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; UNAVAILABLE for a
     network of ours whose node has not answered yet.
@@ -73,11 +77,22 @@ def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> 
         raise invalid("network", "network must be a string")
     name = normalise(network).name
     require_reachable(accounts, name)
+    try:
+        return _parse_terms(body, network, NETWORKS[name].family)
+    except ApiError:
+        _require_enabled(accounts, name)  # else it does not matter how the rest is spelled
+        raise
+
+
+def _require_enabled(accounts: Mapping[str, AnyAccount], name: str) -> None:
+    """Raises: INVALID_NETWORK."""
     enabled = enabled_assets(accounts)
     if name not in enabled:
         details = {"field": "network", "supported": sorted(enabled)}
         raise ApiError(Code.INVALID_NETWORK, "this hub settles nothing on that network", details=details)
-    family = NETWORKS[name].family
+
+
+def _parse_terms(body: dict[str, Any], network: str, family: Family) -> TransferAsked:
     for required in FAMILIES[family].transfer_members:
         if body.get(required) is None:
             raise missing(required)
@@ -122,36 +137,56 @@ class Transfers:
         body = parse_json_object(data)
         headers = read_headers(scope)
         asked = parse_transfer(body, self._accounts)
-        about = asked.body()
-        options = parse_options(body, headers, about)
+        options = parse_options(body, headers, asked.body())
         signature = read_gateway_signature(
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
-        account = self._accounts[normalise(asked.payment.network).name]
+        deadline = arrived + options.wait_seconds
+        try:
+            order = await self._order(asked, options, signature, deadline)
+        except ApiError as refused:
+            # What was begun goes on, whatever is taken by now.
+            known = await self._begun(asked, options, deadline) if refused.status < _FAULTS else None
+            if known is None:
+                raise
+            outcome = known
+        else:
+            outcome = await self._settlements.settle(order)
+        answer = settled_body(asked.payment, asked.amount or 0, outcome, use_db_id=options.use_db_id)
+        if not outcome.success and outcome.reason not in _SENT_AND_FAILED:
+            raise _refused(outcome, answer["transaction"])
+        await send_answer(send, 200, envelope(answer))
+
+    async def _begun(self, asked: TransferAsked, options: SettleOptions, deadline: float) -> Outcome | None:
+        """What became of the same request of before. Raises: CONFLICT, SETTLEMENT_PENDING."""
+        hashed = canonical_hash(asked.body())
+        return await self._settlements.records.of_same(asked.payment, hashed, options, deadline)
+
+    async def _order(
+        self, asked: TransferAsked, options: SettleOptions, signature: GatewaySignature, deadline: float
+    ) -> Order:
+        """The transfer as it is to be carried out. Raises: the first rule that it breaks; UNAVAILABLE."""
+        name = normalise(asked.payment.network).name
+        _require_enabled(self._accounts, name)
+        account = self._accounts[name]
         require(form_checks(asked.payment, enabled_assets(self._accounts)))
         require(account.transfer_checks(asked))
         require([await account.signed(asked.payment)])
         key, payload = account.identified(asked.payment)
-        requirements = account.own_requirements(asked)
-        order = Order(
+        return Order(
             account=account,
             key=key,
             payment=asked.payment,
             payload=payload,
-            requirements=requirements,
+            requirements=account.own_requirements(asked),
             options=options,
             kind=Kind.TRANSFER,
             purchase_data=None,
-            deadline=arrived + options.wait_seconds,
+            deadline=deadline,
             is_expired=signature.is_expired,
             is_trusted=signature.is_trusted,
-            requirements_hash=canonical_hash(about),
+            requirements_hash=canonical_hash(asked.body()),
         )
-        outcome = await self._settlements.settle(order)
-        answer = settled_body(asked.payment, requirements.amount, outcome, use_db_id=options.use_db_id)
-        if not outcome.success and outcome.reason not in _SENT_AND_FAILED:
-            raise _refused(outcome, answer["transaction"])
-        await send_answer(send, 200, envelope(answer))
 
 
 def _refused(outcome: Outcome, transaction: str) -> ApiError:

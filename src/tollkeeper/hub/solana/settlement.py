@@ -26,11 +26,11 @@ from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.completer import Completer
 from tollkeeper.hub.lanes import LaneView
-from tollkeeper.hub.orders import Outcome
+from tollkeeper.hub.orders import Outcome, refusal
 from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
 from tollkeeper.hub.requests import canonical_json
 from tollkeeper.hub.second_try import SecondTry
-from tollkeeper.hub.settlement import Settlements, refusal
+from tollkeeper.hub.settlement import Settlements
 from tollkeeper.hub.signing import Signed, Signing
 from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
@@ -109,7 +109,7 @@ class SolanaSigning(Signing):
             now_ms=self._clock_ms(),
             alias=encode(transfer.transaction.signatures[1]),
         )
-        return Wish(new, known, order.idempotency, is_trusted=order.is_trusted, gas=fee_lamports(transfer))
+        return Wish(new, known, order.options.idempotency, is_trusted=order.is_trusted, gas=fee_lamports(transfer))
 
 
 class SolanaRecovery(Recovery):

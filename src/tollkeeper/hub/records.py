@@ -1,0 +1,150 @@
+"""What is on record of payments that were asked about before, and waiting for what it will be (contract 5.2).
+
+What was begun is told to who began it, whatever the hub would say of the same request by now: a network may be disabled
+or taken out of the settings, a factory be listed no more, a wallet have other owners, while the transaction is on its
+way. To call that a refusal would make a buyer pay again. Nothing is begun or judged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.networks import ALIASES
+from tollkeeper.core.transactions import State
+from tollkeeper.core.verification import Reason
+from tollkeeper.core.wire import EvmPayload
+from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS
+from tollkeeper.hub.orders import Outcome, payment_text, refusal
+from tollkeeper.hub.requests import conflict
+from tollkeeper.storage.claims import hand_out
+from tollkeeper.storage.idempotency import find_key, record_answer
+from tollkeeper.storage.settlements import Settlement, find_payment, read_settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.hub.requests import SettleOptions
+    from tollkeeper.storage.database import Database
+
+_FIRST_LOOK_SECONDS: Final = 0.02
+_LAST_LOOK_SECONDS: Final = 0.4
+
+
+class Records:
+    """Of one hub's database, of all families."""
+
+    def __init__(
+        self, database: Database, clock_ms: Callable[[], int], status_url: Callable[[PaymentKey], str]
+    ) -> None:
+        """`status_url` names where anybody can follow a payment."""
+        self._database = database
+        self._clock_ms = clock_ms
+        self._status_url = status_url
+
+    async def of_key(self, options: SettleOptions, deadline: float) -> Outcome | None:
+        """What a key that was seen before shows; None for a new one, or none. Raises: CONFLICT, SETTLEMENT_PENDING."""
+        key = options.idempotency
+        known = None if key is None else await find_key(self._database, key.key)
+        if key is None or known is None:
+            return None
+        if known.fingerprint != key.fingerprint:
+            raise conflict()
+        row = None if known.settlement_id is None else await read_settlement(self._database, known.settlement_id)
+        if known.answer is None and row is not None and row.attempt == known.attempt:
+            row = await self._decided(row, options, deadline)
+            if row.state is State.FAILED:
+                return failed(row)
+            if row.handed_out_ms is None:
+                await self._database.run(hand_out(row, None, self._clock_ms()))
+            return success(row)
+        answer = known.answer or {}
+        return Outcome(
+            bool(answer.get("success")),
+            answer.get("transaction") or "",
+            answer.get("reason"),
+            known.settlement_id or answer.get("settlementId"),
+        )
+
+    async def of_same(
+        self, payment: Payment, requirements_hash: str, options: SettleOptions, deadline: float
+    ) -> Outcome | None:
+        """What the very same request of before came to, also without a key; None where nothing of it may yet succeed.
+
+        Of payments on EVM networks. Raises: CONFLICT, SETTLEMENT_PENDING.
+        """
+        known = await self.of_key(options, deadline)
+        if known is not None or not isinstance(payment.payload, EvmPayload):
+            return known
+        authorization, network = payment.payload.authorization, ALIASES.get(payment.network, payment.network)
+        row = await find_payment(self._database, network, authorization.payer, authorization.nonce)
+        if row is None or row.state is State.FAILED:
+            return None
+        if (row.payment, row.requirements_hash) != (payment_text(payment), requirements_hash):
+            return None
+        return await self.of_payment(row, requirements_hash, options, deadline)
+
+    async def of_payment(
+        self, row: Settlement, requirements_hash: str, options: SettleOptions, deadline: float
+    ) -> Outcome:
+        """The answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING."""
+        if row.handed_out_ms is None:
+            row = await self._decided(row, options, deadline)
+        if row.state is State.FAILED:
+            return await self.kept(options, failed(row))
+        if row.handed_out_ms is None and row.requirements_hash == requirements_hash:
+            given = await self._database.run(hand_out(row, options.idempotency, self._clock_ms()))
+            if given:
+                return success(row)
+        return await self.kept(options, refusal(Reason.DUPLICATE.value, row.told_hash, row.id))
+
+    async def kept(self, options: SettleOptions, outcome: Outcome) -> Outcome:
+        """The answer, kept with the caller's key, so that the key shows it again."""
+        if options.idempotency is not None:
+            await self._database.run(record_answer(options.idempotency, outcome.recorded(), self._clock_ms()))
+        return outcome
+
+    async def _decided(self, row: Settlement, options: SettleOptions, deadline: float) -> Settlement:
+        """The row once it shows an outcome that its caller may be told. Raises: SETTLEMENT_PENDING at `deadline`."""
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_LOOK_SECONDS
+        while not has_outcome(row, confirm=options.confirm):
+            if loop.time() >= deadline:
+                raise self.pending(row.key, row.transaction_hash)
+            await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
+            pause = min(2 * pause, _LAST_LOOK_SECONDS)
+            row = await read_settlement(self._database, row.id) or row
+        return row
+
+    def pending(self, key: PaymentKey, transaction_hash: str) -> ApiError:
+        """503 for an outcome that nobody knows yet."""
+        return ApiError(
+            Code.SETTLEMENT_PENDING,
+            "the outcome of this settlement is not known yet: ask again with the same payment",
+            details={"transaction": transaction_hash, "statusUrl": self._status_url(key), "network": key.network},
+            headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+        )
+
+
+def has_outcome(row: Settlement, *, confirm: bool) -> bool:
+    """May somebody who did not start the attempt be told how it ended?
+
+    Without `confirm` a mined transaction is enough, and one that a node took where that was called a success already: a
+    row that is only BROADCAST may have a failed receipt by now.
+    """
+    if row.state in {State.CONFIRMED, State.FAILED}:
+        return True
+    was_given = row.state is State.BROADCAST and row.handed_out_ms is not None
+    return not confirm and (row.state is State.MINED or was_given)
+
+
+def success(row: Settlement) -> Outcome:
+    """The answer to who is given a row's success."""
+    return Outcome(success=True, transaction=row.transaction_hash, settlement_id=row.id)
+
+
+def failed(row: Settlement) -> Outcome:
+    """The answer to a row's failure."""
+    return refusal(row.error or Reason.TRANSACTION_FAILED.value, row.told_hash, row.id)

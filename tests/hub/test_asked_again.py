@@ -1,0 +1,69 @@
+"""Who asks again for what was begun is told what came of it, whatever the hub takes by now (contract 5.2; I8).
+
+To call a payment whose transaction is on its way refused would make its buyer pay again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import ChaosNode
+from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, new_payment, run_hub
+from tests.hub.test_transfer import body_of
+from tollkeeper.core.networks import NETWORKS
+
+KEY: Final = "claim-of-a-gateway.1"
+
+
+def other_chain_id(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    return {**answer, "result": "0x1"} if call["method"] == "eth_chainId" else answer
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_a_settlement_under_way_is_pending_while_its_network_is_disabled_and_a_success_then(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest, key: str | None
+) -> None:
+    payment = new_payment(embedded_chain)
+    assert (await chaos_hub.settle(payment, key=key, prefer="wait=0")).code == "SETTLEMENT_PENDING"
+    chaos.falsify = other_chain_id
+    await chaos_hub.account.chain.open()
+    assert (await chaos_hub.settle(new_payment(embedded_chain))).reason == "invalid_network"
+    again = await chaos_hub.settle(payment, key=key, prefer="wait=0")
+    assert (again.status, again.body.get("errorReason")) == (503, None)
+    assert again.code == "SETTLEMENT_PENDING"
+    chaos.calm()
+    await chaos_hub.account.chain.open()
+    await chaos_hub.complete()
+    assert (await chaos_hub.settle(payment, key=key)).body["success"] is True
+    chaos.falsify = other_chain_id
+    await chaos_hub.account.chain.open()
+    told = await chaos_hub.settle(payment, key=key)
+    assert (told.body["success"], told.reason) == ((True, None) if key else (False, "duplicate_settlement"))
+
+
+@pytest.mark.parametrize("is_transfer", [False, True])
+async def test_a_settlement_under_way_is_pending_at_a_hub_that_has_its_network_no_more(
+    tmp_path: Path, embedded_chain: ChainUnderTest, *, is_transfer: bool
+) -> None:
+    payment = new_payment(embedded_chain)
+
+    async def ask(hub: HubUnderTest) -> Answer:
+        if is_transfer:
+            body = body_of(payment, confirm=True)
+            return await hub.post("/transfer", body, Idempotency_Key=KEY, Prefer="wait=0")
+        return await hub.settle(payment, key=KEY, prefer="wait=0")
+
+    async with run_hub(tmp_path, embedded_chain) as hub:
+        assert (await ask(hub)).code == "SETTLEMENT_PENDING"
+    async with run_hub(tmp_path, embedded_chain, config={"network": NETWORKS["base"]}) as hub:
+        assert NETWORK not in hub.hub.accounts
+        assert (await ask(hub)).code == "SETTLEMENT_PENDING"
+    async with run_hub(tmp_path, embedded_chain) as hub:
+        await hub.complete()
+        assert (await ask(hub)).body["success"] is True
+    async with run_hub(tmp_path, embedded_chain, config={"network": NETWORKS["base"]}) as hub:
+        assert (await ask(hub)).body["success"] is True
