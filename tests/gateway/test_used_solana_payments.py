@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -16,6 +17,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.settings import NetworkSettings
@@ -116,7 +118,36 @@ async def test_a_payment_that_was_settled_elsewhere_is_refused_by_its_transactio
         place.node.chain.next_slot(slots)
         error = error_of(await market.pay(gate, header_of(draft)))
         assert (error["code"], error["details"]["transaction"]) == ("NONCE_ALREADY_USED", settled["transaction"])
-        assert "nothing was charged" not in error["message"]
+        assert error["message"].startswith("the payment was settled before, and is charged once")
+        shown = await market.buyer.ask("GET", error["details"]["statusUrl"])
+        assert (shown.json()["status"], shown.json()["transaction"]) == ("success", settled["transaction"])
+
+
+async def test_a_payment_that_was_carried_out_and_failed_is_told_so_however_late_it_comes(
+    tmp_path: Path, target: RecordingTarget
+) -> None:
+    """It is no expired one: it can be seen on the chain, where it moved nothing."""
+    async with place_of(tmp_path, target) as place, place.market() as market:
+        gate, chain = await market.gate(), place.node.chain
+        payment = await market.payment(await market.requirements(gate))
+        chain.holds = True
+        paying = asyncio.create_task(market.pay(gate, payment))
+        while not chain._waiting:  # noqa: SLF001, ASYNC110 - the node's own list
+            await asyncio.sleep(0.01)
+        wallet = str(market.wallet.pubkey())
+        chain.open_account(wallet, -await market.balance(wallet))  # the money goes elsewhere
+        chain.release()
+        chain.next_slot(FINAL_SLOTS)
+        first = error_of(await paying)
+        assert first["details"]["reason"] == "invalid_exact_svm_transaction_failed"
+        for slots in (1, RECENT_SLOTS + 1):
+            chain.next_slot(slots)
+            error = error_of(await market.pay(gate, payment))
+            assert (error["code"], error["details"]["reason"]) == ("PAYMENT_INVALID", first["details"]["reason"])
+            assert error["details"]["transaction"] == first["details"]["transaction"]
+            assert error["message"] == (
+                "the payment was carried out and failed on the chain: nothing was charged; sign a new payment"
+            )
 
 
 async def test_who_never_paid_is_told_that_nothing_was_charged(tmp_path: Path, target: RecordingTarget) -> None:

@@ -110,7 +110,7 @@ class Buying:
         self._purchases = purchases
         self._hub = hub
         self._supported = supported
-        self._refusals = Refusals(hub, supported)
+        self._refusals = Refusals(hub, supported, status_url)
         self._proofs = proofs
         self._cap = cap
         self._clock_ms = clock_ms

@@ -33,7 +33,9 @@ _EXPLAINED: Final[dict[str, tuple[str, str]]] = {
         "only the seller can mend that: by opening one, or by naming a wallet that has one",
     ),
     Reason.SVM_EXPIRED: ("the payment's blockhash is too old", "sign a new payment"),
+    Reason.SVM_TRANSACTION_FAILED: ("the payment was carried out and failed on the chain", "sign a new payment"),
 }
+_NOT_ASKED: Final = "whether it was charged before could not be asked, so look at your wallet's transactions first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,11 @@ class Refusal:
 class Refusals:
     """Judges refusals by what our hub has on record."""
 
-    def __init__(self, hub: HubClient, supported: Callable[[], Supported]) -> None:
+    def __init__(self, hub: HubClient, supported: Callable[[], Supported], status_url: str) -> None:
+        """`status_url` is our hub's public URL, where anybody can see what became of a payment."""
         self._hub = hub
         self._supported = supported
+        self._status_url = status_url
 
     async def of(self, verdict: Verdict, key: PaymentKey, no_wallet: str) -> Refusal:
         """What the facilitator's refusal means. `no_wallet`: why the seller's address is none; empty where it is."""
@@ -64,20 +68,19 @@ class Refusals:
         is_asked, status = False, None
         if code in _OF_USED or reason in _EXPLAINED:
             is_asked, status = await self._record(key)
-        if code is not Code.NONCE_ALREADY_USED and _is_used(status):
-            return Refusal(_used(status, key), may_be_forgotten=False)
+        if status is not None and status.status != "failed":
+            return Refusal(self._used(status, key), may_be_forgotten=False)
         details: dict[str, Any] = {"reason": reason, **(verdict.checks or {})}
         message = "the payment hub refused the payment"
+        if verdict.transaction:
+            details["transaction"] = verdict.transaction
         if code is Code.NONCE_ALREADY_USED:
-            message = with_advice(message, key.payer)
-            transaction = verdict.transaction or (status.transaction if status else "")
-            if transaction:
-                details["transaction"] = transaction
+            message = with_advice("the payment was used before", key.payer)
         elif reason in _EXPLAINED:
             what, advice = _EXPLAINED[reason]
             if reason == Reason.SVM_NO_RECIPIENT and no_wallet:
                 what = f"{what}, and is no wallet's ({no_wallet})"
-            charged = "nothing was charged" if is_asked else "whether it was charged before could not be asked"
+            charged = "nothing was charged" if is_asked else _NOT_ASKED
             message = f"{what}: {charged}; {advice}"
         shown = FAMILIES[NETWORKS[key.network].family].shown_by_used
         may_be_forgotten = is_asked and status is None and reason in shown
@@ -88,7 +91,16 @@ class Refusals:
         if error.code not in _OF_USED:
             return error
         _, status = await self._record(key)
-        return _used(status, key) if _is_used(status) else error
+        return error if status is None or status.status == "failed" else self._used(status, key)
+
+    def _used(self, status: PaymentStatus, key: PaymentKey) -> ApiError:
+        """It was charged, however it looks by now: nobody is told to pay again for it."""
+        what = "was settled before" if status.status == "success" else "is being settled"
+        details = {"reason": Reason.DUPLICATE.value, "statusUrl": self._status_url + key.status_path}
+        if status.transaction:
+            details["transaction"] = status.transaction
+        message = f"the payment {what}, and is charged once: details say where to see it"
+        return payment_error(Code.NONCE_ALREADY_USED, with_advice(message, key.payer), details=details)
 
     async def _record(self, key: PaymentKey) -> tuple[bool, PaymentStatus | None]:
         """Could our hub be asked, and what does it know of the payment?"""
@@ -98,15 +110,3 @@ class Refusals:
             return True, await self._hub.payment_status(key)
         except HubUnreachableError:
             return False, None
-
-
-def _is_used(status: PaymentStatus | None) -> bool:
-    return status is not None and status.status != "failed"
-
-
-def _used(status: PaymentStatus | None, key: PaymentKey) -> ApiError:
-    details = {"reason": Reason.DUPLICATE.value}
-    if status is not None and status.transaction:
-        details["transaction"] = status.transaction
-    message = with_advice("the payment was used before", key.payer)
-    return payment_error(Code.NONCE_ALREADY_USED, message, details=details)

@@ -35,15 +35,18 @@ if TYPE_CHECKING:
 
 # Rules without which the payment has no meaning on any chain.
 _FORM: Final = frozenset({"network", "payload"})
-_USED: Final = frozenset({Reason.NONCE_USED, Reason.DUPLICATE})
 # What a node may say of a payment that was carried out before.
-_BY_NODES: Final = _USED | {
-    Reason.SVM_EXPIRED,
-    Reason.SVM_NO_RECIPIENT,
-    Reason.SVM_NO_SENDER,
-    Reason.FUNDS,
-    Reason.SVM_SIMULATION,
-}
+_BY_NODES: Final = frozenset(
+    {
+        Reason.NONCE_USED,
+        Reason.DUPLICATE,
+        Reason.SVM_EXPIRED,
+        Reason.SVM_NO_RECIPIENT,
+        Reason.SVM_NO_SENDER,
+        Reason.FUNDS,
+        Reason.SVM_SIMULATION,
+    }
+)
 _SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
 
 
@@ -81,15 +84,16 @@ class Facilitator:
             return
         checks = await self._checks(asked, explain=explain)
         failed = next((check for check in checks if not check.ok), None)
-        used = None
+        before = None
         if failed is not None and failed.reason in _BY_NODES:
-            used = await self._settlements.used_by(self._account(asked.payment), asked.payment, failed.reason)
-            if used is not None and failed.reason not in _USED:  # what the node names only followed from it
-                failed = Check("unsettled", ok=False, reason=Reason.DUPLICATE, expected="not settled yet", actual=used)
+            before = await self._settlements.before(self._account(asked.payment), asked.payment, failed.reason)
+            if before is not None and failed.reason is not before.reason:  # what the node names only followed from it
+                wanted, found = "not carried out yet", before.transaction
+                failed = Check("unsettled", ok=False, reason=before.reason, expected=wanted, actual=found)
                 checks.append(failed)
         verdict = _verdict(failed, row_of(asked.payment).payer_of(asked.payment), checks if explain else None)
-        if used is not None:
-            verdict["transaction"] = used
+        if before is not None:
+            verdict["transaction"] = before.transaction
         await send_answer(send, 200, envelope(verdict))
 
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import Payment
     from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.hub.orders import Order, Outcome
+    from tollkeeper.hub.orders import Before, Order, Outcome
     from tollkeeper.hub.records import Records
 
 AnySigner: TypeAlias = Signer | FeePayer
@@ -155,9 +155,9 @@ class Settling:
         """As `Settlements.settle` of the order's family."""
         return await self._by_family[order.account.chain.network.family].settle(order)
 
-    async def used_by(self, account: AnyAccount, payment: Payment, reason: Reason) -> str | None:
-        """As `Settlements.used_by` of the account's family."""
-        return await self._by_family[account.chain.network.family].used_by(account, payment, reason)
+    async def before(self, account: AnyAccount, payment: Payment, reason: Reason) -> Before | None:
+        """As `Settlements.before` of the account's family."""
+        return await self._by_family[account.chain.network.family].before(account, payment, reason)
 
     def completers(self, accounts: Mapping[str, AnyAccount], parts: Sequence[Any]) -> dict[Family, Completer]:
         """What finishes settlements, of each family that has accounts; `parts` are those of `Completer` behind them."""

@@ -11,6 +11,7 @@ from tollkeeper.hub.requests import canonical_hash
 
 if TYPE_CHECKING:
     from tollkeeper.core.transactions import Kind
+    from tollkeeper.core.verification import Reason
     from tollkeeper.core.wire import Payment, PaymentKey, Requirements
     from tollkeeper.hub.requests import SettleOptions
 
@@ -31,6 +32,14 @@ class Order:
     is_expired: bool  # the request itself came too late to start a settlement
     is_trusted: bool  # a gateway that we trust signed the request
     requirements_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A payment that was carried out before: as what it is refused now, and the transaction, "" where nobody knows."""
+
+    reason: Reason
+    transaction: str
 
 
 @dataclass(frozen=True, slots=True)

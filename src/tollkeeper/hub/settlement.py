@@ -20,7 +20,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.accounts import unavailable
-from tollkeeper.hub.orders import Order, Outcome, refusal
+from tollkeeper.hub.orders import Before, Order, Outcome, refusal
 from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.records import failed, has_outcome, success
 from tollkeeper.hub.recovery import expected_transfer
@@ -121,12 +121,9 @@ class Settlements:
             except _KeyTaken:
                 continue
 
-    async def used_by(self, account: Any, payment: Payment, reason: Reason) -> str | None:  # noqa: ANN401 - of its family
-        """The transaction of a payment that a node refuses for this reason because it was carried out before.
-
-        Empty where it was, and nobody knows by which; None where it was not.
-        """
-        return await account.used_by(payment) if reason is Reason.NONCE_USED else None
+    async def before(self, account: Any, payment: Payment, reason: Reason) -> Before | None:  # noqa: ANN401 - of its family
+        """What became before of a payment that a node refuses for this reason; None where it was not carried out."""
+        return Before(reason, await account.used_by(payment)) if reason is Reason.NONCE_USED else None
 
     async def _follow(self, order: Order, leading: asyncio.Future[Shared]) -> Outcome | None:
         """Waits for the request of this process that settles the payment; its outcome where that is a failure.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _READ_AT_ONCE: Final = 50
 _MESSAGES_MAX: Final = 20_000
+_LISTED_MAX: Final = 10_000  # of one account, the newest: ten questions
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_CONFIRMED}
 
@@ -37,6 +38,19 @@ class Use:
 
     payment: ChainPayment
     sighting: Sighting
+
+
+async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
+    """Does the node name this transaction among the newest of those with the account? Raises: RpcUnavailable.
+
+    It is not told which one is looked for.
+    """
+    looked_at = 0
+    async for one in signatures_of(chain, account, range(2**63), commitment="confirmed"):
+        looked_at += 1
+        if one.signature == signature or looked_at == _LISTED_MAX:
+            return one.signature == signature
+    return False
 
 
 class UseReader:

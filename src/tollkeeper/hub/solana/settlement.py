@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.receipts import NOTHING_SEEN, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, fee_lamports, has_expired
+from tollkeeper.chains.solana.uses import is_listed
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
@@ -26,7 +27,7 @@ from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.completer import Completer
 from tollkeeper.hub.lanes import LaneView
-from tollkeeper.hub.orders import Outcome, refusal
+from tollkeeper.hub.orders import Before, Outcome, refusal
 from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
 from tollkeeper.hub.requests import canonical_json
 from tollkeeper.hub.second_try import SecondTry
@@ -194,24 +195,28 @@ class SolanaSettlements(Settlements):
                     return check.reason, None
         return None, simulated.lifetime
 
-    async def used_by(self, account: Any, payment: Payment, reason: Reason) -> str | None:  # noqa: ANN401 - a SolanaAccount
+    async def before(self, account: Any, payment: Payment, reason: Reason) -> Before | None:  # noqa: ANN401 - a SolanaAccount
         """As everywhere; what we settled is in our books, or else named by our signature.
 
-        That is asked for only where nothing can be done with it any more. Raises: UNAVAILABLE.
+        That is looked for only where nothing can be done with it any more. Raises: UNAVAILABLE.
         """
         key, transfer = account.identified(payment)
         row = await find_settlement(self._database, key)
         if row is not None and row.state is not State.FAILED:
-            return row.told_hash
+            return Before(Reason.DUPLICATE, row.told_hash)
+        if row is not None and row.error == Reason.SVM_TRANSACTION_FAILED:
+            return Before(Reason.SVM_TRANSACTION_FAILED, row.told_hash)
         if reason not in _FORGOTTEN:
             return None
         try:
             signature, sighting = await _own_transaction(account, transfer)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
+        if _has_failed(sighting):
+            return Before(Reason.SVM_TRANSACTION_FAILED, signature)
         if sighting.verdict is Verdict.TRANSFERRED:
-            return signature
-        return "" if reason is Reason.DUPLICATE else None
+            return Before(Reason.DUPLICATE, signature)
+        return Before(Reason.DUPLICATE, "") if reason is Reason.DUPLICATE else None
 
     async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
         """The answer to a payment that the chain would not take; no row is written for it.
@@ -226,6 +231,8 @@ class SolanaSettlements(Settlements):
             return await self._known_payment(order, row)
         account: SolanaAccount = order.account
         signature, sighting = await _own_transaction(account, order.payload)
+        if _has_failed(sighting):
+            return await self._recorded_with_key(order, refusal(Reason.SVM_TRANSACTION_FAILED.value, signature))
         if sighting.verdict is not Verdict.TRANSFERRED or sighting.block_number is None:
             return await self._recorded_with_key(order, refusal(reason.value))
         _, height = await account.chain.head()
@@ -241,11 +248,22 @@ class SolanaSettlements(Settlements):
 
 
 async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting]:
-    """Our signature, by which the chain names the payment's transaction, and what it shows. Raises: RpcUnavailable."""
+    """Our signature, by which the chain names the payment's transaction, and what it shows. Raises: RpcUnavailable.
+
+    No node is asked about the signature before it has named it itself: whoever has it can have the transaction
+    executed, if what it said of the blockhash is a lie, and nothing of that would be in our books or count in a budget.
+    """
     fee_payer = account.fee_payers.of(transfer.fee_payer)
     _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
+    if not await is_listed(account.chain, transfer.payer, signature):
+        return signature, NOTHING_SEEN
     (sighting,) = await account.chain.see([signature])
     return signature, sighting
+
+
+def _has_failed(sighting: Sighting) -> bool:
+    """Was it executed with an error, for good?"""
+    return sighting.verdict is Verdict.REVERTED and sighting.deep
 
 
 class SolanaCompleter(Completer):

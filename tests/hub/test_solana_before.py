@@ -1,0 +1,141 @@
+"""What is said of a Solana payment that was carried out before, and what nodes learn by it (contract 5.1; F22)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.chains.solana_node import FEE_PAYER, WALLETS
+from tests.hub.chaos import run_chaos
+from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
+from tollkeeper.core.base58 import encode
+from tollkeeper.core.solana.message import read_transaction
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+
+FAILED = "invalid_exact_svm_transaction_failed"
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path) -> AsyncIterator[SolanaHub]:
+    async with run_solana_hub(tmp_path) as running:
+        yield running
+
+
+def our_signature(body: dict[str, Any]) -> str:
+    """By which the chain names the payment's transaction, once we have signed it."""
+    message = read_transaction(base64.b64decode(body["paymentPayload"]["payload"]["transaction"])).message
+    return encode(bytes(FEE_PAYER.sign_message(message.raw)))
+
+
+async def failed_on_the_chain(world: SolanaHub) -> tuple[dict[str, Any], str]:
+    """A payment that passed the simulation and failed in its block, for good; its transaction."""
+    world.node.chain.holds = True
+    bodies = [world.payment(BUYER_MICRO), world.payment(BUYER_MICRO)]
+    waiting = [asyncio.create_task(world.settle(one)) for one in bodies]
+    while len(world.node.chain._waiting) < 2:  # noqa: SLF001, ASYNC110 - the node's own list
+        await asyncio.sleep(0.01)
+    world.node.chain.release()
+    world.node.chain.next_slot(FINAL_SLOTS)
+    answers = await asyncio.gather(*waiting)
+    (loser,) = [place for place, answer in enumerate(answers) if not answer.body["success"]]
+    return bodies[loser], answers[loser].body["transaction"]
+
+
+@pytest.mark.parametrize("slots", [0, RECENT_SLOTS + 1])
+async def test_what_was_executed_and_failed_is_told_so_with_its_transaction_however_late(
+    world: SolanaHub, slots: int
+) -> None:
+    body, transaction = await failed_on_the_chain(world)
+    world.node.chain.next_slot(slots)
+    for answer in (await world.verify(body), await world.hub.post("/verify?explain=true", body)):
+        assert (answer.body["isValid"], answer.reason) == (False, FAILED)
+        assert answer.body["transaction"] == transaction
+    settled = await world.settle(body)
+    assert (settled.reason, settled.body["transaction"]) == (FAILED, transaction)
+
+
+@pytest.mark.parametrize("slots", [0, RECENT_SLOTS + 1])
+async def test_what_failed_is_told_so_by_the_chain_where_the_books_do_not_know_it(tmp_path: Path, slots: int) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        async with hub_of(tmp_path, node) as world:
+            body, transaction = await failed_on_the_chain(world)
+        node.chain.next_slot(slots)
+        fresh = tmp_path / "fresh"
+        fresh.mkdir()
+        async with hub_of(fresh, node) as world:
+            verified = await world.verify(body)
+            assert (verified.reason, verified.body["transaction"]) == (FAILED, transaction)
+            settled = await world.settle(body)
+            assert (settled.reason, settled.body["transaction"]) == (FAILED, transaction)
+
+
+async def test_what_failed_and_is_not_final_yet_is_not_called_failed(tmp_path: Path) -> None:
+    """On another fork the same transaction may pass."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        node.chain.holds = True
+        async with hub_of(tmp_path, node) as world:
+            bodies = [world.payment(BUYER_MICRO), world.payment(BUYER_MICRO)]
+            for body in bodies:
+                assert (await world.settle(body, Prefer="wait=0")).status == 503
+            node.chain.release()
+        fresh = tmp_path / "fresh"
+        fresh.mkdir()
+        async with hub_of(fresh, node) as world:
+            assert [(await world.verify(body)).reason for body in bodies] == ["duplicate_settlement"] * 2
+            node.chain.next_slot(FINAL_SLOTS)
+            reasons = [(await world.verify(body)).reason for body in bodies]
+            assert sorted(map(str, reasons)) == ["duplicate_settlement", FAILED]
+
+
+@pytest.mark.parametrize("lie", ["BlockhashNotFound", "AlreadyProcessed"])
+async def test_a_node_that_calls_a_payment_too_old_or_used_learns_no_signature_of_ours(
+    tmp_path: Path, lie: str
+) -> None:
+    """It has the payer's already: with ours it could have the transaction executed, beside books and budgets."""
+    asked: list[Any] = []
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        asked.append(call)
+        if call["method"] == "simulateTransaction":
+            return answer | {"result": answer["result"] | {"value": answer["result"]["value"] | {"err": lie}}}
+        if call["method"] == "isBlockhashValid":
+            return answer | {"result": answer["result"] | {"value": lie == "AlreadyProcessed"}}
+        return answer
+
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as liar,
+        hub_of(tmp_path, node, rpc_url=liar.url) as world,
+    ):
+        body = world.payment()
+        liar.falsify = falsify
+        told = "duplicate_settlement" if lie == "AlreadyProcessed" else "settle_exact_svm_block_height_exceeded"
+        assert (await world.verify(body)).reason == told
+        assert (await world.settle(body)).reason == told
+        assert our_signature(body) not in json.dumps(asked)
+        assert {"simulateTransaction", "getSignaturesForAddress"} <= {call["method"] for call in asked}
+        assert (await world.status(body), node.chain.executed) == ("unknown", {})
+
+
+async def test_a_payer_with_many_transactions_is_looked_through_in_pages(tmp_path: Path) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        async with hub_of(tmp_path, node) as world:
+            body = world.payment()
+            paid = await world.settle(body)
+        first = node.chain.executed[paid.body["transaction"]]
+        for number in range(1, 1_500):  # later ones of the same payer, as a node lists them
+            node.chain.executed[encode(number.to_bytes(64, "big"))] = first
+        fresh = tmp_path / "fresh"
+        fresh.mkdir()
+        async with hub_of(fresh, node) as world:
+            verified = await world.verify(body)
+            assert verified.reason == "duplicate_settlement"
+            assert verified.body["transaction"] == paid.body["transaction"]
