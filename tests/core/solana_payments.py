@@ -6,6 +6,7 @@ Not a fixture: every function takes what it depends on and returns a value.
 from __future__ import annotations
 
 import base64
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +32,7 @@ from tollkeeper.core.wire import Payment, Requirements, SolanaPayload
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_ORDER: Final = 2**252 + 27742317777372353535851937790883648493
 FEE_PAYER_SEED: Final = b"\x21" * 32
 PAYER_SEED: Final = b"\x22" * 32
 OTHER_SEED: Final = b"\x23" * 32
@@ -154,6 +156,26 @@ class Draft:
     def payload(self) -> SolanaPayload:
         """As a client sends it."""
         return SolanaPayload(base64.b64encode(bytes(self.transaction())).decode())
+
+
+def signed_again(payload: SolanaPayload, seed: bytes = PAYER_SEED) -> SolanaPayload:
+    """The same message with another signature of its payer, as valid as the first (of another nonce)."""
+    raw = base64.b64decode(payload.transaction)
+    count = raw[0]
+    message, again = raw[1 + 64 * count :], bytes(Keypair.from_seed(b"\x77" * 32).pubkey())
+    nonce, secret = (_scalar(one) for one in (b"\x77" * 32, seed))
+    public = bytes(Keypair.from_seed(seed).pubkey())
+    challenge = int.from_bytes(hashlib.sha512(again + public + message).digest(), "little")
+    signature = again + ((nonce + challenge * secret) % _ORDER).to_bytes(32, "little")
+    return encoded(raw[:65] + signature + raw[129:])
+
+
+def _scalar(seed: bytes) -> int:
+    """RFC 8032, 5.1.5."""
+    low = bytearray(hashlib.sha512(seed).digest()[:32])
+    low[0] &= 248
+    low[31] = low[31] & 127 | 64
+    return int.from_bytes(low, "little")
 
 
 def usual(*more: Instruction, amount: int = AMOUNT) -> tuple[Instruction, ...]:

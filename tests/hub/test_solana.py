@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from tests.auth.server import SolanaWallet
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS, drafted, paid_for_by, paying
-from tests.core.solana_payments import compute_limit, compute_price, encoded, transfer
+from tests.core.solana_payments import compute_limit, compute_price, encoded, signed_again, transfer
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS, RENT_EXEMPT_LAMPORTS
@@ -190,6 +190,31 @@ async def test_another_valid_signature_of_the_same_message_is_the_same_payment(w
     assert (await world.settle(forged)).reason == "invalid_exact_svm_payload_signature_invalid"
     full = body_of(encoded(raw[:1] + b"\x07" * 64 + raw[65:]), 10_000)
     assert (await world.settle(full)).reason == "invalid_exact_svm_payload_transaction"
+
+
+@pytest.mark.parametrize("settled_with", [0, 1])
+async def test_of_two_valid_signatures_of_a_message_either_is_the_payment_and_one_is_its_name(
+    world: SolanaHub, settled_with: int
+) -> None:
+    """Nothing in the other one shows which message it is of; the 404 says what the payment's names are."""
+    draft = paying(world.node, 10_000)
+    payloads = [draft.payload(), signed_again(draft.payload(), WALLETS.buyer.seed)]
+    bodies = [body_of(payload, 10_000) for payload in payloads]
+    names = [encode(read_transaction(base64.b64decode(payload.transaction)).signatures[1]) for payload in payloads]
+    assert names[0] != names[1]
+    assert message_hash(bodies[0]) == message_hash(bodies[1])
+    assert [(await world.verify(body)).body["isValid"] for body in bodies] == [True, True]
+    paid = await world.settle(bodies[settled_with])
+    assert paid.body["success"] is True
+    other = await world.settle(bodies[1 - settled_with])
+    assert (other.reason, other.body["transaction"]) == ("duplicate_settlement", paid.body["transaction"])
+    assert world.earned == 10_000
+    for name in (names[settled_with], message_hash(bodies[0])):
+        assert (await world.hub.get(f"/payments/{NETWORK}/{name}")).body["transaction"] == paid.body["transaction"]
+    unknown = await world.hub.get(f"/payments/{NETWORK}/{names[1 - settled_with]}")
+    assert (unknown.status, unknown.code) == (404, "NOT_FOUND")
+    assert "its message's hash" in unknown.body["error"]["message"]
+    assert "that it was settled with" in unknown.body["error"]["message"]
 
 
 async def test_a_thousand_settles_at_once_have_one_success(world: SolanaHub) -> None:

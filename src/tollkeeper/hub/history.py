@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 _ROLES: Final = {"": (True, True), "signer": (True, False), "recipient": (False, True)}
 _NO_STORE: Final = {"Cache-Control": "no-store"}
+# A payer can make any number of signatures of one message, and none of them shows whose or of what it is.
+_NO_NAME: Final = (
+    "this hub knows no such payment by this name: a payment has two, its message's hash (64 hex digits), and the one "
+    "signature of its payer (base58) that it was settled with"
+)
 _NEGOTIATED: Final = {**_NO_STORE, "Vary": "Accept"}
 
 
@@ -98,7 +103,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
         known = normalise(network)
         row = await find_named(database, known.name, name)
         if row is None:
-            raise ApiError(Code.NOT_FOUND, "this hub knows no such payment")
+            raise ApiError(Code.NOT_FOUND, _NO_NAME)
         return unless_known(request, status_body(row), _NO_STORE)
 
     return [payment_status, named_status]

@@ -288,7 +288,11 @@ NAMED_PAYMENT: Final = Operation(
     path="/payments/{network}/{name}",
     tag="history",
     summary="The public status of a payment on Solana",
-    description="By the hash of its message (hex) or its payer's signature (base58).",
+    description=(
+        "By the hash of its message (hex), which is the payment's identity, or by the payer's signature that it was "
+        "settled with (base58). Of several signatures that a payer made of one message only that one is a name: no "
+        "signature shows by itself which message it is of."
+    ),
     parameters=(in_path("network", NETWORK_ASKED), in_path("name", TEXT), IF_NONE_MATCH),
     answers=_KNOWN,
     codes=(Code.INVALID_NETWORK, Code.NOT_FOUND, Code.UNAVAILABLE),
