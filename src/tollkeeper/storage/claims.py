@@ -202,8 +202,9 @@ class RecordSigned(msgspec.Struct, frozen=True, array_like=True, tag=38):
 
     def unit(self) -> Unit[Recorded]:
         """Stores the transaction, names it, and counts its gas."""
-        gas = 0 if self.left is None else sum(self.left.taken.values())
-        yield from add_signed(self.signed, [(row.id, row.attempt) for _, row in self.won], gas)
+        taken = {True: 0} if self.left is None else self.left.taken
+        attempts = [(row.id, row.attempt) for _, row in self.won]
+        yield from add_signed(self.signed, attempts, sum(taken.values()), taken[True])
         rows = []
         for new, row in self.won:
             rows.append((yield from _set_signed(new, row, self.signed.hash)))

@@ -20,6 +20,7 @@ from tollkeeper.storage.database import played
 from tollkeeper.storage.idempotency import forget_failure, keep_failure
 from tollkeeper.storage.payers import add_payer_failure
 from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.unspent import take_back_gas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,8 @@ class Settlement:
 class Move:
     """A transition and what is written with it. `hand_out`: the success is given to the caller of this unit.
 
-    `cost_gas`: it failed on the chain, at our cost, which its payer is remembered for.
+    `cost_gas`: it failed on the chain, at our cost, which its payer is remembered for. `cost_nothing`: none of
+    its transactions was executed, or will be.
     """
 
     to: State
@@ -93,6 +95,7 @@ class Move:
     detail: str | None = None
     hand_out: bool = False
     cost_gas: bool = False
+    cost_nothing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,8 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
         yield keep_failure(row.id, row.attempt, json.dumps(answer))
         if to.cost_gas:
             yield from add_payer_failure(row.key.network, row.key.payer, to.now_ms)
+        if to.cost_nothing:
+            yield from take_back_gas(row.id, row.attempt)
     return Moved(row, handed_out=bool(handed))
 
 

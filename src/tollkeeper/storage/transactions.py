@@ -106,12 +106,14 @@ def take_nonce(network: str, signer: str) -> Unit[int]:
     return nonce
 
 
-def add_signed(signed: RawTransaction, settlements: Sequence[tuple[str, int]], gas_counted: int = 0) -> Unit[None]:
+def add_signed(
+    signed: RawTransaction, settlements: Sequence[tuple[str, int]], gas_counted: int = 0, gas_trusted: int = 0
+) -> Unit[None]:
     """Store a transaction and tie its slot to the attempts (id, attempt) that it is to settle.
 
-    `gas_counted`: what it takes of the hour's budget.
+    `gas_counted`: what it takes of the hour's budget; `gas_trusted`: how much of that for trusted gateways.
     """
-    yield _QUERIES.add_transaction(**_columns(signed), gas_counted=gas_counted)
+    yield _QUERIES.add_transaction(**_columns(signed), gas_counted=gas_counted, gas_trusted=gas_trusted)
     for settlement_id, attempt in settlements:
         yield _QUERIES.add_to_slot(
             settlement_id=settlement_id,

@@ -151,6 +151,7 @@ class SolanaRecovery(Recovery):
             error=reason.value,
             detail=proof.name,
             cost_gas=proof is Proof.SPENT,
+            cost_nothing=proof is Proof.EXPIRED,
         )
 
     async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> Finding:

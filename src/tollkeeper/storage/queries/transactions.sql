@@ -15,8 +15,8 @@ WHERE network = :network AND signer = :signer
 RETURNING next_nonce - 1 AS signer_nonce;
 
 -- name: add_transaction
-INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms, gas_counted)
-VALUES (:hash, :network, :signer, :signer_nonce, :raw, :now_ms, :gas_counted)
+INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms, gas_counted, gas_trusted)
+VALUES (:hash, :network, :signer, :signer_nonce, :raw, :now_ms, :gas_counted, :gas_trusted)
 ON CONFLICT DO NOTHING
 RETURNING hash;
 
@@ -86,6 +86,12 @@ SELECT is_trusted, SUM(gas) AS gas FROM gas_spent WHERE network = :network AND m
 -- name: add_gas
 INSERT INTO gas_spent (network, minute, is_trusted, gas) VALUES (:network, :minute, :is_trusted, :gas)
 ON CONFLICT (network, minute, is_trusted) DO UPDATE SET gas = gas_spent.gas + :gas;
+
+-- name: take_back_gas
+UPDATE gas_spent SET gas = gas - :gas WHERE network = :network AND minute = :minute AND is_trusted = :is_trusted;
+
+-- name: uncount_transaction
+UPDATE raw_transactions SET gas_counted = 0, gas_trusted = 0 WHERE hash = :hash;
 
 -- name: drop_old_gas
 DELETE FROM gas_spent WHERE network = :network AND minute <= :after_minute;
