@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,9 +12,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.tables import cells, filled, read_table
+from tollkeeper.api import clock_ms
+from tollkeeper.core.batches import Via
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 
 KEY = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(32)))
@@ -171,3 +176,70 @@ async def test_a_header_that_must_be_single_is_refused_twice(
     headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
     answer = await trusting_hub.send("POST", "/settle", data=body, headers=headers)
     assert (answer.status, answer.code) == (400, "INVALID_PARAMETER")
+
+
+async def test_a_request_that_expires_while_a_node_is_slow_starts_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest, chaos: ChaosNode
+) -> None:
+    """Its gateway has given it up by then, and told its buyer so: what was started now would be paid beside another."""
+    late_ms = 0
+
+    def slow(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal late_ms
+        late_ms = 100_000 if call["method"] == "eth_maxPriorityFeePerGas" else late_ms
+        return answer
+
+    chaos.falsify = slow
+    trusted = {KEY.key_id: KEY.verifying_key().material}
+    nonce = embedded_chain.nonce(embedded_chain.wallets.relayer)
+    async with run_hub(
+        tmp_path, embedded_chain, rpc_url=chaos.url, trusted_keys=trusted, now_ms=lambda: clock_ms() + late_ms
+    ) as hub:
+        await asyncio.sleep(2.1)  # what was asked for at the start is remembered no more
+        late_ms = 0
+        payment = new_payment(embedded_chain)
+        body = request_of(payment)
+        answer = await post(hub, body, signed(body))
+        assert late_ms
+        assert (answer.status, answer.code) == (401, "INVALID_SIGNATURE")
+        assert await hub.status(payment) == "unknown"
+        assert embedded_chain.nonce(embedded_chain.wallets.relayer) == nonce
+        assert (await hub.settle(payment)).body["success"] is True  # anybody else's request may
+
+
+async def test_who_got_too_late_in_company_holds_up_none_of_the_others(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+) -> None:
+    chain, late_ms = anvil_fiat_token, 0
+    plant(chain, Via.BATCHER)
+    wallets = payers(chain, 3)
+    payments = [new_payment(chain, signer=wallet) for wallet in wallets]
+    trusted = {KEY.key_id: KEY.verifying_key().material}
+    bodies = [request_of(payment) for payment in payments]
+
+    def slow(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal late_ms
+        late_ms = 30_000 if call["method"] == "eth_getCode" and call["params"][0] in addresses else late_ms
+        return answer
+
+    addresses = {wallet.address for wallet in wallets}
+    async with run_chaos(chain.url) as chaos:
+        options: dict[str, Any] = {"rpc_url": chaos.url, "trusted_keys": trusted, "config": {"batch_queue_depth": 1}}
+        async with run_hub(tmp_path, chain, now_ms=lambda: clock_ms() + late_ms, **options) as hub:
+            chain.rpc.call("evm_setAutomine", False)
+            first = asyncio.create_task(hub.settle(new_payment(chain)))
+            await asyncio.sleep(0.5)
+            chaos.falsify = slow
+            headers = [
+                signed(body, idempotency_key=f"claim-{number}.1", lifetime_seconds=20 if number == 1 else 60)
+                for number, body in enumerate(bodies)
+            ]
+            tasks = [asyncio.create_task(post(hub, body, head)) for body, head in zip(bodies, headers, strict=True)]
+            await asyncio.sleep(1)
+            chain.rpc.call("evm_setAutomine", True)
+            chain.rpc.call("evm_mine")
+            answers = await asyncio.gather(first, *tasks)
+            assert [answer.body.get("success") for answer in answers] == [True, True, None, True]
+            assert answers[2].code == "INVALID_SIGNATURE"
+            assert answers[1].body["transaction"] == answers[3].body["transaction"]
+            assert [await hub.status(payment) for payment in payments] == ["success", "unknown", "success"]

@@ -130,7 +130,7 @@ class Facilitator:
                 kind=Kind.PURCHASE,
                 purchase_data=options.purchase_data if signature.is_trusted else None,
                 deadline=deadline,
-                is_expired=signature.is_expired,
+                expires_seconds=signature.expires_seconds,
                 is_trusted=signature.is_trusted,
                 requirements_hash=requirements_hash(asked.requirements),
             )

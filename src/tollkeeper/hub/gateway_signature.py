@@ -34,10 +34,10 @@ COVERED: Final = ("@method", "@path", "content-digest", "idempotency-key")
 
 @dataclass(frozen=True, slots=True)
 class GatewaySignature:
-    """`is_trusted`: made by a key that we trust and in force. `is_expired`: no settlement may be started for it."""
+    """`is_trusted`: made by a key that we trust and in force. From `expires_seconds` on nothing is started for it."""
 
     is_trusted: bool = False
-    is_expired: bool = False
+    expires_seconds: int | None = None
 
 
 def read_gateway_signature(
@@ -56,9 +56,10 @@ def read_gateway_signature(
     except SignatureRefused:
         return GatewaySignature()  # somebody else's signature for somebody else
     key = trusted_keys.get(signed.parameters.key_id or "")
-    is_expired = has_expired(signed.parameters, now_seconds)
+    expires_seconds = signed.parameters.expires
     if key is None:
-        return GatewaySignature(is_expired=is_expired)
+        return GatewaySignature(expires_seconds=expires_seconds)
+    is_expired = has_expired(signed.parameters, now_seconds)
     try:
         require_content_digest(_text(headers, b"content-digest"), body)
         _require_one_of_paths(signed, scope, headers, key, public_path)
@@ -66,7 +67,7 @@ def read_gateway_signature(
             require_times(signed.parameters, now_seconds, lifetime_max_seconds=SETTLE_REQUEST_LIFETIME_SECONDS)
     except SignatureRefused as refused:
         raise ApiError(Code.INVALID_SIGNATURE, f"the request's signature is refused: {refused}") from None
-    return GatewaySignature(is_trusted=not is_expired, is_expired=is_expired)
+    return GatewaySignature(is_trusted=not is_expired, expires_seconds=expires_seconds)
 
 
 def _require_one_of_paths(

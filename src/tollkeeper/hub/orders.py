@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.wire import payment_body, requirements_body
 from tollkeeper.hub.requests import canonical_hash
 
@@ -29,9 +30,25 @@ class Order:
     kind: Kind
     purchase_data: dict[str, Any] | None
     deadline: float  # event loop time
-    is_expired: bool  # the request itself came too late to start a settlement
+    expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
     is_trusted: bool  # a gateway that we trust signed the request
     requirements_hash: str
+
+    def has_expired(self, now_seconds: int) -> bool:
+        """Has its sender given it up by now?"""
+        return self.expires_seconds is not None and self.expires_seconds <= now_seconds
+
+
+class ExpiredError(ApiError):
+    """A request that came, or got on, too late to start a settlement. `rows`: the ids that theirs would have had."""
+
+    def __init__(self, rows: frozenset[str] = frozenset()) -> None:
+        super().__init__(
+            Code.INVALID_SIGNATURE,
+            "this settle request has expired: nothing was started",
+            details={"reason": "signature_expired"},
+        )
+        self.rows = rows
 
 
 @dataclass(frozen=True, slots=True)

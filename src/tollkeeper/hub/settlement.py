@@ -20,7 +20,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.accounts import unavailable
-from tollkeeper.hub.orders import Before, Order, Outcome, refusal
+from tollkeeper.hub.orders import Before, ExpiredError, Order, Outcome, refusal
 from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.records import failed, has_outcome, success
 from tollkeeper.hub.recovery import expected_transfer
@@ -110,12 +110,8 @@ class Settlements:
                 return await self._known_payment(order, row)
             if order.key in self._leading:
                 continue
-            if order.is_expired:
-                raise ApiError(
-                    Code.INVALID_SIGNATURE,
-                    "this settle request has expired: nothing was started",
-                    details={"reason": "signature_expired"},
-                )
+            if order.has_expired(self._clock_ms() // 1000):
+                raise ExpiredError
             try:
                 return await self._lead(order, row)
             except _KeyTaken:

@@ -17,7 +17,7 @@ from tollkeeper.api import new_request_id
 from tollkeeper.chains.evm import Submission
 from tollkeeper.core.wire import requirements_body
 from tollkeeper.hub.gathering import Gathering
-from tollkeeper.hub.orders import payment_text
+from tollkeeper.hub.orders import ExpiredError, payment_text
 from tollkeeper.hub.requests import canonical_json
 from tollkeeper.storage.claims import (
     Claim,
@@ -31,7 +31,7 @@ from tollkeeper.storage.claims import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tollkeeper.chains.batcher import Carrier
     from tollkeeper.chains.evm import Fees
@@ -130,6 +130,11 @@ class Signing:
         async def go(group: list[_Ready]) -> None:
             try:
                 signed: Sequence[Signed | Exception] = await self._together(account, group, carrier)
+            except ExpiredError as late:  # the others go without them
+                outcomes.update((ready.row_id, late) for ready in group if ready.row_id in late.rows)
+                if left := [ready for ready in group if ready.row_id not in late.rows]:
+                    await go(left)
+                return
             except Exception as error:  # noqa: BLE001 - told to those whom it concerns
                 signed = [error] * len(group)
             outcomes.update(zip((ready.row_id for ready in group), signed, strict=True))
@@ -138,15 +143,16 @@ class Signing:
         return [outcomes[ready.row_id] for ready in party]
 
     async def _together(self, account: Account, party: Sequence[_Ready], carrier: Carrier | None) -> list[Signed]:
-        """One transaction for all of them that are won. Raises: UNAVAILABLE, StorageError."""
+        """One transaction for all of them that are won. Raises: UNAVAILABLE, StorageError; ExpiredError."""
         gas = account.company.gas_of_each(carrier, [ready.order.payload for ready in party])
         # Money is counted in settlements: one that deploys its payer's wallet costs as much as several.
         relayer = account.signers.pick(len(party) * -(-gas // account.chain.config.gas_limit))
         fees = max((ready.terms.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
-        payloads = {ready.row_id: ready.order.payload for ready in party}
+        orders = {ready.row_id: ready.order for ready in party}
 
         def sign(nonce: int, won: Sequence[NewSettlement]) -> tuple[bytes, str]:
-            called = account.company.call(carrier, won[0].key.asset, [payloads[new.id] for new in won])
+            require_in_time({new.id: orders[new.id] for new in won}, self._clock_ms() // 1000)
+            called = account.company.call(carrier, won[0].key.asset, [orders[new.id].payload for new in won])
             return relayer.signer.sign(called.transaction(relayer.policy.chain_id, nonce, fees), relayer.policy)
 
         signer = relayer.signer.address
@@ -235,6 +241,13 @@ class Signing:
             now_ms=self._clock_ms(),
         )
         return Wish(new, known, order.options.idempotency, is_trusted=order.is_trusted, gas=gas)
+
+
+def require_in_time(orders: Mapping[str, Order], now_seconds: int) -> None:
+    """Right before the signature: a node or a disk may have taken long. Raises: ExpiredError, naming the rows."""
+    late = frozenset(row_id for row_id, order in orders.items() if order.has_expired(now_seconds))
+    if late:
+        raise ExpiredError(late)
 
 
 def _let_go(signed: Signed) -> None:

@@ -183,7 +183,7 @@ class Transfers:
             kind=Kind.TRANSFER,
             purchase_data=None,
             deadline=deadline,
-            is_expired=signature.is_expired,
+            expires_seconds=signature.expires_seconds,
             is_trusted=signature.is_trusted,
             requirements_hash=canonical_hash(asked.body()),
         )

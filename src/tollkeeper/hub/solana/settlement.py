@@ -32,7 +32,7 @@ from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
 from tollkeeper.hub.requests import canonical_json
 from tollkeeper.hub.second_try import SecondTry
 from tollkeeper.hub.settlement import Settlements
-from tollkeeper.hub.signing import Signed, Signing
+from tollkeeper.hub.signing import Signed, Signing, require_in_time
 from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
@@ -74,6 +74,7 @@ class SolanaSigning(Signing):
         relayer = account.relayer_of(transfer.fee_payer)
 
         def sign(_number: int, _won: Sequence[NewSettlement]) -> tuple[bytes, str]:
+            require_in_time({row_id: order}, self._clock_ms() // 1000)
             fee_payer = account.fee_payers.of(transfer.fee_payer)
             return fee_payer.co_sign(transfer.payload, account.asset, account.policy)
 
