@@ -378,6 +378,8 @@ def test_what_the_chain_refuses_is_named_by_its_cause(changes: dict[str, Any], r
 
 
 def test_reasons_say_the_codes_of_the_specification() -> None:
+    assert code_of_reason("invalid_exact_svm_network_mismatch") is Code.INVALID_NETWORK
+    assert code_of_reason("network_mismatch") is Code.INVALID_NETWORK
     assert code_of_reason(Reason.SVM_AMOUNT_LOW) is Code.INSUFFICIENT_AMOUNT
     assert code_of_reason(Reason.SVM_SIGNATURE) is Code.INVALID_SIGNATURE
     assert code_of_reason(Reason.SVM_EXPIRED) is Code.PAYMENT_EXPIRED

@@ -82,6 +82,8 @@ class Reason(StrEnum):
 _CODES: Final[dict[str, Code]] = {
     Reason.NETWORK: Code.INVALID_NETWORK,
     "invalid_exact_evm_network_mismatch": Code.INVALID_NETWORK,
+    "invalid_exact_svm_network_mismatch": Code.INVALID_NETWORK,
+    "network_mismatch": Code.INVALID_NETWORK,
     Reason.VALUE: Code.INSUFFICIENT_AMOUNT,
     "invalid_exact_evm_authorization_value": Code.INSUFFICIENT_AMOUNT,
     Reason.VALID_BEFORE: Code.PAYMENT_EXPIRED,
