@@ -44,6 +44,8 @@ from tollkeeper.core.strict_json import NumberText, parse_json
 SIGNER = "0x" + "5a" * 20
 OTHER = "0x" + "ab" * 20
 FORBIDDEN = frozenset({BASE_SEPOLIA.address, SIGNER})
+FORBIDDEN_MINT = "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"
+SOLANA = "9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin"
 DEFAULTS = CreateDefaults(network="base-sepolia", payment_address=PAY_TO, forbidden_addresses=FORBIDDEN)
 LEAST = {"price": "0.01", "targetUrl": "https://api.example/v1"}
 
@@ -93,7 +95,7 @@ BAD_FIELDS: list[tuple[str, Any, Code]] = [
     ("network", 8453, Code.INVALID_NETWORK),
     ("paymentAddress", "0x12", Code.INVALID_ADDRESS),
     ("paymentAddress", 1, Code.INVALID_ADDRESS),
-    ("paymentAddress", "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v", Code.INVALID_ADDRESS),
+    ("paymentAddress", "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGk", Code.INVALID_ADDRESS),
     ("paymentAddress", "0x5AAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", Code.INVALID_ADDRESS),
     ("paymentAddress", ZERO_ADDRESS, Code.INVALID_ADDRESS),
     ("paymentAddress", BASE_SEPOLIA.address, Code.INVALID_ADDRESS),
@@ -282,19 +284,45 @@ def test_a_default_address_that_may_not_be_paid_is_refused_too() -> None:
     assert refused.value.code is Code.INVALID_ADDRESS
 
 
-def test_the_creator_is_paid_unless_the_wallet_is_of_another_family() -> None:
+def test_the_creator_is_paid_unless_the_create_names_somebody() -> None:
     assert parse_create(LEAST, replace(DEFAULTS, creator_wallet=OTHER)).fields["payment_address"] == OTHER
     named = parse_create({**LEAST, "paymentAddress": PAY_TO}, replace(DEFAULTS, creator_wallet=OTHER))
     assert named.fields["payment_address"] == PAY_TO
-    solana = "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"
-    assert parse_create(LEAST, replace(DEFAULTS, creator_wallet=solana)).fields["payment_address"] == PAY_TO
+
+
+@pytest.mark.parametrize(
+    ("default", "creator", "address", "network"),
+    [
+        ("base-sepolia", None, None, "base-sepolia"),
+        ("base-sepolia", None, SOLANA, "solana-devnet"),
+        ("base-sepolia", SOLANA, None, "solana-devnet"),
+        ("base-sepolia", SOLANA, PAY_TO, "base-sepolia"),
+        ("base", OTHER, SOLANA, "solana-mainnet"),
+        ("solana-devnet", SOLANA, None, "solana-devnet"),
+        ("solana-devnet", None, None, "base-sepolia"),  # of the default address
+        ("solana-mainnet", SOLANA, PAY_TO, "base"),
+    ],
+)
+def test_a_gate_that_names_no_network_is_paid_where_its_payee_can_be(
+    default: str, creator: str | None, address: str | None, network: str
+) -> None:
+    defaults = replace(DEFAULTS, network=default, creator_wallet=creator)
+    asked = LEAST if address is None else {**LEAST, "paymentAddress": address}
+    fields = parse_create(asked, defaults).fields
+    assert (fields["network"], fields["payment_address"]) == (network, address or creator or PAY_TO)
+
+
+def test_where_a_network_is_named_who_cannot_be_paid_there_is_not() -> None:
+    defaults = replace(DEFAULTS, creator_wallet=SOLANA)
+    on_base = {**LEAST, "network": "base-sepolia"}
+    assert parse_create(on_base, defaults).fields["payment_address"] == PAY_TO
+    for nobody in (replace(defaults, payment_address=None), replace(DEFAULTS, payment_address=None)):
+        with pytest.raises(ApiError) as caught:
+            parse_create(on_base, nobody)
+        assert caught.value.code is Code.MISSING_PARAMETER
     with pytest.raises(ApiError) as caught:
-        parse_create(LEAST, replace(DEFAULTS, creator_wallet=solana, payment_address=None))
-    assert caught.value.code is Code.MISSING_PARAMETER
-
-
-FORBIDDEN_MINT = "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"
-SOLANA = "9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin"
+        parse_create({**LEAST, "paymentAddress": SOLANA[:-3]}, DEFAULTS)
+    assert caught.value.code is Code.INVALID_ADDRESS
 
 
 def test_a_gate_may_be_paid_on_solana_and_on_both_families() -> None:

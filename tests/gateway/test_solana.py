@@ -109,6 +109,21 @@ async def test_the_facilitators_record_shows_the_purchase(market: SolanaMarket) 
     assert item["purchaseData"]["slug"] == gate["slug"]
 
 
+async def test_who_is_paid_on_solana_need_not_name_the_network(market: SolanaMarket) -> None:
+    """The specification's create has no field for it; the sandbox's default network is another family's."""
+    body = {"targetUrl": market.target.url, "price": "0.01"}
+    url, paygates = market.url, f"{market.url}/api/v1/paygates"
+    named = (await market.buyer.ask("POST", paygates, body={**body, "paymentAddress": market.owner})).json()
+    assert (named["network"], named["paymentAddress"]) == (NETWORK, market.owner)
+    wallet = str(market.wallet.pubkey())
+    message = (await market.buyer.ask("GET", f"{url}/api/v1/auth/message?walletAddress={wallet}")).json()["message"]
+    login = {"message": message, "signature": str(market.wallet.sign_message(message.encode()))}
+    token = (await market.buyer.ask("POST", f"{url}/api/v1/auth/login", body=login)).json()["accessToken"]
+    own = await market.buyer.ask("POST", paygates, body=body, headers={"Authorization": f"Bearer {token}"})
+    assert (own.json()["network"], own.json()["paymentAddress"]) == (NETWORK, wallet)
+    assert (await market.pay(named, await market.payment(await market.requirements(named)))).status == 200
+
+
 async def test_exactly_the_price_is_taken(market: SolanaMarket) -> None:
     gate = await market.gate()
     wanted = await market.requirements(gate)

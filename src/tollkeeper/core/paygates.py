@@ -109,13 +109,30 @@ class PayGate:
 class CreateDefaults:
     """What a create falls back to, and the addresses that may never be paid (the tokens, our own signers).
 
-    The creator's wallet is paid before `payment_address`, each where it is of the family of the gate's network.
+    The creator's wallet is paid before `payment_address`. A create that names a network has nobody paid there whose
+    family is another; one that names none is paid where its payee can be.
     """
 
     network: str
     payment_address: str | None
     forbidden_addresses: frozenset[str] = frozenset()
     creator_wallet: str | None = None
+
+    def network_of(self, address: object) -> str:
+        """Where a gate is paid whose create names no network: `network`, or its like of the payee's family.
+
+        `address`: whom it names, None where it names nobody.
+        """
+        payee = address if address is not None else self.creator_wallet or self.payment_address
+        default = NETWORKS[self.network]
+        try:
+            family = family_of(parse_wallet(payee))
+        except ApiError:  # whoever checks the address says what is wrong with it
+            return self.network
+        if family is default.family:
+            return self.network
+        alike = (one for one in NETWORKS.values() if one.is_test is default.is_test)
+        return next(one.name for one in alike if one.family is family)
 
     def payment_address_on(self, network: str) -> str | None:
         """Who is paid on that network where the create names nobody."""
@@ -170,7 +187,7 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
         if body.get(required) in (None, ""):  # a set would want a hashable value, which JSON need not be
             raise missing(required)
     given = parse_fields(body, ("slug",)) if file is None else _file_fields(body, file, ("slug",))
-    fields = {"network": defaults.network, **CREATE_DEFAULTS, **given}
+    fields = {"network": defaults.network_of(given.get("payment_address")), **CREATE_DEFAULTS, **given}
     address = fields.get("payment_address", defaults.payment_address_on(fields["network"]))
     if address is None:
         raise missing("paymentAddress")
