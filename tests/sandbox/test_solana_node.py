@@ -90,6 +90,28 @@ def test_a_payment_moves_money_once(node: SolanaNode) -> None:
     assert node.rpc.call("getSignatureStatuses", [[signature]])["value"][0]["confirmationStatus"] == "finalized"
     simulated = node.rpc.call("simulateTransaction", [text, {"sigVerify": False}])["value"]
     assert simulated["err"] == "AlreadyProcessed"
+    with pytest.raises(RpcError, match="AlreadyProcessed") as caught:
+        node.rpc.call("sendTransaction", [text])
+    assert caught.value.code == -32002
+
+
+@pytest.mark.parametrize("lamports", [0, 890_881])
+def test_what_its_fee_payer_cannot_pay_for_is_in_no_block(node: SolanaNode, lamports: int) -> None:
+    """Whether it has nothing, or would be left with less than what exempts it from rent."""
+    text = paid(node.rpc)
+    fee_payer = str(FEE_PAYER.pubkey())
+    node.rpc.call("sandbox_hold")
+    signature = node.rpc.call("sendTransaction", [text])
+    node.chain.drain(fee_payer)
+    if lamports:
+        node.chain.airdrop(fee_payer, lamports)
+    node.rpc.call("sandbox_release")
+    assert node.rpc.call("getSignatureStatuses", [[signature]])["value"] == [None]
+    assert node.rpc.call("simulateTransaction", [text])["value"]["err"] is not None
+    assert node.chain.balance(fee_payer) == lamports
+    node.chain.airdrop(fee_payer, 10**9)
+    assert node.rpc.call("sendTransaction", [text]) == signature
+    assert held(node.rpc, WALLETS.owner.address) == 5_000
 
 
 def test_simulation_needs_no_signature_and_changes_nothing(node: SolanaNode) -> None:

@@ -24,6 +24,7 @@ from solders.transaction import VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata
 
 from tollkeeper.core.networks import NETWORKS, Network
+from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM, associated_token_account
 
 NETWORK: Final = NETWORKS["solana-devnet"]
@@ -208,13 +209,13 @@ class EmbeddedSolanaChain:
         transaction = _parsed(raw)
         _check_signatures(transaction)
         signature = str(transaction.signatures[0])
-        if signature in self.executed or signature in self._waiting:
-            return signature
         if not skips_preflight:
             simulated = self.simulate(raw, replaces_blockhash=False, checks_signatures=False)
             if simulated.error is not None:
                 message = f"Transaction simulation failed: {simulated.error}"
                 raise TransactionRefused(message, simulated.error)
+        if signature in self.executed or signature in self._waiting:
+            return signature
         if self.holds:
             self._waiting[signature] = transaction
         elif self.is_recent(str(transaction.message.recent_blockhash)):
@@ -224,14 +225,16 @@ class EmbeddedSolanaChain:
     def _execute(self, transaction: VersionedTransaction) -> None:
         keys = transaction.message.account_keys
         found = {address: self._svm.get_account(address) for address in keys}
-        self._before[str(transaction.signatures[0])] = {
-            address: account for address, account in found.items() if account is not None and not account.executable
-        }
         result = self._svm.send_transaction(transaction)
         if isinstance(result, FailedTransactionMetadata):
             meta, error = result.meta(), self._error(result.err())
         else:
             meta, error = result, None
+        if _is_unpaid(error):  # no leader takes it into a block
+            return
+        self._before[str(transaction.signatures[0])] = {
+            address: account for address, account in found.items() if account is not None and not account.executable
+        }
         self._messages.add(bytes(transaction.message))
         self.executed[str(transaction.signatures[0])] = Executed(
             slot=self.slot,
@@ -273,6 +276,11 @@ def decoded(text: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         message = "failed to decode: invalid base64"
         raise TransactionRefused(message) from error
+
+
+def _is_unpaid(error: Any) -> bool:  # noqa: ANN401 - JSON
+    text = error if isinstance(error, str) else json.dumps(error, separators=(",", ":"))
+    return text in FEE_PAYER_WITHOUT_MONEY
 
 
 def _parsed(raw: bytes) -> VersionedTransaction:
