@@ -78,10 +78,12 @@ async def assert_nothing_lost(
 async def assert_nothing_lost_on_solana(
     directory: Path, node: SolanaNode, *, paid: Iterable[SolanaTransfer], refused: Iterable[SolanaTransfer] = ()
 ) -> None:
-    """The same of a hub on the embedded Solana chain, `hub.db`: what is on the chain by now is final."""
+    """The same of programs on the embedded Solana chain: what is on the chain by now is final."""
     assert_books_agree(directory)
     node.chain.next_slot(FINAL_SLOTS + 1)
-    assert await compare_with_chain(solana_settings(node.url, directory / "hub.db")) == []
+    for path in databases_in(directory):
+        role = Role.GATEWAY if path.name == "gateway.db" else Role.HUB
+        assert await compare_with_chain(solana_settings(node.url, path, role)) == []
     wanted = Counter(one.transaction.message.raw for one in paid)
     assert set(wanted.values()) <= {1}
     done = [one for one in node.chain.executed.values() if one.error is None]

@@ -123,10 +123,10 @@ def message_hash(body: dict[str, Any]) -> str:
     return read_transfer(SolanaPayload(body["paymentPayload"]["payload"]["transaction"])).transaction.message.hash
 
 
-def solana_settings(rpc_url: str, database: Path) -> Settings:
-    """Of a hub of that chain alone."""
+def solana_settings(rpc_url: str, database: Path, role: Role = Role.HUB) -> Settings:
+    """Of a program of that chain alone."""
     networks = {NETWORK: NetworkSettings(NETWORKS[NETWORK], (rpc_url,))}
-    return settings_for(rpc_url, database, role=Role.HUB, networks=networks)
+    return settings_for(rpc_url, database, role=role, networks=networks)
 
 
 def new_solana_hub(

@@ -1,0 +1,186 @@
+"""A sale on Solana whose payment goes with a fork that was left: for good, or until it is carried out again (F8, I5).
+
+At a gateway with a hub of its own, apart from its hub, and at a facilitator that is not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.aftermath import assert_nothing_lost_on_solana
+from tests.gateway.composed import composed
+from tests.gateway.foreign_on_solana import EXPIRED_SLOTS, ForeignOnSolana, run_foreign_on_solana
+from tests.gateway.recording_target import RecordingTarget, recording_target
+from tests.gateway.solana_market import NETWORK, SolanaMarket
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana import SolanaTransfer, read_transfer
+from tollkeeper.core.wire import SolanaPayload
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, EmbeddedSolanaChain
+from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
+from tollkeeper.settings import NetworkSettings, Role
+
+CREDITS = 50
+DECIDED_SECONDS = 90
+SLOTS_AT_ONCE = 20
+
+
+class Facilitator(Enum):
+    """Who settles."""
+
+    OWN = auto()
+    APART = auto()
+    FOREIGN = auto()
+
+
+@dataclass(slots=True)
+class Sale:
+    """One sale of many credits."""
+
+    node: SolanaNode
+    market: SolanaMarket
+    gate: dict[str, Any]
+    payment: str
+    foreign: ForeignOnSolana | None
+
+    @property
+    def chain(self) -> EmbeddedSolanaChain:
+        return self.node.chain
+
+    @property
+    def transfer(self) -> SolanaTransfer:
+        """What the payer signed."""
+        payload = json.loads(base64.b64decode(self.payment))["payload"]
+        return read_transfer(SolanaPayload(payload["transaction"]))
+
+    async def call(self) -> Answer:
+        return await self.market.pay(self.gate, self.payment)
+
+    async def read(self) -> dict[str, Any]:
+        url = f"{self.market.url}/api/v1/paygates/{self.gate['id']}"
+        return (await self.market.buyer.ask("GET", url)).json()
+
+    def earned(self) -> int:
+        return self.chain.token_balance(self.chain.open_account(self.market.owner))
+
+    def leave_the_fork(self) -> None:
+        """The payment's slot is not among those that are finalized."""
+        assert self.chain.roll_back(1) == 1
+
+    def spend_elsewhere(self) -> None:
+        """What the payer has goes to somebody else, on the branch that stays."""
+        payer = str(self.market.wallet.pubkey())
+        self.chain.open_account(payer, -self.chain.token_balance(self.chain.open_account(payer)))
+
+    async def send_again(self) -> None:
+        """Who settled it does so: our hub by itself, the other facilitator now."""
+        if self.foreign is not None:
+            await self.foreign.hand_over(base64.b64decode(self.transfer.payload.transaction))
+
+
+@asynccontextmanager
+async def selling(
+    folder: Path, facilitator: Facilitator, target: RecordingTarget, **fields: object
+) -> AsyncIterator[Sale]:
+    """The programs on a chain whose slots pass when told, and a sale whose first call was served."""
+    wallets = replace(derive_solana_wallets(), fee_payers=fee_payers_of(derive_wallets().relayer.private_key))
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(SolanaNode(wallets=wallets, slot_seconds=None))
+        network = NETWORKS[NETWORK]
+        changes: dict[str, Any] = {
+            "networks": {NETWORK: NetworkSettings(network, (node.url,))},
+            "default_network": network,
+            "default_payment_address": wallets.owner.address,
+            "inspection_seconds": 1,
+        }
+        foreign = None
+        if facilitator is Facilitator.OWN:
+            url = await stack.enter_async_context(composed("", folder / "books.db", **changes))
+        else:
+            if facilitator is Facilitator.APART:
+                hub_url = await stack.enter_async_context(composed("", folder / "hub.db", role=Role.HUB, **changes))
+            else:
+                foreign = await stack.enter_async_context(run_foreign_on_solana(node))
+                hub_url = foreign.url
+            gateway = composed("", folder / "gateway.db", role=Role.GATEWAY, hub_url=hub_url, **changes)
+            url = await stack.enter_async_context(gateway)
+        buyer = await stack.enter_async_context(Buyer(derive_wallets().buyer))
+        market = SolanaMarket(url, node.url, wallets, target, buyer, NETWORK)
+        gate = await market.gate(credits=CREDITS, **fields)
+        payment = await market.payment(await market.requirements(gate))
+        sale = Sale(node, market, gate, payment, foreign)
+        assert (await sale.call()).status == 200
+        yield sale
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[RecordingTarget]:
+    async with recording_target() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("facilitator", "fields"),
+    [
+        (Facilitator.OWN, {}),
+        (Facilitator.APART, {}),
+        (Facilitator.FOREIGN, {}),
+        (Facilitator.OWN, {"assumeValid": True}),
+    ],
+    ids=["own", "apart", "foreign", "trusted"],
+)
+async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_fork(
+    tmp_path: Path, target: RecordingTarget, facilitator: Facilitator, fields: dict[str, Any]
+) -> None:
+    async with selling(tmp_path, facilitator, target, **fields) as sale:
+        await asyncio.sleep(5)  # it was looked at, and confirmed where it was trusted
+        assert sale.earned() == 10_000
+        sale.leave_the_fork()
+        sale.spend_elsewhere()
+        if facilitator is Facilitator.FOREIGN:  # nobody sends it again: it has failed when it is over
+            sale.chain.next_slot(EXPIRED_SLOTS)
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while (answer := await sale.call()).status != 402:
+                assert answer.status in {200, 503}
+                sale.chain.next_slot(SLOTS_AT_ONCE)
+                await asyncio.sleep(0.5)
+        assert answer.json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
+        assert sale.earned() == 0
+        read = await sale.read()
+        assert read["counters"]["revenue"] == "0"
+        assert read["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
+        await assert_nothing_lost_on_solana(tmp_path, sale.node, paid=[], refused=[sale.transfer])
+
+
+@pytest.mark.parametrize("facilitator", Facilitator, ids=lambda one: one.name.lower())
+async def test_nothing_is_void_where_the_payment_is_carried_out_again(
+    tmp_path: Path, target: RecordingTarget, facilitator: Facilitator
+) -> None:
+    async with selling(tmp_path, facilitator, target) as sale:
+        sale.leave_the_fork()
+        assert sale.earned() == 0
+        await sale.send_again()
+        sale.chain.next_slot(FINAL_SLOTS)
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while sale.earned() != 10_000:  # noqa: ASYNC110 - a chain is asked
+                await asyncio.sleep(0.1)
+        for calls in range(2, 12):  # while it is looked at again
+            sale.chain.next_slot(SLOTS_AT_ONCE)
+            answer = await sale.call()
+            assert (answer.status, answer.headers["x-credits-remaining"]) == (200, str(CREDITS - calls))
+            await asyncio.sleep(1.5)
+        read = await sale.read()
+        assert read["counters"]["revenue"] == "0.01"
+        assert "trusted" not in read
+        await assert_nothing_lost_on_solana(tmp_path, sale.node, paid=[sale.transfer])
