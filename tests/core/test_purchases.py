@@ -43,6 +43,7 @@ LAWFUL = {
     ("CLAIMED", "FAILED"),
     ("CLAIMED", "PARKED"),
     ("LIVE", "VOID"),
+    ("VOID", "LIVE"),
     ("FAILED", "CLAIMED"),
     ("PARKED", "LIVE"),
     ("PARKED", "FAILED"),
@@ -57,9 +58,8 @@ def test_only_the_lawful_transitions_are_allowed(old: PurchaseState, new: Purcha
     assert may_move(old, new) is ((old.value, new.value) in LAWFUL)
 
 
-def test_every_state_is_in_the_table_and_void_is_the_end() -> None:
+def test_every_state_is_in_the_table() -> None:
     assert set(TRANSITIONS) == set(PurchaseState)
-    assert [state for state, targets in TRANSITIONS.items() if not targets] == [PurchaseState.VOID]
 
 
 def test_every_outcome_has_a_name() -> None:

@@ -164,6 +164,44 @@ async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_branc
 
 
 @pytest.mark.parametrize(
+    ("facilitator", "fields"),
+    [(Facilitator.OWN, {"assumeValid": True}), (Facilitator.APART, {})],
+    ids=["trusted", "apart"],
+)
+async def test_a_void_sale_comes_back_with_what_was_left_where_its_failure_is_taken_back_too(
+    tmp_path: Path,
+    anvil_fiat_token: ChainUnderTest,
+    target: RecordingTarget,
+    facilitator: Facilitator,
+    fields: dict[str, Any],
+) -> None:
+    chain = anvil_fiat_token
+    before = chain.balance(PAYEE)
+    async with selling(tmp_path, chain, facilitator, target, **fields) as sale:
+        await asyncio.sleep(5)  # it was looked at, and confirmed where it was trusted
+        paid_in = int(chain.rpc.call("eth_blockNumber"), 16)
+        sale.reorganise(1, sale.spent_elsewhere())
+        served = 1
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while (answer := await sale.call()).status != 402:
+                served += answer.status == 200
+                await asyncio.sleep(0.5)
+        depth = int(chain.rpc.call("eth_blockNumber"), 16) - paid_in + 1
+        take_back(chain, depth)  # among it what spent the money, and what failed for it
+        came(f"reorganisation of depth {depth}")
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while (answer := await sale.call()).status != 200:  # the seller's money is there again before that
+                assert answer.status == 402
+                await asyncio.sleep(0.5)
+        assert chain.balance(PAYEE) == before + 10_000
+        assert answer.headers["x-credits-remaining"] == str(CREDITS - served - 1)
+        read = await sale.read()
+        assert (read["counters"]["revenue"], read["counters"]["purchases"]) == ("0.01", 1)
+        assert "trusted" not in read
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(sale.payment)])
+
+
+@pytest.mark.parametrize(
     ("facilitator", "depth"),
     [(Facilitator.OWN, 6), (Facilitator.APART, 1), (Facilitator.FOREIGN, 2)],
     ids=["own", "apart", "foreign"],

@@ -238,3 +238,40 @@ async def test_the_command_prints_the_credit_token_beside_a_running_server(
             again = await asyncio.to_thread(finished, *arguments, environ=program.environ)
             assert (again.returncode, again.stdout) == (1, "")
             assert "granted" in again.stderr
+
+
+async def test_what_is_left_of_a_trusted_sale_whose_payment_a_stranger_carried_out_is_honoured_once(
+    shop: Honour,
+) -> None:
+    """Its seller was paid, and not by us: the sale is void, and nothing but the operator's word gives it back."""
+    chain = shop.chain
+    gate = await shop.gate(assumeValid=True, credits=4)
+    payment = await shop.payment(gate)
+    chain.rpc.call("evm_setAutomine", False)
+    try:
+        sold = await shop.buyer.call(gate["accessUrl"], payment)
+        assert (sold.status, sold.headers["x-credits-remaining"]) == (200, "3")
+        assert sold.receipt is not None
+        chain.rpc.call("anvil_dropTransaction", sold.receipt["transaction"])
+    finally:
+        chain.rpc.call("evm_setAutomine", True)
+    transaction = relay(chain, payment)
+
+    async def read() -> dict[str, Any]:
+        found: dict[str, Any] = (await shop.buyer.ask("GET", f"{shop.url}/api/v1/paygates/{gate['id']}")).json()
+        return found
+
+    async with asyncio.timeout(90):
+        while (await read()).get("trusted", {}).get("failed") != 1:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+            await asyncio.sleep(0.2)
+    outcomes = await asyncio.gather(*(shop.honour(gate, transaction) for _ in range(5)))
+    (done,) = [outcome["done"] for outcome in outcomes if "done" in outcome]
+    assert all("LIVE" in outcome["error"] for outcome in outcomes if "error" in outcome)
+    assert (done["paid"], done["credits"], done["transaction"]) == ("0.01", 3, transaction)
+    token = {"X-Credit-Token": done["creditToken"]}
+    answers = [await shop.buyer.ask("GET", gate["accessUrl"], headers=token) for _ in range(4)]
+    assert [answer.status for answer in answers] == [200, 200, 200, 402]
+    owned = await read()
+    assert (owned["counters"]["revenue"], owned["counters"]["purchases"]) == ("0.01", 1)
+    assert "trusted" not in owned
+    assert await compare_with_chain(shop.settings) == []

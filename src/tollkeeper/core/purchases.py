@@ -31,7 +31,7 @@ class PurchaseState(StrEnum):
     CLAIMED = "CLAIMED"  # the payment is ours to settle; its outcome is not known yet
     LIVE = "LIVE"  # settled; credits were granted
     FAILED = "FAILED"  # proved not settled; the same payment may be tried again
-    VOID = "VOID"  # its gate was deleted, or its settlement proved failed after it was sold for
+    VOID = "VOID"  # its gate was deleted, or its settlement proved failed after it was sold for; that may be disproved
     PARKED = "PARKED"  # nobody can tell the outcome; the operator decides
 
 
@@ -42,7 +42,7 @@ TRANSITIONS: Final[dict[PurchaseState, frozenset[PurchaseState]]] = {
     PurchaseState.CLAIMED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED, PurchaseState.PARKED}),
     PurchaseState.LIVE: frozenset({PurchaseState.VOID}),
     PurchaseState.FAILED: frozenset({PurchaseState.CLAIMED, PurchaseState.LIVE}),  # tried again; honoured by hand
-    PurchaseState.VOID: frozenset(),
+    PurchaseState.VOID: frozenset({PurchaseState.LIVE}),
     PurchaseState.PARKED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED}),
 }
 

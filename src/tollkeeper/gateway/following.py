@@ -3,7 +3,8 @@
 A trusted sale (`assumeValid`) is followed until its payment is final; every other one for as long as a reorganisation
 may still take its payment away (`core.purchases.next_look_ms`): ever more rarely, and each look at a sale by its key,
 at our hub, or on the chain where the facilitator is not ours. What has failed by proof voids the credits that are left.
-What is pending again has not failed, and is followed until it is decided.
+What is pending again has not failed, and is followed until it is decided. A failure may be taken back, too: so a sale
+that is void for one is followed as long, and gets back what it had, once its payment is made after all.
 What this module does not do: anything before the grant (`completer`).
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.purchases import FIRST_LOOK_MS, next_look_ms
+from tollkeeper.core.purchases import FIRST_LOOK_MS, PurchaseState, next_look_ms
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.findings import Owed, Seen
 from tollkeeper.gateway.hub_client import HubUnreachableError
@@ -81,7 +82,7 @@ class Following:
             await self._purchases.void(purchase, self._clock_ms())
 
     async def look_again(self) -> None:
-        """One look at every confirmed sale that is due for one. Raises: StorageError."""
+        """One look at every sale that is due for one. Raises: StorageError."""
         while True:
             due = await self._purchases.to_follow(_PAGE, self._clock_ms())
             looks = await asyncio.gather(*(self._look(purchase, paid_ms) for purchase, paid_ms in due))
@@ -91,27 +92,32 @@ class Following:
                 return
 
     async def _look(self, purchase: Purchase, paid_ms: int) -> Look | None:
-        """What was seen; None where the sale ended by it."""
-        known, standing = purchase.transaction_hash or "", None
+        """What was seen; None where the sale ended by it, or came back."""
+        known, state, standing = purchase.transaction_hash or "", purchase.state, None
+        is_void = state is PurchaseState.VOID
         try:
             async with self._room:
-                standing = await self._standing(purchase, is_paid=True)
+                standing = await self._standing(purchase, is_paid=not is_void)
         except (HubUnreachableError, RpcUnavailable) as error:
             _LOG.info("sale_not_followed", purchase_id=purchase.id, error=str(error))
         except Exception:  # noqa: BLE001 - one sale's trouble holds up no other
             _LOG.exception("sale_not_followed", purchase_id=purchase.id)
         if standing is None:
-            return Look(purchase.id, known, paid_ms, self._clock_ms() + _UNANSWERED_MS)
+            return Look(purchase.id, state, known, paid_ms, self._clock_ms() + _UNANSWERED_MS)
         now_ms = self._clock_ms()
-        if standing.fate is _Fate.FAILED:
+        if is_void and standing.fate is _Fate.PAID:
+            _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=standing.transaction)
+            await self._purchases.revive(purchase, standing.transaction, now_ms)
+            return None
+        if standing.fate is _Fate.FAILED and not is_void:
             _LOG.error("sale_lost_its_payment", purchase_id=purchase.id, transaction=known)
             await self._purchases.void(purchase, now_ms)
             return None
         if standing.fate is _Fate.OPEN:
-            return Look(purchase.id, known, now_ms, now_ms + FIRST_LOOK_MS)
+            return Look(purchase.id, state, known, now_ms, now_ms + FIRST_LOOK_MS)
         paid_ms = max(paid_ms, min(standing.since_ms, now_ms))
         next_ms = next_look_ms(paid_ms, now_ms, is_used_up=purchase.remaining == 0)
-        return Look(purchase.id, standing.transaction or known, paid_ms, next_ms)
+        return Look(purchase.id, state, standing.transaction or known, paid_ms, next_ms)
 
     async def _standing(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
         """What is known of its payment now; `is_paid`: it was known to be paid before.

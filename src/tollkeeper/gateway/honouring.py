@@ -115,7 +115,7 @@ class Honouring:
             "slug": gate.slug,
             "payer": shown_address(purchase.payer),
             "paid": format_usdc(purchase.value_micro),
-            "credits": purchase.granted,
+            "credits": purchase.remaining,
             "transaction": payment.transaction_hash,
             "creditToken": credit_token(self.token_keys[0], purchase.id),
         }

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from tollkeeper.core.purchases import SETTLEMENT_FAILED, CallState, Claim, PurchaseState, Terms, next_look_ms
+from tollkeeper.core.purchases import (
+    FIRST_LOOK_MS,
+    SETTLEMENT_FAILED,
+    CallState,
+    Claim,
+    PurchaseState,
+    Terms,
+    next_look_ms,
+)
 from tollkeeper.core.sealing import SealError, place
 from tollkeeper.storage.database import LostError, StorageError
 from tollkeeper.storage.first_purchase import (
@@ -84,10 +92,11 @@ class Paid:
 class Look:
     """A sale's payment as it was seen: in which transaction, since when it is known to be paid (Unix milliseconds).
 
-    `next_ms`: when to look again, None where its outcome stands.
+    `state`: of the sale when it was looked at. `next_ms`: when to look again, None where its outcome stands.
     """
 
     purchase_id: str
+    state: PurchaseState
     transaction_hash: str
     paid_ms: int
     next_ms: int | None
@@ -211,7 +220,8 @@ class Purchases:
     ) -> ClaimResult:
         """Grants the credits of a payment that was found on the chain, once (contract 4.3).
 
-        Where it was claimed, the terms of the claim hold, else these.
+        Where it was claimed, the terms of the claim hold, else these; what is void for a failed payment gets back what
+        was left of it.
         TAKEN where it was granted before, is being settled or belongs to another gate; STALE where the gate changed.
         """
         columns: dict[str, Any] = {
@@ -234,6 +244,8 @@ class Purchases:
         rows = yield _Q.purchase_by_payment(**identity)
         if rows:
             found = purchase_from(rows[0])
+            if found.gate_id == terms.gate_id and found.state is PurchaseState.VOID:
+                return (yield from _honour_void(found, transaction_hash, now_ms))
             honours = {PurchaseState.FAILED: _Q.honour_failed, PurchaseState.PARKED: _Q.honour_parked}
             if found.gate_id != terms.gate_id or found.state not in honours:
                 return ClaimResult(Claim.TAKEN, found)
@@ -309,6 +321,10 @@ class Purchases:
         """Voids the credits not yet used of a settlement that proved failed; its revenue was none."""
         await self._database.run(_void(purchase.id, now_ms))
 
+    async def revive(self, purchase: Purchase, transaction_hash: str, now_ms: int) -> None:
+        """Gives back what `void` took, because the payment was made after all."""
+        await self._database.run(_revive(purchase.id, transaction_hash, now_ms))
+
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Writes how these calls ended (call id -> status), and what no spend took along.
 
@@ -376,7 +392,7 @@ class Purchases:
         return [purchase_from(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
 
     async def to_follow(self, limit: int, now_ms: int) -> list[tuple[Purchase, int]]:
-        """Confirmed sales whose payment is due to be looked at again, each with since when it is known to be paid."""
+        """Sales whose payment is due to be looked at again, each with since when it is known to be paid, or not to."""
         rows = await self._database.read(_Q.followed_purchases(limit=limit, now_ms=now_ms))
         return [(purchase_from(row), row["paid_ms"] or row["granted_ms"]) for row in rows]
 
@@ -403,6 +419,7 @@ def _follow(looks: Sequence[Look]) -> Unit[None]:
     for look in looks:
         yield _Q.follow_purchase(
             id=look.purchase_id,
+            state=look.state.value,
             transaction_hash=look.transaction_hash,
             paid_ms=look.paid_ms,
             follow_ms=look.next_ms,
@@ -410,9 +427,36 @@ def _follow(looks: Sequence[Look]) -> Unit[None]:
 
 
 def _void(purchase_id: str, now_ms: int) -> Unit[None]:
-    rows = yield from void(purchase_id, SETTLEMENT_FAILED, now_ms)
+    rows = yield from void(purchase_id, SETTLEMENT_FAILED, now_ms, now_ms + FIRST_LOOK_MS)
     for row in rows:
-        yield _Q.uncount_revenue(gate_id=row["gate_id"], revenue_micro=int(row["value_micro"]))
+        yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=-int(row["value_micro"]))
+
+
+def _revive(purchase_id: str, transaction_hash: str, now_ms: int) -> Unit[None]:
+    follow_ms = next_look_ms(now_ms, now_ms, is_used_up=False)
+    rows = yield _Q.revive_purchase(
+        id=purchase_id, transaction_hash=transaction_hash, follow_ms=follow_ms, now_ms=now_ms
+    )
+    for row in rows:
+        yield _Q.reopen_credits(number=row["number"])
+        yield from _count_again(purchase_id, row, now_ms)
+
+
+def _honour_void(found: Purchase, transaction_hash: str, now_ms: int) -> Unit[ClaimResult]:
+    rows = yield _Q.honour_void(id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms)
+    for row in rows:
+        yield _Q.reopen_credits_for_token(number=row["number"])
+        yield from _count_again(found.id, row, now_ms)
+    now = yield _Q.purchase_by_id(id=found.id)
+    return ClaimResult(Claim.WON if rows else Claim.TAKEN, purchase_from(now[0]))
+
+
+def _count_again(purchase_id: str, row: Row, now_ms: int) -> Unit[None]:
+    """Its value is earned; of a gate that was deleted meanwhile its credits end all the same."""
+    yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=int(row["value_micro"]))
+    standing = yield _Q.gate_standing(gate_id=row["gate_id"])
+    if standing[0]["deleted_ms"] is not None:
+        yield from void(purchase_id, "gate_deleted", now_ms)
 
 
 def _rows(statement: Any) -> Unit[list[Row]]:  # noqa: ANN401 - a Statement

@@ -277,9 +277,12 @@ def _take(changed: dict[str, _Held], now_ms: int) -> Unit[set[str]]:
     return short
 
 
-def void(purchase_id: str, failure: str, now_ms: int) -> Unit[list[Row]]:
-    """End a purchase that is LIVE, and with it what is left of its credits; its gate and value, where it was."""
-    rows = yield _Q.void_purchase(id=purchase_id, failure=failure, now_ms=now_ms)
+def void(purchase_id: str, failure: str, now_ms: int, follow_ms: int | None = None) -> Unit[list[Row]]:
+    """End a purchase that is LIVE, and with it what is left of its credits; its gate and value, where it was.
+
+    `follow_ms`: when its payment is looked at again, None for never.
+    """
+    rows = yield _Q.void_purchase(id=purchase_id, failure=failure, follow_ms=follow_ms, now_ms=now_ms)
     for row in rows:
         yield _Q.close_credits(number=row["number"])
     return rows

@@ -95,7 +95,7 @@ SELECT coalesce(sum(remaining), 0) AS outstanding FROM holdings
 WHERE gate_id = :gate_id AND state = 'LIVE' AND (expires_ms IS NULL OR expires_ms > :now_ms);
 
 -- name: void_purchases_of_gate
-UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms
+UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', follow_ms = NULL, updated_ms = :now_ms
 WHERE gate_id = :gate_id AND state = 'LIVE';
 
 -- name: close_credits_of_gate
@@ -191,6 +191,17 @@ UPDATE purchases SET
 WHERE id = :id AND attempt = :attempt AND state = 'PARKED'
 RETURNING number, credits, credits_expire_after_seconds, gate_id, value_micro;
 
+-- Sold, and its payment failed; then somebody carried it out after all.
+-- name: honour_void
+UPDATE purchases SET
+    state = 'LIVE', transaction_hash = :transaction_hash, failure = NULL, confirmed = 1, honoured_ms = :now_ms,
+    follow_ms = NULL, updated_ms = :now_ms
+WHERE id = :id AND attempt = :attempt AND state = 'VOID' AND failure = 'settlement_failed'
+RETURNING number, gate_id, value_micro;
+
+-- name: reopen_credits_for_token
+UPDATE credits SET is_live = 1, token_used = 1 WHERE number = :number;
+
 -- Of a payment that was never claimed: claimed and granted in the same commit.
 -- name: mark_honoured
 UPDATE purchases SET honoured_ms = :now_ms WHERE id = :id;
@@ -212,8 +223,16 @@ WHERE id = :id AND confirmed = 0
 RETURNING id;
 
 -- name: void_purchase
-UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, updated_ms = :now_ms
+UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, paid_ms = :now_ms, follow_ms = :follow_ms,
+    updated_ms = :now_ms
 WHERE id = :id AND state = 'LIVE'
+RETURNING number, gate_id, value_micro;
+
+-- The payment of a sale that is void for its failure was made after all.
+-- name: revive_purchase
+UPDATE purchases SET state = 'LIVE', failure = NULL, transaction_hash = :transaction_hash, paid_ms = :now_ms,
+    follow_ms = :follow_ms, updated_ms = :now_ms
+WHERE id = :id AND state = 'VOID' AND failure = 'settlement_failed'
 RETURNING number, gate_id, value_micro;
 
 -- A sale that breaks an invariant keeps its state; `failure` says which, and its credits are closed. What became of its
@@ -265,13 +284,14 @@ SELECT * FROM holdings WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
 -- name: unconfirmed_purchases
 SELECT * FROM holdings WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' ORDER BY granted_ms LIMIT :limit;
 
--- Confirmed sales whose payment is due to be looked at again.
+-- Confirmed sales, and those that are void for a failed payment, whose payment is due to be looked at again. No other
+-- purchase is ever due.
 -- name: followed_purchases
-SELECT * FROM holdings WHERE state = 'LIVE' AND confirmed = 1 AND follow_ms <= :now_ms ORDER BY follow_ms LIMIT :limit;
+SELECT * FROM holdings WHERE follow_ms <= :now_ms AND confirmed = 1 ORDER BY follow_ms LIMIT :limit;
 
 -- name: follow_purchase
 UPDATE purchases SET transaction_hash = :transaction_hash, paid_ms = :paid_ms, follow_ms = :follow_ms
-WHERE id = :id AND state = 'LIVE';
+WHERE id = :id AND state = :state;
 
 -- name: exposure_of_payer
 SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
@@ -281,8 +301,8 @@ WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND pa
 SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
 WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND gate_id = :gate_id;
 
--- name: uncount_revenue
-UPDATE paygate_counters SET revenue_micro = revenue_micro - :revenue_micro WHERE gate_id = :gate_id;
+-- name: add_revenue
+UPDATE paygate_counters SET revenue_micro = revenue_micro + :revenue_micro WHERE gate_id = :gate_id;
 
 -- name: purchases_of_payer
 SELECT p.*, g.slug AS slug FROM holdings p JOIN paygates g ON g.id = p.gate_id
