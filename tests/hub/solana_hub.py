@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,6 +137,7 @@ def new_solana_hub(
     now_ms: Callable[[], int] = clock_ms,
     completer_interval_seconds: float = 3600,
     shared_life_seconds: float | None = None,
+    trusted_keys: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Hub:
     """A hub of the embedded chain's network, its completer at rest unless told otherwise."""
@@ -151,6 +152,7 @@ def new_solana_hub(
         now_ms=now_ms,
         completer_interval_seconds=completer_interval_seconds,
         shared_life_seconds=shared_life_seconds,
+        trusted_keys=trusted_keys or {},
     )
 
 
