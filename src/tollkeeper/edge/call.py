@@ -79,6 +79,9 @@ class CallHandler(Protocol):
     def counted_at_once(self) -> Mapping[int, int]:
         """By status, how many requests `at_once` has answered."""
 
+    again: Callable[[Connection, CallHandler, RequestHead, bytes], InboundCall]
+    """Makes the call of a whole request whose head `is_again`, body included, that `begin`s at once and by itself."""
+
     def begin(self, call: InboundCall) -> None:
         """Answer `call`, now or later; its turn on the connection has come."""
 

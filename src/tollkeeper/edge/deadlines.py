@@ -35,6 +35,11 @@ class Deadlines:
         if self._timer is None or due_seconds < self._looks_at_seconds:
             self._look_at(due_seconds, loop)
 
+    def hand_over(self, bound: Bound, other: Bound) -> None:
+        """Tell `other` in place of `bound`, if that has a deadline."""
+        if (due_seconds := self._due.pop(bound, None)) is not None:
+            self._due[other] = due_seconds
+
     def clear(self, bound: Bound) -> None:
         """Tell `bound` nothing."""
         self._due.pop(bound, None)

@@ -41,7 +41,8 @@ class RequestHead:
     """A checked head. `header` has each header once, names in lower case; nobody changes it.
 
     `content_length` None: a chunked body. `notes` is the handler's: what he made of this head, which is the same for
-    every request with it. `may_be_ready`: he may have its answer ready (`CallHandler.at_once`).
+    every request with it. `may_be_ready`: he may have its answer ready (`CallHandler.at_once`). `is_again`: he
+    makes the calls with it himself (`CallHandler.again`).
     """
 
     method: str
@@ -51,6 +52,7 @@ class RequestHead:
     content_length: int | None
     notes: Any = field(default=None, repr=False)
     may_be_ready: bool = False
+    is_again: bool = False
 
 
 def read_head(method: bytes, target: bytes, headers: list[Header], body_bytes: int | None) -> RequestHead:

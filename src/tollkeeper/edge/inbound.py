@@ -146,7 +146,9 @@ class StrictProtocol(CallerConnection):
         calls = self.listener.calls
         is_alone = not (self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing())
         if is_alone and calls is not None:
-            self._current = call = InboundCall(self, calls, head, whole_body=body)
+            again = head.is_again
+            call = calls.again(self, calls, head, body) if again else InboundCall(self, calls, head, whole_body=body)
+            self._current = call
             self.cycle = call  # type: ignore[assignment]  # as in `_accept_call`
             self._unanswered = 1
             self._is_accepted = True

@@ -115,6 +115,13 @@ class Relay(Exchange):
         else:
             self._send(connection)
 
+    def take_over(self, connection: TargetConnection, exchange: Exchange) -> None:
+        """In place of `start`: `exchange` has sent the request on this connection, to its last byte."""
+        self._is_sent = True
+        if connection.carries(exchange):
+            self._connection = connection
+            connection.hand_over(self)
+
     def close(self) -> None:
         """Tell the owner nothing more; an exchange that is not over is dropped with its connection."""
         self._is_over = True

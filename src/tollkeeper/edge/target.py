@@ -156,6 +156,10 @@ class TargetConnection(asyncio.Protocol):
         self._request_sent = True
         self._transport.write(request)
 
+    def hand_over(self, exchange: Exchange) -> None:
+        """Tell `exchange` the rest of the one that it carries."""
+        self._exchange = exchange
+
     def carries(self, exchange: Exchange) -> bool:
         """Whether `exchange` is still on this connection."""
         return self._exchange is exchange

@@ -81,12 +81,10 @@ class PaidCall(Crediting):
     def arrive(self) -> None:
         """A request came in."""
         self.call.on_gone = self._client_gone
-        slug, held = self.asked.slug, self.asked.held
+        slug = self.asked.slug
         opened = self.access.gates.kept(slug)
         if opened is None:
             self.in_task(self._open(slug))
-        elif held is not None and held.opened is opened:
-            self.guard(self._spend_again, held)
         else:
             self.guard(self._check, opened)
 
@@ -179,27 +177,35 @@ class PaidCall(Crediting):
             raise result
         elif result.outcome is Spend.SPENT:
             purchase = purchase_of_spend(result)
-            self.asked.held = held_again(self.call, self.asked, self.opened, presented, purchase, self._client())
+            self._keep_held(presented, purchase)
             self._forward(self.opened, purchase)
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))
 
-    def _spend_again(self, held: Held) -> None:
-        """As the call before with the same head, whose steps 2 and 3 were taken then (`held.held_again`)."""
-        self.held, self.opened = held, held.opened
-        self.access.limit.check(self.call)
-        self.enter(Stage.SPENDING)
-        spend, version = self.access.purchases.ledger.spend_held, held.opened.gate.version
-        spend(held.purchase, version, self.call.request_id, clock_ms(), self._spent_again)
+    def _keep_held(self, presented: Presented, purchase: Purchase) -> None:
+        """Calls with the same bytes go the straight way from now on, if they can."""
+        call, asked = self.call, self.asked
+        asked.held = held_again(self.access, call, asked, self.opened, presented, purchase, self._client())
+        call.head.is_again = asked.held is not None
 
-    def _spent_again(self, result: SpendResult | ApiError) -> None:
-        if self.stage is Stage.SPENDING and isinstance(result, SpendResult) and result.left is not None:
-            self.guard(self._forward_again, self.held, result.left)
-        else:
-            presented = self.held.presented
-            self.buyer = Buyer(self.wish(presented), on_left=self.left)
-            self.guard(self._spent, result, presented, self.buyer)
+    # A call that began as `again.CallAgain` comes here where its credit is not simply there, and to the two of
+    # step 6 where its target's answer does not simply come.
+
+    @classmethod
+    def of_held(cls, call: InboundCall, held: Held) -> PaidCall:
+        """The call, whose steps 1 to 3 are those of the call before (`held`), at its spend."""
+        rest = cls(held.access, call)
+        rest.held, rest.opened, rest.purchase = held, held.opened, held.purchase
+        call.on_gone = rest._client_gone
+        rest.enter(Stage.SPENDING)
+        return rest
+
+    def spent_again(self, result: SpendResult | ApiError) -> None:
+        """The ledger's answer, which is not that a credit was taken, or its caller is gone."""
+        presented = self.held.presented
+        self.buyer = Buyer(self.wish(presented), on_left=self.left)
+        self.guard(self._spent, result, presented, self.buyer)
 
     # 5. Everything that is not a held credit of this payment: wait, buy, or spend by token or wallet. In a task.
 
@@ -277,18 +283,18 @@ class PaidCall(Crediting):
             self.relay = forwarder.relay(request, self)
         self.relay.start()
 
-    def _forward_again(self, held: Held, left: int) -> None:
-        """As `_forward`, for a call whose length is known and whose target wants no signature (`held`)."""
+    def forward_again(self, head: bytes, left: int) -> None:
+        """With so many credits left; no connection to its target was to be had at once."""
+        self.guard(lambda: self.relay_again(head, left).start())
+
+    def relay_again(self, head: bytes, left: int) -> Relay:
+        """The exchange with the target, which is sent this head; whoever asks starts it, or did."""
         self.enter(Stage.FORWARDING)
-        access, call = self.access, self.call
-        self.purchase = held.purchase
+        call, held = self.call, self.held
         self.receipts = heads.receipt_lines(held.receipt_start, held.purchase, left)
-        access.limit.was_good(held.mark)
-        body = self._body() if (length := call.head.content_length) else b""
-        end = held.head_end if call.peer == held.peer else heads.target_head_end(call, self._client(), length)
-        head = b"%b%b%b" % (held.head_start, call.request_id.encode(), end)
-        self.relay = access.forwarder.relay(RelayRequest(held.target, call.method, head, body, length), self)
-        self.relay.start()
+        request = RelayRequest(held.target, call.method, head, self._body(), call.head.content_length)
+        self.relay = relay = self.access.forwarder.relay(request, self)
+        return relay
 
     def _body(self) -> bytes | BodySource:
         """The request's: at once where all of it is there, else as it comes and as far as it may."""

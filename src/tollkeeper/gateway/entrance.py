@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tollkeeper.core.paygate_fields import RESERVED_SLUGS, is_slug
 from tollkeeper.edge.ready import ID_ENDS
 from tollkeeper.gateway.access import PaidCall
+from tollkeeper.gateway.again import CallAgain
 from tollkeeper.gateway.crediting import Parts
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 class Access(Parts):
     """Answers calls of PayGates (`edge.call.CallHandler`)."""
 
+    again = CallAgain
     tell: Tell | None = None
 
     def takes(self, target: bytes) -> bool:

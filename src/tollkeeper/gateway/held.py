@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.calls import Asked
+    from tollkeeper.gateway.crediting import Parts
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.storage.purchase_rows import Purchase
 
@@ -31,6 +32,8 @@ class Held:
     client behind `peer`. `receipt_start` is the receipt but for the credits, `mark` what `limiting` knows the proof by.
     """
 
+    access: Parts
+    slug: str
     opened: OpenGate
     target: TargetUrl
     presented: Presented
@@ -43,7 +46,13 @@ class Held:
 
 
 def held_again(
-    call: InboundCall, asked: Asked, opened: OpenGate, presented: Presented, purchase: Purchase, client: str
+    access: Parts,
+    call: InboundCall,
+    asked: Asked,
+    opened: OpenGate,
+    presented: Presented,
+    purchase: Purchase,
+    client: str,
 ) -> Held | None:
     """What to keep of a call that just spent a credit; None where its next one has to be asked for more.
 
@@ -62,5 +71,15 @@ def held_again(
         return None
     start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, length)
     return Held(
-        opened, target, presented, purchase, start, end, call.peer, receipt_start(purchase), hash(presented.header)
+        access,
+        asked.slug,
+        opened,
+        target,
+        presented,
+        purchase,
+        start,
+        end,
+        call.peer,
+        receipt_start(purchase),
+        hash(presented.header),
     )

@@ -52,11 +52,14 @@ class UnpaidLimit:
 
     def check(self, call: InboundCall) -> None:
         """Raises: RATE_LIMITED."""
+        if self.is_over(call):
+            raise rate_limited(self._owed.rate, self._owed.standing(self._key(call), time.monotonic_ns()))
+
+    def is_over(self, call: InboundCall) -> bool:
+        """Whether the call's address owes too much, and it shows nothing that was good."""
         if not self._owed:
-            return
-        key, now_ns = self._key(call), time.monotonic_ns()
-        if self._owed.is_over(key, now_ns) and not self._was_good(call):
-            raise rate_limited(self._owed.rate, self._owed.standing(key, now_ns))
+            return False
+        return self._owed.is_over(self._key(call), time.monotonic_ns()) and not self._was_good(call)
 
     def admits(self, peer: str, headers: list[Header]) -> bytes | None:
         """Counts a request that shows nothing and is answered with a 402; None, and not counted, over the limit.

@@ -85,8 +85,12 @@ class Steps(ABC):
         except ApiError as error:
             self.call.guard(self.refuse, error)
         except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
-            self.give_up(500)
-            self.call.fail(fault)
+            self.broken(fault)
+
+    def broken(self, fault: BaseException) -> None:
+        """Answers a fault of ours."""
+        self.give_up(500)
+        self.call.fail(fault)
 
     def in_task(self, steps: Coroutine[Any, Any, None]) -> None:
         """Takes steps that wait."""

@@ -90,6 +90,7 @@ class _LoggedCalls:
         self._ended = inner.ended
         self.takes = inner.takes
         self.begin = inner.begin
+        self.again = inner.again
         self.at_once = inner.at_once
         self.counted_at_once = counts.gate.at_once = inner.counted_at_once
         self.tell: Tell | None = _answered_at_once if _is_written(logging.INFO) else None

@@ -1,0 +1,203 @@
+"""A call like one before, from its first byte to its answer on the straight way (contract 4.2, 4.6, 4.7; performance).
+
+Most paid calls are the same bytes as one before, at the very same gate, on a connection with nothing else to do; the
+ledger has their credit, a kept connection reaches their target, and the answer comes whole with a head that was read
+before. `CallAgain` is such a call and all that happens to it: caller, ledger and target talk to this one object, for
+each object and each call of Python between them would cost as much as what it does.
+
+    slug -> rate limit -> spend -> forward -> answer with the receipt
+
+The rest was judged for the call before, and `held` says why it holds. Whatever is not on this way goes on as an
+`access.PaidCall` at the very step where it left (`rest`), and is decided there. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from tollkeeper.api import clock_ms, new_request_id_at
+from tollkeeper.core.framing import BodyEnd
+from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, JOINED_SIZE_BYTES, InboundCall, http_date
+from tollkeeper.edge.forwarding import DEFAULT_LIMITS
+from tollkeeper.edge.target import Exchange
+from tollkeeper.gateway.access import PaidCall
+from tollkeeper.gateway.heads import answer_lines, target_head_end
+from tollkeeper.storage.purchase_rows import SpendResult
+
+if TYPE_CHECKING:
+    from tollkeeper.core.errors import ApiError
+    from tollkeeper.core.forwarding import Header
+    from tollkeeper.core.framing import ResponseFraming
+    from tollkeeper.edge.call import CallHandler, Connection
+    from tollkeeper.edge.heads import RequestHead, ResponseHead
+    from tollkeeper.edge.relay import Relay
+    from tollkeeper.edge.target import TargetConnection, TargetFailure
+    from tollkeeper.gateway.held import Held
+
+_ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
+
+
+_ANSWER: Final = (  # as `heads.receipt_lines` and `edge.call.head_lines` have it
+    b"%b%b%bx-credits-remaining: %d\r\nx-credits-total: %d\r\ncontent-length: %d\r\n"
+    b"%bx402-version: 1\r\nx-request-id: %b%b%b"
+)
+
+
+class CallAgain(InboundCall, Exchange):
+    """One request whose head spent a credit before, as its `held` has it."""
+
+    rest: PaidCall | None = None  # who goes on with it, once it left the straight way
+    left = 0  # credits, from the spend on
+    _target: TargetConnection | None = None  # from then on the target's answer is awaited
+    _is_body_complete = _has_begun = True
+
+    def __init__(self, connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> None:
+        self._connection = connection
+        self._handler = handler
+        self.head = head
+        self.held: Held = head.notes.held
+        self.method = head.method
+        now_ms = clock_ms()
+        self.request_id = new_request_id_at(now_ms)
+        self.started_ns = time.perf_counter_ns()
+        if body:
+            self._ahead = [body]
+
+    # 1, 2. Slug: is it the very gate that the head was judged for. Rate limit: nothing is counted here, only asked.
+
+    def begin(self) -> None:
+        """See `InboundCall`."""
+        held = self.held
+        access = held.access
+        if access.gates.kept(held.slug) is not held.opened or access.limit.is_over(self):
+            self.guard(PaidCall(access, self).arrive)
+            return
+        gate = held.opened.gate
+        access.purchases.ledger.spend_held(held.purchase, gate.version, self.request_id, clock_ms(), self._spent)
+
+    # 4. Spend. Waits for the ledger's commit. 6. Forward. Waits for the target.
+
+    def _spent(self, result: SpendResult | ApiError) -> None:
+        if self.rest is not None or not isinstance(result, SpendResult) or result.left is None:
+            self._goes_on().spent_again(result)
+            return
+        try:
+            held = self.held
+            access = held.access
+            self.left = result.left
+            access.limit.was_good(held.mark)
+            target = access.forwarder.kept(held.target)
+            if target is None or target.is_closing():
+                if target is not None:
+                    target.abort()
+                self._goes_on().forward_again(self.target_head(), self.left)
+                return
+            self._target = target
+            loop = access.forwarder.loop
+            access.forwarder.deadlines.set(self, loop.time() + _ANSWER_SECONDS, loop)
+            ahead = self._ahead
+            target.send(self, self.method, self.target_head() if ahead is None else self.target_head() + ahead[0])
+        except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
+            self._goes_on().broken(fault)
+
+    def target_head(self) -> bytes:
+        """The head of the request to the target (contract 4.7)."""
+        held = self.held
+        end = held.head_end
+        if self.peer != held.peer:
+            client = held.access.limit.clients.of(self.peer, self.head.headers)
+            end = target_head_end(self, client, self.head.content_length)
+        return b"%b%b%b" % (held.head_start, self.request_id.encode(), end)
+
+    # 7. The answer, with the receipt.
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """See `target.Exchange`."""
+        status, size_bytes = head.status, len(body)
+        if size_bytes > JOINED_SIZE_BYTES or head.framing.end is BodyEnd.NONE:
+            self._relayed().on_whole(head, body)
+            return
+        held = self.held
+        access = held.access
+        access.forwarder.deadlines.clear(self)
+        try:
+            lines, has_date = head.notes or answer_lines(head)
+            access.traffic.ended(held.opened.gate.id, self, status, held.purchase.id, None, failed=False)
+            self.response_started = True
+            self.status = status
+            self._connection.transport.write(
+                _ANSWER
+                % (
+                    STATUS_LINE[status],
+                    lines,
+                    held.receipt_start,
+                    self.left,
+                    held.purchase.granted,
+                    size_bytes,
+                    b"" if has_date else http_date(int(time.time())),
+                    self.request_id.encode(),
+                    END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD,
+                    body,
+                )
+            )
+            self._complete()
+        except Exception as fault:  # noqa: BLE001 - as above
+            self.fail(fault)
+
+    # Where it leaves the straight way
+
+    def _goes_on(self) -> PaidCall:
+        """The call as `access` has it, at the step where it is."""
+        if self.rest is None:
+            self.rest = PaidCall.of_held(self, self.held)
+        return self.rest
+
+    def _relayed(self) -> Relay:
+        """The exchange with the target as `relay` has it; its connection tells that one from now on."""
+        target = self._target
+        assert target is not None  # noqa: S101 - the target was sent the request
+        relay = self._goes_on().relay_again(self.target_head(), self.left)
+        self.held.access.forwarder.deadlines.hand_over(self, relay)
+        relay.take_over(target, self)
+        return relay
+
+    def lose(self) -> None:
+        """See `InboundCall`."""
+        if self.rest is None and not (self.response_complete or self.disconnected):
+            self._goes_on()
+            if self._target is not None:
+                self._relayed()
+        super().lose()
+
+    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
+        """See `target.Exchange`."""
+        self._relayed().on_head(status, headers, framing)
+
+    def on_body(self, data: bytes) -> None:
+        """See `target.Exchange`."""
+        self._relayed().on_body(data)
+
+    def on_end(self) -> None:
+        """See `target.Exchange`."""
+        self._relayed().on_end()
+
+    def on_failure(self, failure: TargetFailure) -> None:
+        """See `target.Exchange`."""
+        self._relayed().on_failure(failure)
+
+    def pause_sending(self) -> None:
+        """See `target.Exchange`; the request was handed over whole."""
+
+    def resume_sending(self) -> None:
+        """See `target.Exchange`."""
+
+    def time_out(self) -> None:
+        """See `deadlines.Bound`."""
+        self._relayed().time_out()
+
+    def give_up(self) -> None:
+        """See `deadlines.Bound`."""
+        self._relayed().give_up()
