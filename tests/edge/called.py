@@ -16,7 +16,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import caller_lines, response_lines
 from tollkeeper.core.patience import Patience
 from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.call import InboundCall, Tell
+from tollkeeper.edge.call import CallHandler, Connection, InboundCall, Tell
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.heads import RequestHead, ResponseHead
 from tollkeeper.edge.listening import strict_protocol
@@ -92,6 +92,9 @@ class Calls:
 
     def counted_at_once(self) -> dict[int, int]:
         return {}
+
+    def again(self, connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> InboundCall:
+        return InboundCall(connection, handler, head, whole_body=body)
 
     def begin(self, call: InboundCall) -> None:
         self.begun.append(call)

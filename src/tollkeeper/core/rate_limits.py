@@ -59,17 +59,17 @@ class RateLimiter:
         self._keys_max = keys_max
         self._window_ns = rate.window_seconds * _SECOND_NS
         self._each_ns = self._window_ns // rate.requests if rate.requests else 0
-        self._paid_off_ns: dict[str, int] = {}  # in the order in which they were counted last
+        self.paid_off_ns: dict[str, int] = {}  # by key, in the order in which they were counted last
 
     def __len__(self) -> int:
         """How many keys are remembered."""
-        return len(self._paid_off_ns)
+        return len(self.paid_off_ns)
 
     def standing(self, key: str, now_ns: int) -> Standing:
         """How the key stands, without counting anything."""
         if not self._each_ns:
             return Standing(is_allowed=True, remaining=0, reset_seconds=0, wait_seconds=0)
-        owed_ns = max(0, self._paid_off_ns.get(key, 0) - now_ns)
+        owed_ns = max(0, self.paid_off_ns.get(key, 0) - now_ns)
         free_ns = self._window_ns - owed_ns
         return Standing(
             is_allowed=free_ns >= self._each_ns,
@@ -80,7 +80,7 @@ class RateLimiter:
 
     def is_over(self, key: str, now_ns: int) -> bool:
         """Whether the key may make no more requests now."""
-        paid_off_ns = self._paid_off_ns.get(key)
+        paid_off_ns = self.paid_off_ns.get(key)
         return paid_off_ns is not None and paid_off_ns - now_ns + self._each_ns > self._window_ns
 
     def count(self, key: str, now_ns: int) -> tuple[int, int]:
@@ -90,17 +90,17 @@ class RateLimiter:
         """
         if not self._each_ns:
             return 0, 0
-        paid_off_ns = min(max(self._paid_off_ns.pop(key, 0), now_ns) + self._each_ns, now_ns + self._window_ns)
-        if len(self._paid_off_ns) >= self._keys_max:
-            del self._paid_off_ns[next(iter(self._paid_off_ns))]
-        self._paid_off_ns[key] = paid_off_ns
+        paid_off_ns = min(max(self.paid_off_ns.pop(key, 0), now_ns) + self._each_ns, now_ns + self._window_ns)
+        if len(self.paid_off_ns) >= self._keys_max:
+            del self.paid_off_ns[next(iter(self.paid_off_ns))]
+        self.paid_off_ns[key] = paid_off_ns
         owed_ns = paid_off_ns - now_ns
         return (self._window_ns - owed_ns) // self._each_ns, _seconds(owed_ns)
 
     def forgive(self, key: str) -> None:
         """Takes one counted request back."""
-        if key in self._paid_off_ns:
-            self._paid_off_ns[key] -= self._each_ns
+        if key in self.paid_off_ns:
+            self.paid_off_ns[key] -= self._each_ns
 
     def take(self, key: str, now_ns: int) -> Standing:
         """Counts a request that the limit allows, and says how the key stands after it; another is not counted."""

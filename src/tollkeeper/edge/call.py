@@ -79,8 +79,9 @@ class CallHandler(Protocol):
     def counted_at_once(self) -> Mapping[int, int]:
         """By status, how many requests `at_once` has answered."""
 
-    again: Callable[[Connection, CallHandler, RequestHead, bytes], InboundCall]
-    """Makes the call of a whole request whose head `is_again`, body included, that `begin`s at once and by itself."""
+    @property
+    def again(self) -> Callable[[Connection, CallHandler, RequestHead, bytes], InboundCall]:
+        """Makes the call of a request whose head `is_again` and whose body is all there; it knows how to `begin`."""
 
     def begin(self, call: InboundCall) -> None:
         """Answer `call`, now or later; its turn on the connection has come."""
@@ -94,7 +95,7 @@ class Connection(Protocol):
 
     transport: asyncio.Transport
     flow: FlowControl
-    client: tuple[str, int] | None
+    peer: str  # the caller's address
 
     def end(self) -> None:
         """The connection's last answer was written; close it so that the caller can read it."""
@@ -149,8 +150,7 @@ class InboundCall:
     @property
     def peer(self) -> str:
         """The caller's address."""
-        client = self._connection.client
-        return client[0] if client else ""
+        return self._connection.peer
 
     # What a handler calls
 

@@ -46,13 +46,13 @@ class CallerConnection(HttpToolsProtocol):
         "_known",
         "_lent_bytes",
         "_lingering",
-        "_peer",
         "_pieces",
         "_refusal",
         "_stuck_seconds",
         "_unanswered",
         "_unsent_bytes",
         "_without_upgrade",
+        "peer",
     )
 
     def __init__(
@@ -63,7 +63,7 @@ class CallerConnection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._peer = ""  # its address
+        self.peer = ""  # its address
         self._known: Callable[[bytes], RequestHead | None]  # these two: the listener's, at hand for each request
         self._at_once: Callable[[RequestHead, str], bytes | None]
         self._in_head = self._in_body = False

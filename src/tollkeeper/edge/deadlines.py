@@ -25,32 +25,32 @@ class Deadlines:
     """Who must be told when; `set` and `clear` cost a dictionary entry. For one event loop."""
 
     def __init__(self) -> None:
-        self._due: dict[Bound, float] = {}
+        self.due: dict[Bound, float] = {}  # in the loop's time; whoever is in it may take himself out, as `clear` does
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at_seconds = 0.0  # in the loop's time; never after the earliest deadline
 
     def set(self, bound: Bound, due_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         """Tell `bound` at `due_seconds` of the loop's time, and at no other."""
-        self._due[bound] = due_seconds
+        self.due[bound] = due_seconds
         if self._timer is None or due_seconds < self._looks_at_seconds:
             self._look_at(due_seconds, loop)
 
     def hand_over(self, bound: Bound, other: Bound) -> None:
         """Tell `other` in place of `bound`, if that has a deadline."""
-        if (due_seconds := self._due.pop(bound, None)) is not None:
-            self._due[other] = due_seconds
+        if (due_seconds := self.due.pop(bound, None)) is not None:
+            self.due[other] = due_seconds
 
     def clear(self, bound: Bound) -> None:
         """Tell `bound` nothing."""
-        self._due.pop(bound, None)
+        self.due.pop(bound, None)
 
     def close(self) -> None:
         """Have everybody give up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._due:
-            bound, _ = self._due.popitem()
+        while self.due:
+            bound, _ = self.due.popitem()
             _tell(bound.give_up)
 
     def _look_at(self, when_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -62,11 +62,11 @@ class Deadlines:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         now = loop.time()
-        for bound in [bound for bound, due in self._due.items() if due <= now]:
-            self._due.pop(bound, None)
+        for bound in [bound for bound, due in self.due.items() if due <= now]:
+            self.due.pop(bound, None)
             _tell(bound.time_out)
-        if self._due:
-            self._look_at(min(self._due.values()), loop)
+        if self.due:
+            self._look_at(min(self.due.values()), loop)
 
 
 def _tell(what: Callable[[], None]) -> None:

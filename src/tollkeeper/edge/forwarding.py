@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -21,15 +22,25 @@ from tollkeeper.edge.pool import TargetPool
 from tollkeeper.edge.relay import AnswerOwner, ForwardLimits, Relay, RelayRequest
 from tollkeeper.edge.spool import SpoolRoom
 from tollkeeper.edge.streaming import StreamedRelay, StreamOwner
-from tollkeeper.edge.target import TargetConnection, TargetKey
+from tollkeeper.edge.target import Lane, TargetConnection, TargetKey
 
 # Held by all responses together before they go to disk early.
 SPOOL_MEMORY_BYTES: Final = 64 * 1024 * 1024
-KEYS_MAX: Final = 1024
+WAYS_MAX: Final = 1024
 DEFAULT_LIMITS: Final = ForwardLimits()
-_BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
 
 log = structlog.get_logger("tollkeeper.edge")
+
+
+@dataclass(slots=True)
+class Way:
+    """Where a target is, and the lanes of idle connections to the addresses that its host had last."""
+
+    scheme: str
+    host: str
+    port: int
+    addresses: list[str] | None = None
+    lanes: tuple[Lane, ...] = ()
 
 
 class Forwarder:
@@ -42,7 +53,7 @@ class Forwarder:
         self.pool = TargetPool(tls)
         self.room = SpoolRoom(SPOOL_MEMORY_BYTES, spool_folder)
         self.deadlines = Deadlines()
-        self._known_keys: dict[tuple[str, str, int], tuple[list[str], tuple[TargetKey, ...]]] = {}
+        self._ways: dict[tuple[str, str, int], Way] = {}
 
     @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -68,24 +79,31 @@ class Forwarder:
 
     def kept(self, target: TargetUrl) -> TargetConnection | None:
         """See `relay.Connections`."""
-        addresses = self.resolver.cached(target.host)
-        return None if addresses is None else self._kept(target, addresses)
+        return self.kept_on(self.way(target))
+
+    def way(self, target: TargetUrl) -> Way:
+        """What all targets at one place share; good for as long as anybody wants to keep it."""
+        place = target.scheme, target.host, target.port
+        way = self._ways.get(place)
+        if way is None:
+            if len(self._ways) >= WAYS_MAX:
+                self._ways.clear()
+            way = self._ways[place] = Way(*place)
+        return way
+
+    def kept_on(self, way: Way) -> TargetConnection | None:
+        """As `kept`, for whoever kept the way to his target."""
+        addresses = self.resolver.cached(way.host)
+        return None if addresses is None else self._kept(way, addresses)
 
     async def connect(self, target: TargetUrl, *, fresh: bool) -> TargetConnection:
         """See `relay.Connections`. A kept connection unless it must be `fresh`. Raises UPSTREAM_*."""
         addresses = await self.resolver.resolve(target.host, target.port)
-        kept = None if fresh else self._kept(target, addresses)
+        kept = None if fresh else self._kept(self.way(target), addresses)
         return kept or await self.pool.open(target.scheme, addresses, target.port, target.host)
 
-    def _kept(self, target: TargetUrl, addresses: list[str]) -> TargetConnection | None:
-        place = target.scheme, target.host, target.port
-        known = self._known_keys.get(place)  # each call needs these keys
-        if known is None or known[0] is not addresses:
-            if len(self._known_keys) >= KEYS_MAX:
-                self._known_keys.clear()
-            keys = tuple(TargetKey(target.scheme, address, target.port, target.host) for address in addresses)
-            known = self._known_keys[place] = addresses, keys
-        for key in known[1]:
-            if (kept := self.pool.take(key)) is not None:
-                return kept
-        return None
+    def _kept(self, way: Way, addresses: list[str]) -> TargetConnection | None:
+        if way.addresses is not addresses:
+            keys = (TargetKey(way.scheme, address, way.port, way.host) for address in addresses)
+            way.addresses, way.lanes = addresses, tuple(self.pool.lane(key) for key in keys)
+        return self.pool.take(way.lanes)

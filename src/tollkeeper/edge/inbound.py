@@ -58,7 +58,7 @@ class StrictProtocol(CallerConnection):
         super().connection_made(transport)
         self._attendance = Attendance(transport)
         self._known, self._at_once = self.listener.heads.get, self.listener.at_once
-        self._peer = sys.intern(self.client[0]) if self.client else ""
+        self.peer = sys.intern(self.client[0]) if self.client else ""
         self.listener.sweep.watch(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,7 +127,7 @@ class StrictProtocol(CallerConnection):
         if self._unanswered or self._is_draining or self.flow.write_paused or transport.is_closing():
             return False
         try:
-            answer = self._at_once(head, self._peer)
+            answer = self._at_once(head, self.peer)
         except Exception:  # as a call it gets an answer, whatever happens
             log.exception("answer_at_once_failed")
             return False

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Final
+from weakref import WeakValueDictionary
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.heads import RememberedAnswers
-from tollkeeper.edge.target import TargetConnection, TargetKey
+from tollkeeper.edge.target import Lane, TargetConnection, TargetKey
 
 # Below the 5 seconds after which widespread servers (uvicorn, Node) close: a POST on a connection that the target is
 # just closing cannot be sent again.
@@ -44,12 +45,13 @@ class TargetPool:
         idle_per_target: int = IDLE_PER_TARGET,
         idle_in_all: int = IDLE_IN_ALL,
     ) -> None:
+        """`tls` checks targets' certificates; by default the system's trust does, loaded when it is first needed."""
         self._tls = tls
         self._idle_seconds = idle_seconds
         self._idle_per_target = idle_per_target
         self._idle_in_all = idle_in_all
-        self._by_key: dict[TargetKey, deque[TargetConnection]] = {}
-        self._expiry: dict[TargetConnection, float] = {}  # in the order of going idle
+        self._lanes: WeakValueDictionary[TargetKey, Lane] = WeakValueDictionary()  # as long as anybody knows them
+        self._expiry: dict[TargetConnection, float] = {}  # of idle ones, in the order of going idle
         self._open: set[TargetConnection] = set()
         self._answers = RememberedAnswers()
         self._sweep: asyncio.TimerHandle | None = None
@@ -70,15 +72,22 @@ class TargetPool:
         """How many connections are open, in use or not."""
         return len(self._open)
 
-    def take(self, key: TargetKey) -> TargetConnection | None:
-        """An idle connection for `key`, no longer in the pool, or None."""
-        waiting = self._by_key.get(key)
-        while waiting:
-            connection = waiting.pop()
-            expires = self._expiry.pop(connection)
-            if not connection.is_closing() and self.loop.time() < expires:
-                return connection
-            connection.abort()
+    def lane(self, key: TargetKey) -> Lane:
+        """Where idle connections for `key` wait."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = deque()
+        return lane
+
+    def take(self, lanes: Iterable[Lane]) -> TargetConnection | None:
+        """An idle connection of the first of `lanes` that has one, no longer in the pool, or None."""
+        now = self.loop.time()
+        for lane in lanes:
+            while lane:
+                connection = lane.pop()
+                if self._expiry.pop(connection) > now and not connection.is_closing():
+                    return connection
+                connection.abort()
         return None
 
     async def open(self, scheme: str, addresses: Sequence[str], port: int, server_name: str) -> TargetConnection:
@@ -107,12 +116,12 @@ class TargetPool:
             connection.drop()
 
     async def _connect(self, key: TargetKey) -> TargetConnection:
-        loop = self.loop
+        loop, lane = self.loop, self.lane(key)
         secure = key.scheme == "https"
         if secure and self._tls is None:
             self._tls = target_tls_context()
         transport, connection = await loop.create_connection(
-            lambda: TargetConnection(key, self._keep, self._forget, self._answers),
+            lambda: TargetConnection(key, lane, self._keep, self._forget, self._answers),
             key.address,
             key.port,
             ssl=self._tls if secure else None,
@@ -131,14 +140,12 @@ class TargetPool:
         if self._closed or seconds <= 0:
             connection.abort()
             return
-        waiting = self._by_key.get(connection.key)
-        if waiting is None:
-            waiting = self._by_key[connection.key] = deque()
-        elif len(waiting) >= self._idle_per_target:
-            self._evict(waiting[0])
+        lane = connection.lane
+        if len(lane) >= self._idle_per_target:
+            self._evict(lane[0])
         if len(self._expiry) >= self._idle_in_all:
             self._evict(next(iter(self._expiry)))
-        waiting.append(connection)
+        lane.append(connection)
         self._expiry[connection] = self.loop.time() + seconds
         if self._sweep is None:
             self._sweep = self.loop.call_later(1.0, self._expire)
@@ -154,12 +161,10 @@ class TargetPool:
 
     def _remove(self, connection: TargetConnection) -> None:
         del self._expiry[connection]
-        self._by_key[connection.key].remove(connection)
+        connection.lane.remove(connection)
 
     def _expire(self) -> None:
         now = self.loop.time()
         for connection in [idle for idle, expires in self._expiry.items() if expires <= now]:
             self._evict(connection)
-        for key in [key for key, waiting in self._by_key.items() if not waiting]:
-            del self._by_key[key]  # here and not in `take`, which is done for every call
         self._sweep = self.loop.call_later(1.0, self._expire) if self._expiry else None

@@ -8,10 +8,11 @@ never decides what a failure means for a call. Whatever goes wrong, in the targe
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -74,6 +75,10 @@ class Exchange(Protocol):
         """The target takes more of the request."""
 
 
+# Idle connections that serve the same exchanges, the newest last. The `pool`'s, at hand for each connection.
+Lane: TypeAlias = "deque[TargetConnection]"
+
+
 class TargetConnection(asyncio.Protocol):
     """A connection to a target; tells the pool by `on_idle` that it is free again, and by `on_lost` that it is gone."""
 
@@ -100,16 +105,19 @@ class TargetConnection(asyncio.Protocol):
         "_transport",
         "keep_alive_seconds",
         "key",
+        "lane",
     )
 
     def __init__(
         self,
         key: TargetKey,
+        lane: Lane,
         on_idle: Callable[[TargetConnection], None],
         on_lost: Callable[[TargetConnection], None],
         answers: RememberedAnswers | None = None,
     ) -> None:
         self.key = key
+        self.lane = lane
         self._answers = answers
         self.keep_alive_seconds: int | None = None  # what the target's Keep-Alive header promised
         self._on_idle = on_idle
@@ -152,7 +160,10 @@ class TargetConnection(asyncio.Protocol):
 
     def send(self, exchange: Exchange, method: str, request: bytes) -> None:
         """`begin`, `write` and `end_request` at once, for a request that is there to its last byte."""
-        self.begin(exchange, method)
+        if self._exchange is not None or self._is_parsed:
+            self.begin(exchange, method)
+        else:
+            self._exchange, self._method, self._heard = exchange, method, False
         self._request_sent = True
         self._transport.write(request)
 

@@ -186,7 +186,7 @@ class PaidCall(Crediting):
     def _keep_held(self, presented: Presented, purchase: Purchase) -> None:
         """Calls with the same bytes go the straight way from now on, if they can."""
         call, asked = self.call, self.asked
-        asked.held = held_again(self.access, call, asked, self.opened, presented, purchase, self._client())
+        asked.held = held_again(self.access, call, asked, self.opened, presented, purchase)
         call.head.is_again = asked.held is not None
 
     # A call that began as `again.CallAgain` comes here where its credit is not simply there, and to the two of

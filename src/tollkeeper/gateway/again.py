@@ -60,7 +60,7 @@ class CallAgain(InboundCall, Exchange):
         self.head = head
         self.held: Held = head.notes.held
         self.method = head.method
-        now_ms = clock_ms()
+        self.arrived_ms = now_ms = clock_ms()
         self.request_id = new_request_id_at(now_ms)
         self.started_ns = time.perf_counter_ns()
         if body:
@@ -72,11 +72,11 @@ class CallAgain(InboundCall, Exchange):
         """See `InboundCall`."""
         held = self.held
         access = held.access
-        if access.gates.kept(held.slug) is not held.opened or access.limit.is_over(self):
+        if access.gates.kept(held.slug) is not held.opened or (access.limit.owing and access.limit.is_over(self)):
             self.guard(PaidCall(access, self).arrive)
             return
-        gate = held.opened.gate
-        access.purchases.ledger.spend_held(held.purchase, gate.version, self.request_id, clock_ms(), self._spent)
+        spend, version = access.purchases.ledger.spend_held, held.opened.gate.version
+        spend(held.purchase, version, self.request_id, self.arrived_ms, self._spent)
 
     # 4. Spend. Waits for the ledger's commit. 6. Forward. Waits for the target.
 
@@ -89,17 +89,16 @@ class CallAgain(InboundCall, Exchange):
             access = held.access
             self.left = result.left
             access.limit.was_good(held.mark)
-            target = access.forwarder.kept(held.target)
-            if target is None or target.is_closing():
-                if target is not None:
-                    target.abort()
+            target = access.forwarder.kept_on(held.way)
+            if target is None:
                 self._goes_on().forward_again(self.target_head(), self.left)
                 return
             self._target = target
             loop = access.forwarder.loop
             access.forwarder.deadlines.set(self, loop.time() + _ANSWER_SECONDS, loop)
             ahead = self._ahead
-            target.send(self, self.method, self.target_head() if ahead is None else self.target_head() + ahead[0])
+            head = self.target_head()
+            target.send(self, self.method, head if ahead is None else head + ahead[0])
         except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
             self._goes_on().broken(fault)
 
@@ -107,8 +106,8 @@ class CallAgain(InboundCall, Exchange):
         """The head of the request to the target (contract 4.7)."""
         held = self.held
         end = held.head_end
-        if self.peer != held.peer:
-            client = held.access.limit.clients.of(self.peer, self.head.headers)
+        if (peer := self._connection.peer) is not held.peer:
+            client = held.access.limit.clients.of(peer, self.head.headers)
             end = target_head_end(self, client, self.head.content_length)
         return b"%b%b%b" % (held.head_start, self.request_id.encode(), end)
 
@@ -122,7 +121,7 @@ class CallAgain(InboundCall, Exchange):
             return
         held = self.held
         access = held.access
-        access.forwarder.deadlines.clear(self)
+        access.forwarder.deadlines.due.pop(self, None)
         try:
             lines, has_date = head.notes or answer_lines(head)
             access.traffic.ended(held.opened.gate.id, self, status, held.purchase.id, None, failed=False)

@@ -17,6 +17,7 @@ from tollkeeper.gateway.heads import receipt_start, target_head_end, target_head
 if TYPE_CHECKING:
     from tollkeeper.core.addresses import TargetUrl
     from tollkeeper.edge.call import InboundCall
+    from tollkeeper.edge.forwarding import Way
     from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.calls import Asked
     from tollkeeper.gateway.crediting import Parts
@@ -36,6 +37,7 @@ class Held:
     slug: str
     opened: OpenGate
     target: TargetUrl
+    way: Way
     presented: Presented
     purchase: Purchase
     head_start: bytes
@@ -46,13 +48,7 @@ class Held:
 
 
 def held_again(
-    access: Parts,
-    call: InboundCall,
-    asked: Asked,
-    opened: OpenGate,
-    presented: Presented,
-    purchase: Purchase,
-    client: str,
+    access: Parts, call: InboundCall, asked: Asked, opened: OpenGate, presented: Presented, purchase: Purchase
 ) -> Held | None:
     """What to keep of a call that just spent a credit; None where its next one has to be asked for more.
 
@@ -69,12 +65,14 @@ def held_again(
     length = call.head.content_length
     if target is None or length is None or not (is_plain and is_proof and is_settled):
         return None
+    client = access.limit.clients.of(call.peer, call.head.headers)
     start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, length)
     return Held(
         access,
         asked.slug,
         opened,
         target,
+        access.forwarder.way(target),
         presented,
         purchase,
         start,

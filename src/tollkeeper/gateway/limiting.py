@@ -44,6 +44,7 @@ class UnpaidLimit:
         self.clients = clients
         rate = Rate("unpaid", per_minute)
         self._owed = RateLimiter(rate)
+        self.owing = self._owed.paid_off_ns  # empty where no address is to be asked about
         policy = b'ratelimit-policy: "unpaid";q=%d;w=%d\r\n' % (per_minute, rate.window_seconds)
         self._policy = policy if per_minute else b""
         # A peer whose requests are not counted, whatever they say: the very text, which peers at one address share.
@@ -57,7 +58,7 @@ class UnpaidLimit:
 
     def is_over(self, call: InboundCall) -> bool:
         """Whether the call's address owes too much, and it shows nothing that was good."""
-        if not self._owed:
+        if not self.owing:
             return False
         return self._owed.is_over(self._key(call), time.monotonic_ns()) and not self._was_good(call)
 
@@ -112,7 +113,7 @@ class UnpaidLimit:
 
     def bought(self, call: InboundCall) -> None:
         """The call made a purchase: the 402 that told how to is forgiven."""
-        if self._owed and (key := self._key(call)):
+        if self.owing and (key := self._key(call)):
             self._owed.forgive(key)
 
     def _remember(self, mark: int) -> None:

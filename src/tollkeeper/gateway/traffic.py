@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -50,6 +50,16 @@ class Tally(Protocol):
         """What was counted was taken."""
 
 
+class _Served:
+    """Paid calls at one gate in one hour answered with less than 400 by its target, by their latencies' buckets."""
+
+    __slots__ = ("hour_ms", "latencies", "until_ms")
+
+    def __init__(self, hour_ms: int) -> None:
+        self.hour_ms, self.until_ms = hour_ms, hour_ms + HOUR_MS
+        self.latencies: defaultdict[int, int] = defaultdict(int)
+
+
 class Traffic:
     """Counts in memory and writes every INTERVAL_SECONDS."""
 
@@ -68,6 +78,7 @@ class Traffic:
         self._outcomes: Counter[tuple[int, int, Outcome]] = Counter()
         self._latencies: Counter[tuple[int, int, int]] = Counter()
         self._requests: list[LoggedRequest] = []
+        self._served: dict[int, _Served] = {}  # by gate, of the hour that is; what most paid calls are
         self._tallies: list[Tally] = []  # that count now
         self._gathered = 0
         self.has_room = True  # for more rows of the log, until the next writing
@@ -109,7 +120,10 @@ class Traffic:
         return self._gathered + sum(tally.count for tally in self._tallies)
 
     def _gather(self) -> None:
-        """What tallies counted, counted as everything else."""
+        """What tallies and `_served` counted, counted as everything else."""
+        served, self._served = self._served, {}
+        for gate_id, one in served.items():
+            self._take_served(gate_id, one)
         tallies, self._tallies = self._tallies, []
         for tally in tallies:
             self._take(tally)
@@ -144,14 +158,41 @@ class Traffic:
 
         `code` says what was wrong where the target did not answer, or its answer was cut.
         """
-        counts = self._counts.get(gate_id) or self._of(gate_id)
-        counts[1] += 1
-        counts[2] += failed
         if not self._purchases.ledger.end(call.request_id, status):
             self._dropped += 1
-        outcome = Outcome.SERVED if status < 400 and not failed else outcome_of_call(status, failed=failed)
-        hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
-        self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
+        if status >= 400 or failed:
+            counts = self._of(gate_id)
+            counts[1] += 1
+            counts[2] += failed
+            outcome = outcome_of_call(status, failed=failed)
+            hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
+            self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
+            return
+        now_ms, duration_us = self._clock_ms(), (time.perf_counter_ns() - call.started_ns) // 1000
+        served = self._served.get(gate_id)
+        if served is None or not served.hour_ms <= now_ms < served.until_ms:
+            served = self._serve(gate_id, now_ms // HOUR_MS * HOUR_MS)
+        served.latencies[latency_bucket(duration_us)] += 1
+        if self.has_room:
+            request_id, method = call.request_id, call.method
+            outcome = Outcome.SERVED
+            self._log(
+                LoggedRequest(request_id, gate_id, now_ms, method, status, outcome, None, duration_us, purchase_id)
+            )
+
+    def _serve(self, gate_id: int, hour_ms: int) -> _Served:
+        """What counts a gate's served calls from now on."""
+        if gate_id in self._served:
+            self._take_served(gate_id, self._served[gate_id])
+        self._served[gate_id] = served = _Served(hour_ms)
+        return served
+
+    def _take_served(self, gate_id: int, served: _Served) -> None:
+        count = sum(served.latencies.values())
+        self._of(gate_id)[1] += count
+        self._outcomes[gate_id, served.hour_ms, Outcome.SERVED] += count
+        for bucket, calls in served.latencies.items():
+            self._latencies[gate_id, served.hour_ms, bucket] += calls
 
     def _note(
         self, gate_id: int, call: InboundCall, status: int, outcome: Outcome, code: str | None, purchase_id: str | None
@@ -172,6 +213,8 @@ class Traffic:
         """Challenges, calls and failures that are counted but not yet written."""
         challenges, calls, failures = self._counts.get(gate_id, (0, 0, 0))
         challenges += sum(tally.count for tally in self._tallies if tally.gate_id == gate_id)
+        if gate_id in self._served:
+            calls += sum(self._served[gate_id].latencies.values())
         tried = (0, 0, 0) if self._tried is None else self._tried.counters.get(gate_id, (0, 0, 0))
         return challenges + tried[0], calls + tried[1], failures + tried[2]
 

@@ -87,22 +87,21 @@ class _LoggedCalls:
         """Whether lines are written is asked now: what is answered at once is told only where they are."""
         self._spans = spans
         self._count = counts.gate.count
-        self._ended = inner.ended
         self.takes = inner.takes
         self.begin = inner.begin
         self.again = inner.again
         self.at_once = inner.at_once
         self.counted_at_once = counts.gate.at_once = inner.counted_at_once
-        self.tell: Tell | None = _answered_at_once if _is_written(logging.INFO) else None
+        self._is_written = _is_written(logging.INFO)
+        self.tell: Tell | None = _answered_at_once if self._is_written else None
         inner.tell = self.tell
 
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
-        self._ended(call)
         self._count(call.status, time.perf_counter_ns() - call.started_ns)
         if self._spans is not None:
             self._spans.add_call(call)
-        if not _is_written(logging.INFO):
+        if not self._is_written:
             return
         path = call.head.target.partition(b"?")[0].decode("ascii")
         _write_line(logging.INFO, call.method, path, call.status, call.started_ns, call.request_id)

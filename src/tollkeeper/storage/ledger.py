@@ -88,7 +88,11 @@ class Ledger:
         Where one is taken, the answer has only `left`.
         """
         wish = SpendRequest(bought.gate_id, gate_version, bought.header_hash, call_id)
-        self._ask(HeldSpend(None, bought.id, wish, bought.number), None, now_ms, callback)
+        request = HeldSpend(None, bought.id, wish, bought.number)
+        if self._is_under_way and len(self._waiting) < WAITING_MAX:  # as most: it joins those that wait
+            self._waiting.append((request, None, now_ms, callback))
+        else:
+            self._ask(request, None, now_ms, callback)
 
     def end(self, call_id: str, status: int) -> bool:
         """Note how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
