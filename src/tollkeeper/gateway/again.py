@@ -72,11 +72,15 @@ class CallAgain(InboundCall, Exchange):
         """See `InboundCall`."""
         held = self.held
         access = held.access
-        if access.gates.kept(held.slug) is not held.opened or (access.limit.owing and access.limit.is_over(self)):
-            self.guard(PaidCall(access, self).arrive)
-            return
-        spend, version = access.purchases.ledger.spend_held, held.opened.gate.version
-        spend(held.purchase, version, self.request_id, self.arrived_ms, self._spent)
+        try:
+            if access.gates.kept(held.slug) is not held.opened or (access.limit.owing and access.limit.is_over(self)):
+                self.rest = PaidCall(access, self)
+                self.rest.arrive()
+                return
+            spend, version = access.purchases.ledger.spend_held, held.opened.gate.version
+            spend(held.purchase, version, self.request_id, self.arrived_ms, self._spent)
+        except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
+            self.fail(fault)
 
     # 4. Spend. Waits for the ledger's commit. 6. Forward. Waits for the target.
 
@@ -99,7 +103,7 @@ class CallAgain(InboundCall, Exchange):
             ahead = self._ahead
             head = self.target_head()
             target.send(self, self.method, head if ahead is None else head + ahead[0])
-        except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
+        except Exception as fault:  # noqa: BLE001 - as above
             self._goes_on().broken(fault)
 
     def target_head(self) -> bytes:
