@@ -85,6 +85,11 @@ class Resolver:
         entry = self._cache.get(host)
         return entry[1] if entry is not None and self.clock() < entry[0] else None
 
+    def cached_until(self, host: str) -> float:
+        """Until when, by `clock`, what is `cached` is; 0 where nothing is."""
+        entry = self._cache.get(host)
+        return 0.0 if entry is None else entry[0]
+
     async def resolve(self, host: str, port: int) -> list[str]:
         """Every address of `host`, each one allowed.
 

@@ -34,13 +34,14 @@ log = structlog.get_logger("tollkeeper.edge")
 
 @dataclass(slots=True)
 class Way:
-    """Where a target is, and the lanes of idle connections to the addresses that its host had last."""
+    """Where a target is, and the lanes of idle connections to the addresses that its host has `until` then."""
 
     scheme: str
     host: str
     port: int
     addresses: list[str] | None = None
     lanes: tuple[Lane, ...] = ()
+    until: float = 0.0  # by the resolver's clock
 
 
 class Forwarder:
@@ -93,6 +94,8 @@ class Forwarder:
 
     def kept_on(self, way: Way) -> TargetConnection | None:
         """As `kept`, for whoever kept the way to his target."""
+        if self.resolver.clock() < way.until:
+            return self.pool.take(way.lanes)
         addresses = self.resolver.cached(way.host)
         return None if addresses is None else self._kept(way, addresses)
 
@@ -106,4 +109,5 @@ class Forwarder:
         if way.addresses is not addresses:
             keys = (TargetKey(way.scheme, address, way.port, way.host) for address in addresses)
             way.addresses, way.lanes = addresses, tuple(self.pool.lane(key) for key in keys)
+        way.until = self.resolver.cached_until(way.host)
         return self.pool.take(way.lanes)

@@ -305,7 +305,10 @@ class TargetConnection(asyncio.Protocol):
         self._served += 1
         self.keep_alive_seconds = known.keep_alive_seconds
         try:
-            self._hand_on()
+            if self._reading_paused or self._transport.get_write_buffer_size():
+                self._hand_on()
+            else:
+                self._on_idle(self)
             exchange.on_whole(known.head, data[-known.body_bytes :] if known.body_bytes else b"")
         except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
             if self._exchange is None:

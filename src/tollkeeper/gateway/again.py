@@ -92,7 +92,8 @@ class CallAgain(InboundCall, Exchange):
             held = self.held
             access = held.access
             self.left = result.left
-            access.limit.was_good(held.mark)
+            if held.mark not in access.limit.good:
+                access.limit.was_good(held.mark)
             target = access.forwarder.kept_on(held.way)
             if target is None:
                 self._goes_on().forward_again(self.target_head(), self.left)
@@ -100,9 +101,11 @@ class CallAgain(InboundCall, Exchange):
             self._target = target
             loop = access.forwarder.loop
             access.forwarder.deadlines.set(self, loop.time() + _ANSWER_SECONDS, loop)
-            ahead = self._ahead
-            head = self.target_head()
-            target.send(self, self.method, head if ahead is None else head + ahead[0])
+            if self._connection.peer is held.peer:
+                head = b"%b%b%b" % (held.head_start, self.request_id.encode(), held.head_end)
+            else:
+                head = self.target_head()
+            target.send(self, self.method, head if self._ahead is None else head + self._ahead[0])
         except Exception as fault:  # noqa: BLE001 - as above
             self._goes_on().broken(fault)
 

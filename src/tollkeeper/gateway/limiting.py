@@ -49,7 +49,7 @@ class UnpaidLimit:
         self._policy = policy if per_minute else b""
         # A peer whose requests are not counted, whatever they say: the very text, which peers at one address share.
         self.free_peer: str | None = None
-        self._good: dict[int, None] = {}  # keyed hashes of bytes that got a credit; a guess at one gains a 402
+        self.good: dict[int, None] = {}  # keyed hashes of bytes that got a credit; a guess at one gains a 402
 
     def check(self, call: InboundCall) -> None:
         """Raises: RATE_LIMITED."""
@@ -85,9 +85,9 @@ class UnpaidLimit:
 
     def challenged(self, call: InboundCall) -> bytes:
         """The call was told to pay: what it shows, if anything, gets no credit and is good no more."""
-        if self._good:
+        if self.good:
             for name in _PROOFS:
-                self._good.pop(hash(call.head.header.get(name)), None)
+                self.good.pop(hash(call.head.header.get(name)), None)
         return self._count(call)
 
     def _count(self, call: InboundCall) -> bytes:
@@ -108,7 +108,7 @@ class UnpaidLimit:
 
     def was_good(self, mark: int) -> None:
         """As `paid`, for a proof by its hash."""
-        if mark not in self._good:
+        if mark not in self.good:
             self._remember(mark)
 
     def bought(self, call: InboundCall) -> None:
@@ -117,12 +117,12 @@ class UnpaidLimit:
             self._owed.forgive(key)
 
     def _remember(self, mark: int) -> None:
-        if len(self._good) >= GOOD_PROOFS_MAX:
-            del self._good[next(iter(self._good))]
-        self._good[mark] = None
+        if len(self.good) >= GOOD_PROOFS_MAX:
+            del self.good[next(iter(self.good))]
+        self.good[mark] = None
 
     def _was_good(self, call: InboundCall) -> bool:
-        return any(hash(call.head.header.get(name)) in self._good for name in _PROOFS if name in call.head.header)
+        return any(hash(call.head.header.get(name)) in self.good for name in _PROOFS if name in call.head.header)
 
     def _key(self, call: InboundCall) -> str:
         return rate_key(self.clients.of(call.peer, call.head.headers))
