@@ -5,7 +5,7 @@
     -> spend a held credit -> buy (404 as above, terms, verify, claim, settle, grant and spend) -> forward
 
 Before the first of them stands `entrance`: a head that got a 402 at this very gate gets it again without a call. One
-that spent a credit here goes from the slug to the rate limit and the spend (`held`, which says why the rest holds).
+that spent a credit here goes a straight way (`again`, by what `held` says) and comes here where it leaves that.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. A credit is spent
 before the first byte goes to the target and is durable by then; what happens to the call afterwards cannot undo it.

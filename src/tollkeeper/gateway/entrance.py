@@ -1,7 +1,8 @@
 """What is a PayGate's call, and those of them that are answered before they become one (contract 4.1, 4.2).
 
 `Access` is the listener's handler. A request whose head got a 402 before, at the very same gate, gets it again at once
-(`unpaid`), counted and limited as any other; every other becomes an `access.PaidCall`. Decides nothing else.
+(`unpaid`), counted and limited as any other; one that spent a credit is an `again.CallAgain`; every other becomes an
+`access.PaidCall`. Decides nothing else.
 """
 
 from __future__ import annotations
