@@ -163,10 +163,10 @@ def test_the_value_must_be_at_least_the_amount(amount: int, is_enough: bool) -> 
 
 
 @given(st.integers(0, UINT256_MAX), st.integers(0, UINT256_MAX))
-def test_no_value_below_the_amount_passes(value: int, amount: int) -> None:
+def test_no_value_below_the_amount_passes_and_none_that_moves_nothing(value: int, amount: int) -> None:
     payment = replace(PAYMENT, payload=replace(PAYLOAD, authorization=replace(AUTHORIZATION, value=value)))
     checks = requirement_checks(payment, replace(REQUIREMENTS, amount=amount), BASE_SEPOLIA)
-    assert (failed(checks) == []) is (value >= amount)
+    assert (failed(checks) == []) is (value >= max(amount, 1))
 
 
 # Time

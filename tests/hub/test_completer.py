@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
-from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tollkeeper.api import clock_ms
 from tollkeeper.hub.completer import FAILURES_ALERT
 from tollkeeper.storage.database import Statement, Unit
 
@@ -235,3 +237,26 @@ async def test_a_node_without_a_tip_and_without_logs_still_settles(
 
     chaos.falsify = falsify
     assert (await chaos_hub.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+async def test_a_clock_that_was_put_back_keeps_nothing_waiting(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    ahead_ms = 3_000_000
+    async with run_hub(
+        tmp_path,
+        embedded_chain,
+        rpc_url=chaos.url,
+        now_ms=lambda: clock_ms() + ahead_ms,
+        completer_interval_seconds=0.1,
+    ) as hub:
+        payments = await leave_pending(hub, chaos, embedded_chain, 2)
+        poison = change(
+            "UPDATE settlements SET retry_ms = :ms, failures = 3 WHERE nonce = :nonce",
+            ms=clock_ms() + ahead_ms + 3_000_000,
+            nonce=payments[1].authorization.nonce,
+        )
+        ahead_ms = 0
+        await hub.database.run(poison)
+        for payment in payments:
+            await hub.wait_for_status(payment, "success")

@@ -202,3 +202,16 @@ async def test_a_token_s_lower_or_upper_case_address_is_the_same_asset(
     payment = new_payment(embedded_chain)
     body = payment.requiring(asset="0x" + USDC_ADDRESS[2:].upper())
     assert (await hub.post("/settle", body | {"confirm": True})).body["success"] is True
+
+
+async def test_nothing_is_settled_where_nothing_would_be_moved(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    """It would cost the hub gas, and whoever asks for it nothing, not even a balance."""
+    payment = new_payment(embedded_chain, value=0)
+    nonce = embedded_chain.nonce(embedded_chain.wallets.relayer)
+    asked = payment.requiring(maxAmountRequired="0")
+    assert (await hub.post("/verify", asked)).reason == "invalid_exact_evm_payload_authorization_value"
+    assert (await hub.post("/settle", asked)).reason == "invalid_exact_evm_payload_authorization_value"
+    assert await hub.status(payment) == "unknown"
+    assert embedded_chain.nonce(embedded_chain.wallets.relayer) == nonce

@@ -407,12 +407,12 @@ async def test_a_row_that_nobody_can_read_is_named_and_set_aside_ever_longer(dat
     await database.run(one_statement("UPDATE settlements SET kind = 'gift' WHERE id = 's-0'"))
     page = await page_of(database)
     assert (page.unreadable, [row.id for row in page.settlements]) == (["s-0"], ["s-1"])
-    asked = [await database.run(set_aside("s-0", "p-1", 10_000, 20)) for _ in range(6)]
-    assert asked == [(1, 2), (2, 4), (3, 8), (4, 16), (5, 20), (6, 20)]
-    assert (await page_of(database)).unreadable == []
-    assert (await page_of(database, now_ms=30_000)).unreadable == ["s-0"]
+    asked = [await database.run(set_aside("s-0", "p-1", 10_000)) for _ in range(13)]
+    assert asked == [(times, min(2**times, 3600)) for times in range(1, 14)]
+    assert (await page_of(database, now_ms=10_000)).unreadable == []
+    assert (await page_of(database, now_ms=3_610_000)).unreadable == ["s-0"]
     assert await count_set_aside(database, 5) == {"base-sepolia": 1}
-    assert await database.run(set_aside("s-1", "p-2", 10_000, 20)) == (0, 0)
+    assert await database.run(set_aside("s-1", "p-2", 10_000)) == (0, 0)
 
 
 async def test_who_was_taken_over_writes_nothing_more(database: Database) -> None:

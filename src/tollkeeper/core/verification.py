@@ -262,6 +262,7 @@ def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmA
     )
     payload = payment.payload
     assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks came first
+    least = max(requirements.amount, 1)  # to move nothing would cost gas all the same, and its payer nothing
     yield Check(
         "recipient",
         payload.authorization.pay_to == requirements.pay_to,
@@ -271,9 +272,9 @@ def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmA
     )
     yield Check(
         "value",
-        payload.authorization.value >= requirements.amount,
+        payload.authorization.value >= least,
         Reason.VALUE,
-        str(requirements.amount),
+        str(least),
         str(payload.authorization.value),
     )
 

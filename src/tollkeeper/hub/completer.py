@@ -52,7 +52,6 @@ _ASKED_AT_ONCE: Final = 32
 CHECK_INTERVAL_SECONDS: Final = 15.0
 # A row that failed so often in a row is an alert of its own.
 FAILURES_ALERT: Final = 5
-_SET_ASIDE_MAX_SECONDS: Final = 3600
 
 
 class Completer:
@@ -288,7 +287,7 @@ class Completer:
 
     async def _set_aside(self, settlement_id: str, times: int = 1) -> None:
         """Leaves a row alone for twice as long as the last time, and says so."""
-        unit = set_aside(settlement_id, self._membership.id, self._clock_ms(), _SET_ASIDE_MAX_SECONDS, times)
+        unit = set_aside(settlement_id, self._membership.id, self._clock_ms(), times)
         failures, seconds = await self._database.run(unit)
         _LOG.error("settlement_set_aside", settlement=settlement_id, failures=failures, seconds=seconds)
 

@@ -144,7 +144,11 @@ class LaneKeeper:
             return False
         if one.holder == self.membership.id:
             return self.is_carried(one.settlement_id)
-        return one.transaction.created_ms > self.clock_ms() - self.stuck_seconds * 1000
+        return self._is_new(one.transaction)
+
+    def _is_new(self, raw: RawTransaction) -> bool:
+        """Was it signed just now? What is of much later than now is of a clock that was put back."""
+        return abs(self.clock_ms() - raw.created_ms) < self.stuck_seconds * 1000
 
     async def _repair(
         self, account: Account, relayer: Relayer, lease: Lease, front: range, newest: dict[int, Stored]
@@ -153,8 +157,7 @@ class LaneKeeper:
         fees: tuple[Fees, int] | None = None
         for nonce in front:
             one = newest.get(nonce)
-            is_stuck = one is not None and one.transaction.created_ms <= self.clock_ms() - self.stuck_seconds * 1000
-            if one is not None and not is_stuck:
+            if one is not None and self._is_new(one.transaction):
                 continue
             fees = fees or await self._fees(account)
             if fees is None:

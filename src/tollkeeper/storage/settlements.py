@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database, Row, Statement, Unit
 
 _QUERIES: Final = load_queries("settlements.sql")
+# A row that cannot be worked on is left alone for no longer than this.
+_LEFT_ALONE_MAX_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +242,17 @@ async def list_broken(database: Database, holder: str, among: Sequence[Settlemen
     """Which of these unfinished rows of `holder`'s break an invariant by themselves now: its name by the row's id."""
     times = [row.updated_ms for row in among]
     statement = _QUERIES.list_broken(
-        holder=holder, from_ms=min(times, default=0), to_ms=max(times, default=0), now_ms=now_ms
+        holder=holder,
+        from_ms=min(times, default=0),
+        to_ms=max(times, default=0),
+        now_ms=now_ms,
+        longest_ms=_LEFT_ALONE_MAX_MS,
     )
     ids = {row.id for row in among}
     return {row["id"]: row["rule"] for row in await database.read(statement) if row["id"] in ids}
 
 
-def set_aside(
-    settlement_id: str, holder: str, now_ms: int, longest_seconds: int, times: int = 1
-) -> Unit[tuple[int, int]]:
+def set_aside(settlement_id: str, holder: str, now_ms: int, times: int = 1) -> Unit[tuple[int, int]]:
     """Leave a row alone, because it could not be worked on: each time in a row for twice as long.
 
     `times`: as if that had happened so often by now. How often it has happened in all, and for how many seconds it is
@@ -258,7 +262,7 @@ def set_aside(
     if not rows:
         return 0, 0
     failures = int(rows[0]["failures"])
-    seconds = min(2 ** min(failures, 30), longest_seconds)
+    seconds = min(2 ** min(failures, 30), _LEFT_ALONE_MAX_MS // 1000)
     yield _QUERIES.leave_until(id=settlement_id, retry_ms=now_ms + seconds * 1000)
     return failures, seconds
 
@@ -307,7 +311,13 @@ async def list_unfinished(
     """
     after_ms, after_id = after or (-1, "")
     statement = _QUERIES.list_unfinished(
-        holder=holder, before_ms=before_ms, now_ms=now_ms, after_ms=after_ms, after_id=after_id, limit=limit
+        holder=holder,
+        before_ms=before_ms,
+        now_ms=now_ms,
+        longest_ms=_LEFT_ALONE_MAX_MS,
+        after_ms=after_ms,
+        after_id=after_id,
+        limit=limit,
     )
     return _page(await database.read(statement))
 

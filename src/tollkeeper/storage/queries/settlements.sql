@@ -108,9 +108,12 @@ WHERE state NOT IN ('CONFIRMED', 'FAILED') AND holder <> :holder
     AND holder NOT IN (SELECT id FROM hub_processes WHERE expires_ms > :now_ms)
 LIMIT 1;
 
+-- What is of much later than now is of a clock that was put back: it waits for no time to come again.
 -- name: list_unfinished
 SELECT * FROM settlements
-WHERE state NOT IN ('CONFIRMED', 'FAILED') AND holder = :holder AND updated_ms <= :before_ms AND retry_ms <= :now_ms
+WHERE state NOT IN ('CONFIRMED', 'FAILED') AND holder = :holder
+    AND (updated_ms <= :before_ms OR updated_ms > :now_ms + 1000)
+    AND (retry_ms <= :now_ms OR retry_ms > :now_ms + :longest_ms)
     AND (updated_ms > :after_ms OR (updated_ms = :after_ms AND id > :after_id))
 ORDER BY updated_ms, id LIMIT :limit;
 
@@ -136,7 +139,8 @@ SELECT id, rule FROM (
     END AS rule
     FROM settlements s
     WHERE s.state NOT IN ('CONFIRMED', 'FAILED') AND s.holder = :holder
-        AND s.updated_ms >= :from_ms AND s.updated_ms <= :to_ms AND s.retry_ms <= :now_ms
+        AND s.updated_ms >= :from_ms AND s.updated_ms <= :to_ms
+        AND (s.retry_ms <= :now_ms OR s.retry_ms > :now_ms + :longest_ms)
 ) AS judged
 WHERE rule IS NOT NULL;
 
