@@ -18,9 +18,10 @@ from tollkeeper.core.families import FAMILIES, row_of
 from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.solana.message import decode_transaction
 from tollkeeper.core.solana.programs import MEMO_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.verification import EvmAsset, Reason
-from tollkeeper.core.wire import payment_body
+from tollkeeper.core.wire import SolanaPayload, payment_body
 
 EVM, SOLANA = FAMILIES[Family.EVM], FAMILIES[Family.SOLANA]
 SIGNER_KEY = bytes(range(1, 33))
@@ -66,6 +67,19 @@ def test_a_payments_row_shows_its_payer_and_what_it_says_in_plain_words() -> Non
     on_solana = payment(Draft(usual()).payload())
     assert row_of(on_solana) is SOLANA
     assert (SOLANA.payer_of(on_solana), SOLANA.signed_value(on_solana)) == (str(SOLANA_PAYER.pubkey()), None)
+    assert EVM.name_of(signed) == (PAYER, AUTHORIZATION.nonce)
+    message = decode_transaction(on_solana.transacted.transaction).message
+    assert SOLANA.name_of(on_solana) == (str(SOLANA_PAYER.pubkey()), message.hash)
+    assert SOLANA.name_of(payment(SolanaPayload("AAAA"))) is None
+
+
+def test_each_family_has_its_own_word_for_what_failed_and_explains_what_a_word_does_not() -> None:
+    assert [row.failed_on_chain for row in FAMILIES.values()] == [
+        Reason.TRANSACTION_FAILED,
+        Reason.SVM_TRANSACTION_FAILED,
+    ]
+    assert all(row.shown_by_used <= row.shown_by_nodes for row in FAMILIES.values())
+    assert [reason for reason, said in SOLANA.explained.items() if said.of_account] == [Reason.SVM_NO_RECIPIENT]
 
 
 def test_a_history_item_shows_what_only_its_family_has() -> None:

@@ -177,11 +177,11 @@ class EvmChain:
             except RpcUnavailable as error:
                 silent = error
                 continue
-            if isinstance(judged, EvmAsset):
+            if isinstance(judged, str):
+                self._mark(node, judged)
+            else:
                 found = found or judged
                 self._mark(node, "")
-            else:
-                self._mark(node, judged)
             node.height = _height(answers)
         self.rpc.nodes.compare_heights()
         if found is not None:

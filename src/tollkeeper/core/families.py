@@ -8,8 +8,9 @@ in `verification` and `solana`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from tollkeeper.core import solana
 from tollkeeper.core.base58 import decode, encode, encode_key
@@ -20,12 +21,17 @@ from tollkeeper.core.networks import Family
 from tollkeeper.core.solana.message import decode_transaction
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
 from tollkeeper.core.verification import EvmAsset, Reason
-from tollkeeper.core.wire import EvmPayload, SolanaPayload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tollkeeper.core.wire import Payment
+
+
+class Explained(NamedTuple):
+    """What is the matter, and what to do. `of_account`: the seller's account is missing."""
+
+    what: str
+    advice: str
+    of_account: bool = False
 
 
 class FamilyRow(Protocol):
@@ -37,6 +43,8 @@ class FamilyRow(Protocol):
     how a payment's nonce is kept, `nonce_words` says so. `used_advice` is said to whoever presents a payment that was
     used before. `shown_by_used` is what our hub may say of a payment that it carried out and has no record of any more,
     where it finds that out once it is to settle it.
+    `shown_by_nodes` is what a node may say of one that was carried out before. `failed_on_chain`: it was, and failed.
+    `explained` are a facilitator's reasons in a buyer's words.
     """
 
     asset: ClassVar[type[EvmAsset | solana.SolanaAsset]]
@@ -51,6 +59,9 @@ class FamilyRow(Protocol):
     nonce_words: ClassVar[str]
     used_advice: ClassVar[str] = ""
     shown_by_used: ClassVar[frozenset[str]]
+    shown_by_nodes: ClassVar[frozenset[str]]
+    failed_on_chain: ClassVar[Reason]
+    explained: ClassVar[Mapping[str, Explained]] = MappingProxyType({})
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         """Whose money a hub with this signing key spends, as people see the addresses."""
@@ -63,6 +74,9 @@ class FamilyRow(Protocol):
 
     def payer_of(self, payment: Payment) -> str | None:
         """Who pays, as people see the address; None where that cannot be read."""
+
+    def name_of(self, payment: Payment) -> tuple[str, str] | None:
+        """Its payer and nonce, as they are kept; None where they cannot be read."""
 
     def signed_value(self, payment: Payment) -> int | None:
         """How much the payload says in plain words; None where it says it to the chain alone."""
@@ -83,6 +97,8 @@ class _Evm(FamilyRow):
     nonce_form = re.compile("0x[0-9a-f]{64}")
     nonce_words = "0x and 64 hex digits"
     shown_by_used = frozenset({Reason.NONCE_USED})  # the token remembers, whatever became of the payer since
+    shown_by_nodes = shown_by_used
+    failed_on_chain = Reason.TRANSACTION_FAILED
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         return (checksum_address(address_of_key(signer_key)),)
@@ -95,12 +111,13 @@ class _Evm(FamilyRow):
         return name if self.nonce_form.fullmatch(name) else None
 
     def payer_of(self, payment: Payment) -> str | None:
-        assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - of this family
-        return checksum_address(payment.payload.authorization.payer)
+        return checksum_address(payment.authorized.authorization.payer)
+
+    def name_of(self, payment: Payment) -> tuple[str, str] | None:
+        return payment.authorized.authorization.payer, payment.authorized.authorization.nonce
 
     def signed_value(self, payment: Payment) -> int | None:
-        assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - of this family
-        return payment.payload.authorization.value
+        return payment.authorized.authorization.value
 
     def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
         authorization = payload["authorization"]
@@ -128,6 +145,31 @@ class _Solana(FamilyRow):
     # The chain's word while the blockhash is recent, then our hub's, who looks for its own signature there. Not what is
     # merely expired or not covered: whoever signs such payments, at no cost, would have each of them written down.
     shown_by_used = frozenset({Reason.DUPLICATE})
+    # An account may be closed, or emptied, since.
+    shown_by_nodes = frozenset(
+        {
+            Reason.DUPLICATE,
+            Reason.SVM_EXPIRED,
+            Reason.SVM_NO_RECIPIENT,
+            Reason.SVM_NO_SENDER,
+            Reason.FUNDS,
+            Reason.SVM_SIMULATION,
+        }
+    )
+    failed_on_chain = Reason.SVM_TRANSACTION_FAILED
+    explained = MappingProxyType(
+        {
+            Reason.SVM_NO_RECIPIENT: Explained(
+                "the seller's address has no token account to be paid on",
+                "only the seller can mend that: by opening one, or by naming a wallet that has one",
+                of_account=True,
+            ),
+            Reason.SVM_EXPIRED: Explained("the payment's blockhash is too old", "sign a new payment"),
+            Reason.SVM_TRANSACTION_FAILED: Explained(
+                "the payment was carried out and failed on the chain", "sign a new payment"
+            ),
+        }
+    )
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         return tuple(encode_key(public_key(seed)) for seed in fee_payer_seeds(signer_key))
@@ -144,8 +186,11 @@ class _Solana(FamilyRow):
         return text
 
     def payer_of(self, payment: Payment) -> str | None:
-        assert isinstance(payment.payload, SolanaPayload)  # noqa: S101 - of this family
-        return solana.payer_of(payment.payload)
+        return solana.payer_of(payment.transacted)
+
+    def name_of(self, payment: Payment) -> tuple[str, str] | None:
+        payer = solana.payer_of(payment.transacted)
+        return None if payer is None else (payer, decode_transaction(payment.transacted.transaction).message.hash)
 
     def signed_value(self, payment: Payment) -> int | None:  # noqa: ARG002 - the transaction's bytes say it
         return None

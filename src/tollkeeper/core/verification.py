@@ -78,6 +78,18 @@ class Reason(StrEnum):
     SVM_TRANSACTION_FAILED = "invalid_exact_svm_transaction_failed"
 
 
+# What a facilitator says before it would send anything. Every other failure may have followed a transaction.
+BEFORE_SENDING: Final = frozenset(Reason) - {
+    Reason.NONCE_USED,
+    Reason.SIMULATION,
+    Reason.TRANSACTION_FAILED,
+    Reason.DUPLICATE,
+    Reason.STATE,
+    Reason.SVM_EXPIRED,
+    Reason.SVM_SIMULATION,
+    Reason.SVM_TRANSACTION_FAILED,
+}
+
 # The strings without a Reason are those of the newer reference facilitators.
 _CODES: Final[dict[str, Code]] = {
     Reason.NETWORK: Code.INVALID_NETWORK,

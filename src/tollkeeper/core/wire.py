@@ -95,6 +95,18 @@ class Payment:
     network: str
     payload: EvmPayload | SolanaPayload
 
+    @property
+    def authorized(self) -> EvmPayload:
+        """The payload of a payment whose form was checked, on an EVM network."""
+        assert isinstance(self.payload, EvmPayload)  # noqa: S101 - of this family
+        return self.payload
+
+    @property
+    def transacted(self) -> SolanaPayload:
+        """The same on Solana."""
+        assert isinstance(self.payload, SolanaPayload)  # noqa: S101 - of this family
+        return self.payload
+
 
 @dataclass(frozen=True, slots=True)
 class Requirements:

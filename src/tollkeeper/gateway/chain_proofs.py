@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.verification import Reason
+from tollkeeper.core.verification import BEFORE_SENDING
 from tollkeeper.gateway.families import findings_of
 from tollkeeper.gateway.findings import NOTHING, Seen, answer_of
 from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
@@ -34,17 +34,6 @@ RETRY_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 2.0
 _LOOK_AGAIN_SECONDS: Final = 0.25
 _WAIT_SECONDS: Final = 30.0
-# What a facilitator says before it would send anything. Every other failure may have followed a transaction.
-_BEFORE_SENDING: Final = frozenset(Reason) - {
-    Reason.NONCE_USED,
-    Reason.SIMULATION,
-    Reason.TRANSACTION_FAILED,
-    Reason.DUPLICATE,
-    Reason.STATE,
-    Reason.SVM_EXPIRED,
-    Reason.SVM_SIMULATION,
-    Reason.SVM_TRANSACTION_FAILED,
-}
 _LOG = structlog.get_logger("tollkeeper.gateway.chain_proofs")
 
 
@@ -158,4 +147,4 @@ def _succeeded(answer: SettleAnswer) -> bool:
 
 def is_before_sending(answer: SettleAnswer) -> bool:
     """Is it a refusal that no transaction can have preceded?"""
-    return answer.outcome is Settlement.FAILED and not answer.transaction and answer.reason in _BEFORE_SENDING
+    return answer.outcome is Settlement.FAILED and not answer.transaction and answer.reason in BEFORE_SENDING

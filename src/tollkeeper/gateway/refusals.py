@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 
 # How a payment that was used may be refused.
 _OF_USED: Final = frozenset({Code.NONCE_ALREADY_USED, Code.PAYMENT_EXPIRED, Code.INSUFFICIENT_FUNDS})
-# Where the reason alone does not say what a buyer can do: what is the matter, and what to do.
-_EXPLAINED: Final[dict[str, tuple[str, str]]] = {
-    Reason.SVM_NO_RECIPIENT: (
-        "the seller's address has no token account to be paid on",
-        "only the seller can mend that: by opening one, or by naming a wallet that has one",
-    ),
-    Reason.SVM_EXPIRED: ("the payment's blockhash is too old", "sign a new payment"),
-    Reason.SVM_TRANSACTION_FAILED: ("the payment was carried out and failed on the chain", "sign a new payment"),
-}
 _NOT_ASKED: Final = "whether it was charged before could not be asked, so look at your wallet's transactions first"
 
 
@@ -66,7 +57,9 @@ class Refusals:
         reason = verdict.reason or "invalid_payment"
         code = code_of_reason(reason)
         is_asked, status = False, None
-        if code in _OF_USED or reason in _EXPLAINED:
+        row = FAMILIES[NETWORKS[key.network].family]
+        explained = row.explained.get(reason)
+        if code in _OF_USED or explained is not None:
             is_asked, status = await self._record(key)
         if status is not None and status.status != "failed":
             return Refusal(self._used(status, key), may_be_forgotten=False)
@@ -76,14 +69,13 @@ class Refusals:
             details["transaction"] = verdict.transaction
         if code is Code.NONCE_ALREADY_USED:
             message = with_advice("the payment was used before", key.payer)
-        elif reason in _EXPLAINED:
-            what, advice = _EXPLAINED[reason]
-            if reason == Reason.SVM_NO_RECIPIENT and no_wallet:
+        elif explained is not None:
+            what = explained.what
+            if explained.of_account and no_wallet:
                 what = f"{what}, and is no wallet's ({no_wallet})"
             charged = "nothing was charged" if is_asked else _NOT_ASKED
-            message = f"{what}: {charged}; {advice}"
-        shown = FAMILIES[NETWORKS[key.network].family].shown_by_used
-        may_be_forgotten = is_asked and status is None and reason in shown
+            message = f"{what}: {charged}; {explained.advice}"
+        may_be_forgotten = is_asked and status is None and reason in row.shown_by_used
         return Refusal(payment_error(code, message, details=details), may_be_forgotten)
 
     async def of_own(self, error: ApiError, key: PaymentKey) -> ApiError:

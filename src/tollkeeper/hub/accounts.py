@@ -91,7 +91,7 @@ class Account:
 
         The signature is not among them: where the payer is a contract, only a node can say.
         """
-        payload = _authorized(asked.payment)
+        payload = asked.payment.authorized
         yield from requirement_checks(asked.payment, asked.requirements, self._asset)
         if now_seconds is not None:
             yield from time_checks(payload, now_seconds)
@@ -99,14 +99,14 @@ class Account:
 
     async def signed(self, payment: Payment) -> Check:
         """The last rule that no simulation judges: did the payer sign? Raises: UNAVAILABLE."""
-        return await checked_signature(self, self._asset, _authorized(payment))
+        return await checked_signature(self, self._asset, payment.authorized)
 
     def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
         """What needs no node, in order: allow-listed asset, what the caller says of the transfer.
 
         Raises: INVALID_AMOUNT for a transfer of nothing, which would cost gas all the same.
         """
-        payload, asset = _authorized(asked.payment), self._asset
+        payload, asset = asked.payment.authorized, self._asset
         yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
         authorization = payload.authorization
         if authorization.value == 0:
@@ -121,7 +121,7 @@ class Account:
 
     def own_requirements(self, asked: TransferAsked) -> Requirements:
         """The requirements that a transfer meets: its own terms."""
-        authorization = _authorized(asked.payment).authorization
+        authorization = asked.payment.authorized.authorization
         return Requirements(
             scheme=SCHEME,
             network=asked.payment.network,
@@ -132,7 +132,7 @@ class Account:
 
     async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:
         """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE."""
-        payload, asset = _authorized(asked.payment), self._asset
+        payload, asset = asked.payment.authorized, self._asset
         if not deployed_check(payload, self.company.factories).ok:
             return []  # asking its wallet, or the token about it, would be to call whatever the signature names
         by_key = signature_check(payload, asset)
@@ -146,7 +146,7 @@ class Account:
 
     async def used_by(self, payment: Payment) -> str:
         """The transaction that used the payment up, for the buyer to look at; empty where it is not found."""
-        authorization = _authorized(payment).authorization
+        authorization = payment.authorized.authorization
         try:
             use = await self.chain.authorizations.find_use(authorization.payer, authorization.nonce)
         except RpcUnavailable:
@@ -155,7 +155,7 @@ class Account:
 
     def identified(self, payment: Payment) -> tuple[PaymentKey, EvmPayload]:
         """The payment's identity, and what is to be carried out."""
-        payload = _authorized(payment)
+        payload = payment.authorized
         return payment_key(self._asset, payload), payload
 
     @property
@@ -176,11 +176,6 @@ class Account:
     async def reach(self) -> None:
         """Asks a node anything. Raises: RpcUnavailable."""
         await self.chain.mined_nonce(self.caller)
-
-
-def _authorized(payment: Payment) -> EvmPayload:
-    assert isinstance(payment.payload, EvmPayload)  # noqa: S101 - form_checks let nothing else through
-    return payment.payload
 
 
 def node_obstacles(chain: EvmChain | SolanaChain) -> list[str]:

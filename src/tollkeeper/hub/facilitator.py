@@ -35,18 +35,6 @@ if TYPE_CHECKING:
 
 # Rules without which the payment has no meaning on any chain.
 _FORM: Final = frozenset({"network", "payload"})
-# What a node may say of a payment that was carried out before.
-_BY_NODES: Final = frozenset(
-    {
-        Reason.NONCE_USED,
-        Reason.DUPLICATE,
-        Reason.SVM_EXPIRED,
-        Reason.SVM_NO_RECIPIENT,
-        Reason.SVM_NO_SENDER,
-        Reason.FUNDS,
-        Reason.SVM_SIMULATION,
-    }
-)
 _SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
 
 
@@ -85,7 +73,7 @@ class Facilitator:
         checks = await self._checks(asked, explain=explain)
         failed = next((check for check in checks if not check.ok), None)
         before = None
-        if failed is not None and failed.reason in _BY_NODES:
+        if failed is not None and failed.reason in row_of(asked.payment).shown_by_nodes:
             before = await self._settlements.before(self._account(asked.payment), asked.payment, failed.reason)
             if before is not None and failed.reason is not before.reason:  # what the node names only followed from it
                 wanted, found = "not carried out yet", before.transaction

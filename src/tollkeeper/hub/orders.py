@@ -88,6 +88,12 @@ def payment_text(payment: Payment) -> str:
     return json.dumps(payment_body(payment), separators=(",", ":"))
 
 
+def is_kept_as(payment: Payment, text: str) -> bool:
+    """Is this text the payment's? Beside it may stand what its family keeps."""
+    kept, said = json.loads(text), payment_body(payment)
+    return {name: kept.get(name) for name in said} == said
+
+
 def requirements_hash(requirements: Requirements) -> str:
     """Are two callers' requirements the same? Compared by this."""
     return canonical_hash(requirements_body(requirements))

@@ -11,12 +11,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.families import row_of
 from tollkeeper.core.networks import ALIASES
 from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason
-from tollkeeper.core.wire import EvmPayload
 from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS
-from tollkeeper.hub.orders import Outcome, payment_text, refusal
+from tollkeeper.hub.orders import Outcome, is_kept_as, refusal
 from tollkeeper.hub.requests import conflict
 from tollkeeper.storage.claims import hand_out
 from tollkeeper.storage.idempotency import find_key, record_answer
@@ -73,16 +73,16 @@ class Records:
     ) -> Outcome | None:
         """What the very same request of before came to, also without a key; None where nothing of it may yet succeed.
 
-        Of payments on EVM networks. Raises: CONFLICT, SETTLEMENT_PENDING.
+        Raises: CONFLICT, SETTLEMENT_PENDING.
         """
         known = await self.of_key(options, deadline)
-        if known is not None or not isinstance(payment.payload, EvmPayload):
+        name = None if known is not None else row_of(payment).name_of(payment)
+        if name is None:
             return known
-        authorization, network = payment.payload.authorization, ALIASES.get(payment.network, payment.network)
-        row = await find_payment(self._database, network, authorization.payer, authorization.nonce)
+        row = await find_payment(self._database, ALIASES.get(payment.network, payment.network), *name)
         if row is None or row.state is State.FAILED:
             return None
-        if (row.payment, row.requirements_hash) != (payment_text(payment), requirements_hash):
+        if row.requirements_hash != requirements_hash or not is_kept_as(payment, row.payment):
             return None
         return await self.of_payment(row, requirements_hash, options, deadline)
 

@@ -16,7 +16,7 @@ from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_err
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS, normalise
 from tollkeeper.core.transactions import Kind
-from tollkeeper.core.verification import Reason, code_of_reason, form_checks, require
+from tollkeeper.core.verification import code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256, payment_body
 from tollkeeper.hub.accounts import enabled_assets, require_reachable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _FAULTS: Final = 500
 # A transaction that was sent and failed is an outcome (200); everything else that is no success is a refusal (400).
-_SENT_AND_FAILED: Final = frozenset({Reason.TRANSACTION_FAILED.value, Reason.SVM_TRANSACTION_FAILED.value})
+_SENT_AND_FAILED: Final = frozenset(row.failed_on_chain.value for row in FAMILIES.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tollkeeper.core.solana import (
     transaction_checks,
 )
 from tollkeeper.core.verification import Check, Reason
-from tollkeeper.core.wire import SCHEME, Requirements, SolanaPayload
+from tollkeeper.core.wire import SCHEME, Requirements
 from tollkeeper.hub.accounts import node_obstacles, nothing_moved, unavailable
 from tollkeeper.hub.signer_pool import Relayer, SignerPool
 
@@ -97,7 +97,7 @@ class SolanaAccount:
         yield Check("requirements.scheme", scheme == SCHEME, Reason.SCHEME, SCHEME, scheme)
         ours = _names(self.chain.network)
         yield Check("requirements.network", network in ours, Reason.NETWORK, ours, network)
-        payload = _of(asked.payment)
+        payload = asked.payment.transacted
         yield from transaction_checks(payload, self.asset, self.policy)
         if payer_of(payload) is not None:
             yield from requirement_checks(
@@ -106,14 +106,16 @@ class SolanaAccount:
 
     async def signed(self, payment: Payment) -> Check:
         """The payer's signature was judged with the transaction."""
-        return Check("signature", ok=True, reason=Reason.SVM_SIGNATURE, expected=read_transfer(_of(payment)).payer)
+        return Check(
+            "signature", ok=True, reason=Reason.SVM_SIGNATURE, expected=read_transfer(payment.transacted).payer
+        )
 
     def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
         """What needs no node, in order: allow-listed mint, the whole transaction, what the caller says of it.
 
         Raises: INVALID_AMOUNT for a transfer of nothing, which would cost a fee all the same.
         """
-        asset, payload = self.asset, _of(asked.payment)
+        asset, payload = self.asset, asked.payment.transacted
         yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
         yield from transaction_checks(payload, asset, self.policy)
         transfer = read_transfer(payload)
@@ -124,7 +126,7 @@ class SolanaAccount:
 
     def own_requirements(self, asked: TransferAsked) -> Requirements:
         """The requirements that a transfer meets: its own terms."""
-        transfer = read_transfer(_of(asked.payment))
+        transfer = read_transfer(asked.payment.transacted)
         return Requirements(
             scheme=SCHEME,
             network=asked.payment.network,
@@ -139,7 +141,7 @@ class SolanaAccount:
         Nothing of a transaction that we would not sign, as where every check is explained: what a node says of a fee
         that is not ours, or that may be any, says nothing of our money.
         """
-        payload = _of(asked.payment)
+        payload = asked.payment.transacted
         if not all(check.ok for check in transaction_checks(payload, self.asset, self.policy)):
             return []
         transfer = read_transfer(payload)
@@ -155,7 +157,7 @@ class SolanaAccount:
 
     def identified(self, payment: Payment) -> tuple[PaymentKey, SolanaTransfer]:
         """The payment's identity, and what is to be carried out."""
-        transfer = read_transfer(_of(payment))
+        transfer = read_transfer(payment.transacted)
         return payment_key(self.asset, transfer), transfer
 
     @property
@@ -185,8 +187,3 @@ def without_money() -> ApiError:
 
 def _names(network: Network) -> list[str]:
     return [network.name, network.v1_name]
-
-
-def _of(payment: Payment) -> SolanaPayload:
-    assert isinstance(payment.payload, SolanaPayload)  # noqa: S101 - form_checks let nothing else through
-    return payment.payload
