@@ -34,13 +34,14 @@ class Place:
     target: RecordingTarget
 
     @asynccontextmanager
-    async def market(self) -> AsyncIterator[SolanaMarket]:
-        """The program, on the database as it is now."""
+    async def market(self, **changes: Any) -> AsyncIterator[SolanaMarket]:
+        """The program, on the database as it is now, with some settings changed."""
         network = NETWORKS[NETWORK]
         settings: dict[str, Any] = {
             "networks": {network.name: NetworkSettings(network, (self.node.url,))},
             "default_network": network,
             "default_payment_address": self.node.wallets.owner.address,
+            **changes,
         }
         async with (
             composed("", self.directory / "main.db", **settings) as url,

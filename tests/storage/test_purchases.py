@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.limits import TRUST_LOST_SECONDS
 from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create, updated
 from tollkeeper.core.purchases import FIRST_LOOK_MS, Claim, PurchaseState, Spend, Terms, header_hash, may_move
 from tollkeeper.core.sealing import KeyRing, SealError
@@ -65,7 +66,13 @@ class Shop:
         return SpendRequest(gate.id, gate.version, header, f"call-{self.calls}")
 
     async def claim(
-        self, gate: PayGate, number: int = 1, *, assume_valid: bool = False, payer: str = "0x" + "22" * 20
+        self,
+        gate: PayGate,
+        number: int = 1,
+        *,
+        assume_valid: bool = False,
+        payer: str = "0x" + "22" * 20,
+        now_ms: int = NOW_MS,
     ) -> ClaimResult:
         terms = Terms(
             gate.id,
@@ -83,7 +90,7 @@ class Shop:
             paid=Paid(gate.price_micro, NOW_MS // 1000 + 60, HEADER),
             trust=TRUST if assume_valid else None,
             request_of=lambda purchase_id, attempt, _: f"{purchase_id}.{attempt}".encode(),
-            now_ms=NOW_MS,
+            now_ms=now_ms,
         )
 
     async def bought(self, gate: PayGate, number: int = 1) -> Purchase:
@@ -292,6 +299,25 @@ async def test_payer_is_trusted_up_to_the_cap_however_many_claim_at_once(shop: S
     again = await shop.claim(gate, 22, assume_valid=True)
     assert again.purchase is not None
     assert again.purchase.assume_valid
+
+
+@pytest.mark.parametrize("payers", ["one", "many"])
+async def test_what_was_not_paid_counts_against_both_caps_for_a_day(shop: Shop, payers: str) -> None:
+    gate, day_ms = await shop.gate(), TRUST_LOST_SECONDS * 1000
+    count = TRUST.payer.purchases if payers == "one" else TRUST.gate.purchases
+
+    async def is_trusted(number: int, now_ms: int) -> bool:
+        payer = "0x" + "22" * 20 if payers == "one" else f"0x{number:040x}"
+        claim = await shop.claim(gate, number, assume_valid=True, payer=payer, now_ms=now_ms)
+        assert claim.purchase is not None
+        if claim.purchase.assume_valid:
+            await shop.purchases.grant(claim.purchase, "0xhash", confirmed=False, wish=None, now_ms=now_ms)
+            await shop.purchases.void(claim.purchase, now_ms)
+        return claim.purchase.assume_valid
+
+    assert all([await is_trusted(number, NOW_MS) for number in range(count)])
+    assert not await is_trusted(90, NOW_MS + day_ms - 1)
+    assert await is_trusted(91, NOW_MS + day_ms)
 
 
 async def test_all_payers_of_a_gate_together_are_trusted_up_to_its_cap_however_many_claim_at_once(shop: Shop) -> None:

@@ -27,6 +27,7 @@ FORMER_PRICE_SECONDS: Final = 120
 SETTLE_WAIT_SECONDS: Final = 30
 ACCEPT_WAIT_SECONDS: Final = 4
 SETTLE_REQUEST_LIFETIME_SECONDS: Final = 60
+TRUST_LOST_SECONDS: Final = 24 * 3600  # so long a trusted sale that was not paid counts against the caps on trust
 PAYMENT_ATTEMPTS_MAX: Final = 3
 SETTLEMENTS_UNDER_WAY_MAX: Final = 20_000  # of a network, at a time, unless the settings say otherwise
 VALID_BEFORE_MARGIN_SECONDS: Final = 6

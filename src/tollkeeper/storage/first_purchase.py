@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
@@ -29,7 +29,7 @@ _NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used"
 
 
 class Exposure(msgspec.Struct, frozen=True, array_like=True):
-    """Trusted but unconfirmed purchases: how many, and what they paid."""
+    """Trusted purchases that are unconfirmed, or were not paid of late: how many, and what they are for."""
 
     purchases: int
     value_micro: int
@@ -40,7 +40,7 @@ class Exposure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TrustCaps(msgspec.Struct, frozen=True, array_like=True):
-    """How much of a payer's, and of all payers' at one gate, may be trusted but unconfirmed at a time."""
+    """How much of a payer's, and of all payers' at one gate, may be trusted and unpaid at a time."""
 
     payer: Exposure
     gate: Exposure
@@ -145,10 +145,11 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
         if caps == WITHOUT_LIMIT:
             return True
         value_micro = int(self.row.value_micro)
-        rows = yield _Q.exposure_of_payer(payer=self.key.payer)
+        after_ms = self.row.now_ms - TRUST_LOST_SECONDS * 1000
+        rows = yield _Q.exposure_of_payer(payer=self.key.payer, after_ms=after_ms)
         if not Exposure(**rows[0]).allows(value_micro, caps.payer):
             return False
-        rows = yield _Q.exposure_of_gate(gate_id=self.gate_id)
+        rows = yield _Q.exposure_of_gate(gate_id=self.gate_id, after_ms=after_ms)
         return Exposure(**rows[0]).allows(value_micro, caps.gate)
 
 

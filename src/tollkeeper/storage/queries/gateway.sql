@@ -293,13 +293,24 @@ SELECT * FROM holdings WHERE follow_ms <= :now_ms AND confirmed = 1 ORDER BY fol
 UPDATE purchases SET transaction_hash = :transaction_hash, paid_ms = :paid_ms, follow_ms = :follow_ms
 WHERE id = :id AND state = :state;
 
+-- What may be unpaid, and what was not paid after all, of late.
 -- name: exposure_of_payer
-SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
-WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND payer = :payer;
+SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM (
+    SELECT value_micro FROM purchases
+    WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND payer = :payer
+    UNION ALL SELECT value_micro FROM purchases
+    WHERE assume_valid = 1 AND confirmed = 1 AND state = 'VOID' AND failure = 'settlement_failed'
+        AND updated_ms > :after_ms AND payer = :payer
+) AS owed;
 
 -- name: exposure_of_gate
-SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM purchases
-WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND gate_id = :gate_id;
+SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM (
+    SELECT value_micro FROM purchases
+    WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND gate_id = :gate_id
+    UNION ALL SELECT value_micro FROM purchases
+    WHERE assume_valid = 1 AND confirmed = 1 AND state = 'VOID' AND failure = 'settlement_failed'
+        AND updated_ms > :after_ms AND gate_id = :gate_id
+) AS owed;
 
 -- name: add_revenue
 UPDATE paygate_counters SET revenue_micro = revenue_micro + :revenue_micro WHERE gate_id = :gate_id;
