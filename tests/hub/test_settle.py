@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm import SELECTOR_BALANCE_OF, SELECTOR_TRANSFER, checksum_address
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
 
@@ -215,3 +217,40 @@ async def test_nothing_is_settled_where_nothing_would_be_moved(
     assert (await hub.post("/settle", asked)).reason == "invalid_exact_evm_payload_authorization_value"
     assert await hub.status(payment) == "unknown"
     assert embedded_chain.nonce(embedded_chain.wallets.relayer) == nonce
+
+
+async def test_a_settlement_asks_for_its_payer_s_balance_only_beside_others_of_the_payer_s(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    asked: list[str] = []
+
+    def note(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_call":
+            asked.append(call["params"][0]["data"][2:10])
+        return answer
+
+    chaos.falsify = note
+    payment = new_payment(embedded_chain)
+    assert (await chaos_hub.post("/verify", payment.body)).body["isValid"] is True
+    assert SELECTOR_BALANCE_OF.hex() in asked
+    asked.clear()
+    assert (await chaos_hub.settle(payment)).body["success"] is True
+    assert asked == [SELECTOR_TRANSFER.hex()]  # its simulation
+
+    embedded_chain.rpc.call("evm_setAutomine", False)
+    try:
+        value = embedded_chain.balance(embedded_chain.wallets.buyer.address)
+        waiting = new_payment(embedded_chain)
+        assert (await chaos_hub.settle(waiting, confirm=False, prefer="wait=0")).body["success"] is True
+        asked.clear()
+        excess = new_payment(embedded_chain, value=value)
+        assert (await chaos_hub.settle(excess)).reason == "insufficient_funds"
+        assert SELECTOR_BALANCE_OF.hex() in asked
+        covered = new_payment(embedded_chain, value=value - 10_000)
+        assert (await chaos_hub.settle(covered, confirm=False, prefer="wait=0")).body["success"] is True
+    finally:
+        embedded_chain.rpc.call("evm_setAutomine", True)
+        embedded_chain.rpc.call("evm_mine")
+    await chaos_hub.complete()
+    for one in (waiting, covered):
+        await chaos_hub.wait_for_status(one, "success")

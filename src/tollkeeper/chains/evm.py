@@ -99,11 +99,14 @@ class Fees:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The reason for which settling would revert (None: it would pass), the latest block, and the payer's balance."""
+    """The reason for which settling would revert (None: it would pass), the latest block, and what the payer holds.
+
+    `balance` is None where it was not asked for.
+    """
 
     revert: str | None
     block: Block
-    balance: int
+    balance: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,16 +317,17 @@ class EvmChain:
         )
         return facts, read_block(block)
 
-    async def simulate(self, payload: EvmPayload, sender: str) -> Simulated:
-        """What settling would meet now, and what the payer holds. Raises: RpcUnavailable."""
-        simulation, block, balance = await self.rpc.ask(
+    async def simulate(self, payload: EvmPayload, sender: str, *, with_balance: bool) -> Simulated:
+        """What settling would meet now, and on demand what the payer holds. Raises: RpcUnavailable."""
+        holder = evm.balance_of_calldata(payload.authorization.payer)
+        simulation, block, *balance = await self.rpc.ask(
             [
                 self._simulation(payload, sender),
                 ("eth_getBlockByNumber", ["latest", False]),
-                self._read_call(evm.balance_of_calldata(payload.authorization.payer)),
+                *([self._read_call(holder)] if with_balance else ()),
             ]
         )
-        return Simulated(_revert(simulation), read_block(block), word_of(balance))
+        return Simulated(_revert(simulation), read_block(block), word_of(balance[0]) if balance else None)
 
     async def latest_block(self) -> Block:
         """The latest block. Raises: RpcUnavailable."""

@@ -46,7 +46,7 @@ class SecondTry:
         payload = _payload(row)
         if payload is None:
             return None
-        simulated = await account.chain.simulate(payload, account.caller)
+        simulated = await account.chain.simulate(payload, account.caller, with_balance=False)
         if simulated.revert is not None:
             return None
         fees = await account.chain.fees(simulated.block.base_fee_wei)

@@ -20,6 +20,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.accounts import unavailable
+from tollkeeper.hub.crowds import UNREAD, Crowds
 from tollkeeper.hub.orders import Before, ExpiredError, Order, Outcome, refusal
 from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.records import failed, has_outcome, success
@@ -74,6 +75,7 @@ class Settlements:
         self.pipeline = Pipeline(database, clock_ms, metrics, SecondTry(self._signing))
         self._leading: dict[PaymentKey, asyncio.Future[Shared]] = {}
         self._active: set[str] = set()
+        self._crowds = Crowds()
 
     def is_active(self, settlement_id: str) -> bool:
         """Is a request of this process carrying that row forward?"""
@@ -145,7 +147,8 @@ class Settlements:
         self._leading[order.key] = done
         shared: Shared = None
         try:
-            shared = outcome = await self._attempt(order, row)
+            with self._crowds.with_one_of(order.key):
+                shared = outcome = await self._attempt(order, row)
         except ApiError as error:
             if error.code is Code.UNAVAILABLE:
                 shared = error
@@ -176,6 +179,7 @@ class Settlements:
         try:
             signed = await self._signing.sign(order, known, row_id, terms)
             if isinstance(signed.claim.obstacle, Overdrawn):
+                self._crowds.seen(order.key)
                 terms = await _terms_now(order, terms, signed.claim.obstacle)
                 signed = await self._signing.sign(order, known, row_id, terms)
         except RpcUnavailable as error:
@@ -222,7 +226,8 @@ class Settlements:
         account, payload = order.account, order.payload
         if payload.authorization.valid_before <= self._clock_ms() // 1000:
             return Reason.VALID_BEFORE, None
-        simulated = await account.chain.simulate(payload, account.caller)
+        is_of_crowd = self._crowds.may_have(order.key)
+        simulated = await account.chain.simulate(payload, account.caller, with_balance=is_of_crowd)
         block = simulated.block
         now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
         for check in time_checks(payload, now_seconds):
@@ -240,7 +245,7 @@ class Settlements:
         fees = await account.chain.fees(block.base_fee_wei)
         account.signers.see_balances(await account.chain.balances(account.signers.addresses), fees.max_fee_per_gas)
         account.signers.require_money()
-        return None, Terms(fees, simulated.balance)
+        return None, Terms(fees, UNREAD if simulated.balance is None else simulated.balance)
 
     async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
         """The answer to a payment that the chain would not take; no row is written for it.
