@@ -20,8 +20,6 @@ NAMES_A_FAMILY: Final = {
     "serving/nodes.py": "the table of networks' nodes",
     "serving/compared_chains.py": "the table of what compares the books with a chain",
     "sandbox/wallets.py": "a test wallet of each",
-    "hub/second_try.py": "EVM's own: authorizations that are tried again",
-    "gateway/transfer.py": "the reason for a token account that is not there, where its wallet was not named",
 }
 
 

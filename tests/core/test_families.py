@@ -79,7 +79,8 @@ def test_each_family_has_its_own_word_for_what_failed_and_explains_what_a_word_d
         Reason.SVM_TRANSACTION_FAILED,
     ]
     assert all(row.shown_by_used <= row.shown_by_nodes for row in FAMILIES.values())
-    assert [reason for reason, said in SOLANA.explained.items() if said.of_account] == [Reason.SVM_NO_RECIPIENT]
+    assert [row.not_payable for row in FAMILIES.values()] == [Reason.RECIPIENT, Reason.SVM_NO_RECIPIENT]
+    assert {SOLANA.failed_on_chain, SOLANA.not_payable} <= set(SOLANA.explained)
 
 
 def test_a_history_item_shows_what_only_its_family_has() -> None:

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 
 
 class Explained(NamedTuple):
-    """What is the matter, and what to do. `of_account`: the seller's account is missing."""
+    """What is the matter, and what to do."""
 
     what: str
     advice: str
-    of_account: bool = False
 
 
 class FamilyRow(Protocol):
@@ -44,6 +43,7 @@ class FamilyRow(Protocol):
     used before. `shown_by_used` is what our hub may say of a payment that it carried out and has no record of any more,
     where it finds that out once it is to settle it.
     `shown_by_nodes` is what a node may say of one that was carried out before. `failed_on_chain`: it was, and failed.
+    `not_payable`: what is to be paid is no account.
     `explained` are a facilitator's reasons in a buyer's words.
     """
 
@@ -61,6 +61,7 @@ class FamilyRow(Protocol):
     shown_by_used: ClassVar[frozenset[str]]
     shown_by_nodes: ClassVar[frozenset[str]]
     failed_on_chain: ClassVar[Reason]
+    not_payable: ClassVar[Reason]
     explained: ClassVar[Mapping[str, Explained]] = MappingProxyType({})
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
@@ -99,6 +100,7 @@ class _Evm(FamilyRow):
     shown_by_used = frozenset({Reason.NONCE_USED})  # the token remembers, whatever became of the payer since
     shown_by_nodes = shown_by_used
     failed_on_chain = Reason.TRANSACTION_FAILED
+    not_payable = Reason.RECIPIENT
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         return (checksum_address(address_of_key(signer_key)),)
@@ -157,12 +159,12 @@ class _Solana(FamilyRow):
         }
     )
     failed_on_chain = Reason.SVM_TRANSACTION_FAILED
+    not_payable = Reason.SVM_NO_RECIPIENT
     explained = MappingProxyType(
         {
             Reason.SVM_NO_RECIPIENT: Explained(
                 "the seller's address has no token account to be paid on",
                 "only the seller can mend that: by opening one, or by naming a wallet that has one",
-                of_account=True,
             ),
             Reason.SVM_EXPIRED: Explained("the payment's blockhash is too old", "sign a new payment"),
             Reason.SVM_TRANSACTION_FAILED: Explained(

@@ -71,7 +71,7 @@ class Refusals:
             message = with_advice("the payment was used before", key.payer)
         elif explained is not None:
             what = explained.what
-            if explained.of_account and no_wallet:
+            if reason == row.not_payable and no_wallet:
                 what = f"{what}, and is no wallet's ({no_wallet})"
             charged = "nothing was charged" if is_asked else _NOT_ASKED
             message = f"{what}: {charged}; {explained.advice}"

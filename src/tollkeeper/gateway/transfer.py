@@ -24,7 +24,7 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.tenders import recipient_check, tender_of
-from tollkeeper.core.verification import Check, Reason, code_of_reason, form_checks, require
+from tollkeeper.core.verification import Check, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import family_of, parse_address_of, shown_address
 from tollkeeper.core.wire import (
     SCHEME,
@@ -153,7 +153,8 @@ class DirectTransfers:
                 owner = await self.token_accounts.owner(tender.recipient, asset)
             except RpcUnavailable:
                 raise missing("recipient") from None
-            is_there = Check("recipient", owner is not None, Reason.SVM_NO_RECIPIENT, "a token account", None)
+            row = FAMILIES[asset.network.family]
+            is_there = Check("recipient", owner is not None, row.not_payable, "a token account", None)
             require([is_there])
             recipient = str(owner)
         require([recipient_check(tender, asset, recipient)])

@@ -14,14 +14,16 @@ import structlog
 
 from tollkeeper.core.counterfactual import read_settling_call
 from tollkeeper.core.errors import ApiError
+from tollkeeper.core.families import row_of
 from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.core.transactions import State
-from tollkeeper.core.wire import EvmPayload, parse_payment
+from tollkeeper.core.wire import parse_payment
 from tollkeeper.storage.database import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.core.wire import EvmPayload
     from tollkeeper.hub.accounts import Account
     from tollkeeper.hub.signing import Signing
     from tollkeeper.storage.settlements import Settlement
@@ -76,7 +78,7 @@ def _is_alone(raw: RawTransaction, row: Settlement) -> bool:
 
 def _payload(row: Settlement) -> EvmPayload | None:
     try:
-        payload = parse_payment(json.loads(row.payment)).payload
+        payment = parse_payment(json.loads(row.payment))
     except (ApiError, ValueError):
         return None
-    return payload if isinstance(payload, EvmPayload) else None
+    return payment.authorized if row_of(payment).has_contracts else None
