@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tollkeeper.gateway.token_accounts import TokenAccounts
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.stack import Options
-from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.sandbox.wallets import derive_solana_wallet, derive_wallets
 
 EVM_OWNER = checksum_address(derive_wallets().owner.address)
 MINT = NETWORKS[NETWORK].usdc.address
@@ -155,12 +156,23 @@ async def test_another_recipient_mint_or_signature_is_refused_before_the_hub_is_
     assert (await market.pay(gate, header_of(drafted))).status == 200
 
 
+async def test_who_holds_too_little_is_told_what_is_missing(market: SolanaMarket) -> None:
+    gate = await market.gate(price="2000")
+    wanted = await market.requirements(gate)
+    poor = replace(market, wallets=replace(market.wallets, buyer=derive_solana_wallet("poor")))
+    for buyer, told in ((market, "does not hold what the payment moves"), (poor, "has no account of this token")):
+        error = refusal(await market.pay(gate, await buyer.payment(wanted)))
+        assert error["code"] == "INSUFFICIENT_FUNDS"
+        assert f"the payer's wallet {told}: nothing was charged; fund it" in error["message"]
+
+
 async def test_a_fee_payer_that_is_not_the_hubs_gets_nothing(market: SolanaMarket) -> None:
     gate = await market.gate()
     wanted = await market.requirements(gate)
     wanted["extra"] = {"feePayer": str(OTHER.pubkey())}
     error = refusal(await market.pay(gate, await market.payment(wanted)))
     assert error["details"]["reason"] == "fee_payer_not_managed_by_facilitator"
+    assert error["message"].endswith("refused the payment: fee_payer_not_managed_by_facilitator")
 
 
 async def test_either_of_the_hubs_fee_payers_may_be_named(market: SolanaMarket) -> None:

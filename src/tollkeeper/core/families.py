@@ -86,6 +86,12 @@ class FamilyRow(Protocol):
         """What a history item's `x402Data` shows of a stored payload that another family's has not."""
 
 
+_UNFUNDED: Final = Explained(
+    "the payer's wallet does not hold what the payment moves",
+    "fund it, then send the same payment while it is valid, or sign a new one",
+)
+
+
 class _Evm(FamilyRow):
     asset = EvmAsset
     payload_members = ("signature", "authorization")
@@ -101,6 +107,8 @@ class _Evm(FamilyRow):
     shown_by_nodes = shown_by_used
     failed_on_chain = Reason.TRANSACTION_FAILED
     not_payable = Reason.RECIPIENT
+
+    explained = MappingProxyType({Reason.FUNDS: _UNFUNDED})
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         return (checksum_address(address_of_key(signer_key)),)
@@ -166,6 +174,8 @@ class _Solana(FamilyRow):
                 "the seller's address has no token account to be paid on",
                 "only the seller can mend that: by opening one, or by naming a wallet that has one",
             ),
+            Reason.SVM_NO_SENDER: Explained("the payer's wallet has no account of this token", _UNFUNDED.advice),
+            Reason.FUNDS: _UNFUNDED,
             Reason.SVM_EXPIRED: Explained("the payment's blockhash is too old", "sign a new payment"),
             Reason.SVM_TRANSACTION_FAILED: Explained(
                 "the payment was carried out and failed on the chain", "sign a new payment"

@@ -64,7 +64,7 @@ class Refusals:
         if status is not None and status.status != "failed":
             return Refusal(self._used(status, key), may_be_forgotten=False)
         details: dict[str, Any] = {"reason": reason, **(verdict.checks or {})}
-        message = "the payment hub refused the payment"
+        message = f"the payment hub refused the payment: {reason}"
         if verdict.transaction:
             details["transaction"] = verdict.transaction
         if code is Code.NONCE_ALREADY_USED:
