@@ -6,13 +6,16 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tests.hub.test_completer import leave_pending
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.hub.signer_pool import SignerPool
 from tollkeeper.sandbox.wallets import derive_wallet
@@ -94,3 +97,16 @@ def test_a_network_needs_a_key_and_takes_each_once(hub: HubUnderTest) -> None:
     for relayers in ([], [relayer, relayer]):
         with pytest.raises(ValueError, match="at least one signing key, and each key once"):
             SignerPool(relayers)
+
+
+async def test_what_a_key_signed_is_sent_also_where_it_is_configured_no_more(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    chain = embedded_chain
+    async with run_hub(tmp_path, chain, rpc_url=chaos.url) as hub:
+        payments = await leave_pending(hub, chaos, chain, 3)
+    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
+    async with run_hub(tmp_path, chain, **options) as hub:
+        for payment in payments:
+            await hub.wait_for_status(payment, "success")
+        assert (await hub.settle(new_payment(chain))).body["success"] is True

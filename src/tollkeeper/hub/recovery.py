@@ -24,7 +24,7 @@ from tollkeeper.storage.settlements import Move, Settlement, name_transaction
 from tollkeeper.storage.transactions import RawTransaction, adopt_transaction, transactions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tollkeeper.chains.authorizations import Standing, Use
     from tollkeeper.chains.blocks import Block
@@ -128,6 +128,7 @@ class Recovery:
         if judged is None:
             _LOG.warning("failure_doubted", settlement=row.id)
         if judged is None or judged.conclusion is Conclusion.WAIT:
+            await self._send_of_former_signers(account, raws)
             return Finding(row)
         if judged.conclusion is Conclusion.REVERTED:
             again = await self._second_try.alone(account, row, raws)
@@ -137,6 +138,12 @@ class Recovery:
             return await self._adopt(account, row, judged.signed)
         failure = self._failure(judged.conclusion, sightings, judged.use, judged.block)
         return Finding(row, replace(failure, cost_gas=_cost_gas(raws, sightings)))
+
+    async def _send_of_former_signers(self, account: Account, raws: Sequence[RawTransaction]) -> None:
+        """No lane is kept for a key that is configured no more, but what it signed is as good as ever."""
+        for raw in raws:
+            if not account.signers.holds(raw.signer):
+                await account.chain.submit(raw.raw, raw.hash)
 
     async def _adopt(self, account: Account, row: Settlement, signed: SignedTransaction) -> Finding:
         """The authorization was used by one of our signers: the row names that transaction, if it made the transfer."""
