@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -57,6 +58,20 @@ async def test_a_payment_is_found_among_its_payers_transactions_and_no_other_is_
         assert await uses.find(key, 0) == names[position]
     never = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
     assert await uses.find(never, 0) is None
+
+
+async def test_searches_at_once_need_nothing_that_the_others_forget(
+    node: SolanaNode, solana: SolanaChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is remembered is bounded, and anybody can name a payer in transactions of his own."""
+    monkeypatch.setattr("tollkeeper.chains.solana.uses._MESSAGES_MAX", 1)
+    uses, drafts = UseReader(solana), [paying(node, 1_000, buyer=buyer) for buyer in (BUYER, SECOND_BUYER) * 2]
+    names = [executed(node, draft) for draft in drafts[:2]]
+    keys = [payment_key(ASSET, read_transfer(draft.payload())) for draft in drafts]
+    assert await uses.find(keys[0], 0) == names[0]
+    names += [executed(node, draft) for draft in drafts[2:]]
+    for _ in range(3):
+        assert await asyncio.gather(*(uses.find(key, 0) for key in keys)) == names
 
 
 async def test_what_was_executed_before_the_first_slot_is_not_looked_at(node: SolanaNode, solana: SolanaChain) -> None:

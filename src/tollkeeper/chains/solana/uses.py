@@ -80,12 +80,14 @@ class UseReader:
         """
         slots = range(first_slot, 2**63)
         names = [one.signature async for one in signatures_of(self._chain, key.payer, slots, commitment="confirmed")]
-        unread = [name for name in names if name not in self._messages]
+        # Of its own, because another search may forget some of them meanwhile.
+        known = {name: self._messages[name] for name in names if name in self._messages}
+        unread = [name for name in names if name not in known]
         for start in range(0, len(unread), _READ_AT_ONCE):
             some = unread[start : start + _READ_AT_ONCE]
             for name, answer in zip(some, await self._read(some), strict=True):
-                self._messages[name] = _message_hash(answer)
-        found = next((name for name in names if self._messages[name] == key.nonce), None)
+                known[name] = self._messages[name] = _message_hash(answer)
+        found = next((name for name in names if known[name] == key.nonce), None)
         while len(self._messages) > _MESSAGES_MAX:
             self._messages.popitem(last=False)
         return found
