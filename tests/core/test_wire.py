@@ -273,6 +273,12 @@ def test_what_is_no_uint256_is_invalid_amount(value: object) -> None:
     assert (caught.value.code, caught.value.details) == (Code.INVALID_AMOUNT, {"field": "amount"})
 
 
+def test_a_text_that_is_too_long_is_told_so() -> None:
+    body = {**good_body(), "payload": {"transaction": "A" * 2049}}
+    with pytest.raises(ApiError, match=r"payload\.transaction must have at most 2048 characters"):
+        parse_payment(body)
+
+
 def test_a_transaction_makes_a_payload_solana_s_and_null_does_not() -> None:
     assert parse_payload({"transaction": "AAA=", "signature": "0x12"}) == SolanaPayload("AAA=")
     with_null = {**good_body()["payload"], "transaction": None}

@@ -136,8 +136,10 @@ def _member(body: dict[str, Any], name: str, path: str) -> Any:  # noqa: ANN401 
 
 def _text(body: dict[str, Any], name: str, path: str) -> str:
     value = _member(body, name, path)
-    if not isinstance(value, str) or len(value) > _TEXT_MAX:
+    if not isinstance(value, str):
         raise invalid(f"{path}{name}", f"{path}{name} must be a string")
+    if len(value) > _TEXT_MAX:
+        raise invalid(f"{path}{name}", f"{path}{name} must have at most {_TEXT_MAX} characters")
     return value
 
 
