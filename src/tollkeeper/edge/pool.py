@@ -85,7 +85,7 @@ class TargetPool:
         for lane in lanes:
             while lane:
                 connection = lane.pop()
-                if self._expiry.pop(connection) > now and not connection.is_closing():
+                if self._expiry.pop(connection) > now and not connection.transport.is_closing():
                     return connection
                 connection.abort()
         return None

@@ -102,10 +102,10 @@ class TargetConnection(asyncio.Protocol):
         "_reusable",
         "_served",
         "_status",
-        "_transport",
         "keep_alive_seconds",
         "key",
         "lane",
+        "transport",
     )
 
     def __init__(
@@ -124,7 +124,7 @@ class TargetConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._exchange: Exchange | None = None
         self._parser: HttpResponseParser | None = None
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self._served = 0
         self._reading_paused = False
         self._reset("")
@@ -165,7 +165,7 @@ class TargetConnection(asyncio.Protocol):
         else:
             self._exchange, self._method, self._heard = exchange, method, False
         self._request_sent = True
-        self._transport.write(request)
+        self.transport.write(request)
 
     def hand_over(self, exchange: Exchange) -> None:
         """Tell `exchange` the rest of the one that it carries."""
@@ -177,11 +177,11 @@ class TargetConnection(asyncio.Protocol):
 
     def is_closing(self) -> bool:
         """Whether nothing can be written any more."""
-        return self._transport.is_closing()
+        return self.transport.is_closing()
 
     def write(self, data: bytes) -> None:
         """Send a part of the request; with framing, as it goes on the wire."""
-        self._transport.write(data)
+        self.transport.write(data)
 
     def end_request(self) -> None:
         """The request was written to its last byte."""
@@ -191,19 +191,19 @@ class TargetConnection(asyncio.Protocol):
         """Take no more of the response for now."""
         if not self._reading_paused:
             self._reading_paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Take more of the response."""
         if self._reading_paused:
             self._reading_paused = False
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
 
     def abort(self) -> None:
         """Drop the connection at once and tell the exchange nothing more."""
         self._exchange = None
-        self._transport.abort()
+        self.transport.abort()
 
     def drop(self) -> None:
         """Drop the connection at once; an exchange on it fails."""
@@ -268,13 +268,13 @@ class TargetConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         exchange, parser = self._exchange, self._parser
         if exchange is None or parser is None:
-            self._transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
+            self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
         answers = None if self._is_parsed or self._method == "HEAD" else self._answers
         if answers is not None and self._request_sent and (known := answers.of(data)) is not None:
@@ -305,7 +305,7 @@ class TargetConnection(asyncio.Protocol):
         self._served += 1
         self.keep_alive_seconds = known.keep_alive_seconds
         try:
-            if self._reading_paused or self._transport.get_write_buffer_size():
+            if self._reading_paused or self.transport.get_write_buffer_size():
                 self._hand_on()
             else:
                 self._on_idle(self)
@@ -351,12 +351,12 @@ class TargetConnection(asyncio.Protocol):
         if self._reusable and self._request_sent:
             self._guard(self._hand_on)
         else:
-            self._transport.abort()
+            self.transport.abort()
         self._guard(exchange.on_end, failing=exchange)
 
     def _hand_on(self) -> None:
         """Give the connection back, unless what is left of it could be taken for the next exchange's."""
-        transport = self._transport
+        transport = self.transport
         if transport.get_write_buffer_size() or transport.is_closing():
             transport.abort()
             return
@@ -372,7 +372,7 @@ class TargetConnection(asyncio.Protocol):
 
     def _fail(self, code: Code, message: str) -> None:
         exchange, self._exchange = self._exchange, None
-        self._transport.abort()
+        self.transport.abort()
         if exchange is not None:
             failure = TargetFailure(code, message, untouched=self._served > 0 and not self._heard)
             self._guard(exchange.on_failure, failure)

@@ -223,7 +223,8 @@ WHERE id = :id AND confirmed = 0
 RETURNING id;
 
 -- name: void_purchase
-UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure, paid_ms = :now_ms, follow_ms = :follow_ms,
+UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure,
+    paid_ms = CASE WHEN CAST(:follow_ms AS BIGINT) IS NULL THEN paid_ms ELSE :now_ms END, follow_ms = :follow_ms,
     updated_ms = :now_ms
 WHERE id = :id AND state = 'LIVE'
 RETURNING number, gate_id, value_micro;
