@@ -70,7 +70,8 @@ async def assert_nothing_lost(
     for path in left:
         assert path.name in {"hub.db", "gateway.db", "books.db"}, path
         role = Role.GATEWAY if path.name == "gateway.db" else Role.HUB
-        assert await compare_with_chain(settings_for(chain.url, path, role=role)) == []
+        differences = await compare_with_chain(settings_for(chain.url, path, role=role))
+        assert differences == [], (path, differences)
     await asyncio.to_thread(_assert_carried_out, chain, list(paid), list(refused), since_block)
     CHECKED.add(directory)
 

@@ -1,4 +1,4 @@
-"""A TCP proxy between a hub and its node that knows bytes and no HTTP: it delays, cuts, doubles and swallows them.
+"""A TCP proxy before a node, or before a hub, that knows bytes and no HTTP: it delays, cuts, doubles, swallows them.
 
 It strikes a connection as the bytes of a chosen call come by, and that connection stays struck until it ends; others
 pass as they are.
@@ -21,7 +21,9 @@ LATENCY_SECONDS: Final = 0.04
 NODE_TIMEOUT_SECONDS: Final = 1.0
 TOO_LATE_SECONDS: Final = 1.3
 _QUIET_SECONDS: Final = 0.05
-_METHOD: Final = re.compile(rb'"method":"(\w+)"')
+# What is called in what comes by: a node's method, or the first part of a hub's path.
+OF_NODE: Final = re.compile(rb'"method":"(\w+)"')
+OF_HUB: Final = re.compile(rb"^(?:GET|POST) (/[^/ ?]+)")
 
 
 class Fault(Enum):
@@ -47,14 +49,15 @@ class TcpChaos:
     struck: int = 0
     methods: set[str] = field(default_factory=set)
     kill: Callable[[], object] = lambda: None  # what kills the hub
-    _marker: bytes = b""
+    calls: re.Pattern[bytes] = OF_NODE
+    _wanted: str = ""
     _fault: Fault = Fault.LATENCY
     _size_bytes: int = 0
     _left: int = 0
 
     def strike(self, method: str, fault: Fault, *, after_bytes: int = 0, times: int = 1) -> None:
         """Strike the next connections on which that method is called; cuts come after so many bytes."""
-        self._marker, self._fault, self._size_bytes, self._left = f'"{method}"'.encode(), fault, after_bytes, times
+        self._wanted, self._fault, self._size_bytes, self._left = method, fault, after_bytes, times
         self.struck = 0
 
     def calm(self) -> None:
@@ -63,8 +66,9 @@ class TcpChaos:
 
     def judge(self, sent: bytes) -> Fault | None:
         """Whether these bytes from the hub are struck."""
-        self.methods.update(name.decode() for name in _METHOD.findall(sent))
-        if self._left == 0 or self._marker not in sent:
+        called = {name.decode() for name in self.calls.findall(sent)}
+        self.methods |= called
+        if self._left == 0 or self._wanted not in called:
             return None
         self._left -= 1
         self.struck += 1
@@ -144,9 +148,9 @@ async def _rest(source: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def run_tcp_chaos(node_url: str) -> AsyncIterator[TcpChaos]:
-    """The proxy in front of that node, on a free port."""
-    chaos = TcpChaos()
+async def run_tcp_chaos(node_url: str, calls: re.Pattern[bytes] = OF_NODE) -> AsyncIterator[TcpChaos]:
+    """The proxy in front of that node, or of a hub, on a free port."""
+    chaos = TcpChaos(calls=calls)
     links: set[asyncio.Task[None]] = set()
     address = urlsplit(node_url)
 

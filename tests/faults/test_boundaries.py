@@ -6,11 +6,9 @@ Whatever happens there, the same payment presented again ends as one success or 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import aiohttp
 import pytest
@@ -19,10 +17,9 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost
 from tests.faults.client import PRICE, Signed, assert_settled_once, pay, present, public_status
 from tests.faults.counts import came
-from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, Fault, TcpChaos, run_tcp_chaos
+from tests.faults.striking import Case, Victim, cases, faulty_hub
 from tests.hub.chaos import run_chaos
-from tests.hub.faulty_database import FaultyDatabase, Kind, Moment, order
-from tests.hub.hub_process import HubProcess
+from tests.hub.faulty_database import FaultyDatabase, Kind, Moment
 from tests.hub.hub_under_test import TestPayment, new_payment, run_hub
 from tests.hub.test_unknown_outcomes import relay
 from tollkeeper.storage import Database
@@ -64,119 +61,8 @@ STARTING: Final = frozenset(
     {"join", "open_lane", "take_lease", "eth_chainId", "eth_getCode", "eth_getBalance", "eth_blockNumber"}
 )
 
-FAULTS: Final = {
-    (Kind.CRASH, Moment.BEFORE): Fault.KILL_BEFORE,
-    (Kind.CRASH, Moment.AFTER): Fault.KILL_AFTER,
-    (Kind.ERROR, Moment.BEFORE): Fault.CUT_REQUEST,
-    (Kind.ERROR, Moment.AFTER): Fault.CUT_ANSWER,
-    (Kind.TIMEOUT, Moment.BEFORE): Fault.BLACKHOLE,
-    (Kind.TIMEOUT, Moment.AFTER): Fault.SILENCE,
-    (Kind.DUPLICATE, Moment.BEFORE): Fault.ASKED_TWICE,
-    (Kind.DUPLICATE, Moment.AFTER): Fault.TWICE,
-}
 
-
-@dataclass(frozen=True)
-class Case:
-    """One fault at one boundary."""
-
-    boundary: str
-    moment: Moment
-    kind: Kind
-
-    @property
-    def is_of_node(self) -> bool:
-        """The database's are called by functions' names, a Solana node's in mixed letters."""
-        return self.boundary.startswith("eth_") or not self.boundary.islower()
-
-
-def cases(boundaries: tuple[str, ...], *kinds: Kind) -> Iterator[Case]:
-    """All combinations; a database gives no answer twice."""
-    for boundary in boundaries:
-        for moment in Moment:
-            for kind in kinds:
-                case = Case(boundary, moment, kind)
-                if case.is_of_node or kind is not Kind.DUPLICATE:
-                    yield case
-
-
-class FaultyHub:
-    """A hub process between a faulty database and a faulty node; a new one where the last one was killed."""
-
-    def __init__(self, directory: Path, chaos: TcpChaos, **options: Any) -> None:
-        """`options`: of `HubProcess`."""
-        self._directory = directory
-        self._orders = directory / "order.json"
-        self._chaos = chaos
-        self._options = options
-        self._process: HubProcess | None = None
-        self._starting = asyncio.Lock()
-        self.starts = 0
-        self.deaths = 0  # of which it was told
-
-    async def url(self) -> str:
-        """Of the process that runs; one that dies while it starts is started again."""
-        async with self._starting:
-            while self._process is None or not self._process.url or self._process.process.poll() is not None:
-                self.deaths += self._process is not None
-                self.end()
-                self._process = await asyncio.to_thread(
-                    HubProcess,
-                    self._directory,
-                    self._chaos.url,
-                    node_timeout_seconds=NODE_TIMEOUT_SECONDS,
-                    orders=self._orders,
-                    on_start=self._may_be_killed,
-                    **self._options,
-                )
-                self.starts += 1
-            return self._process.url
-
-    def _may_be_killed(self, process: HubProcess) -> None:
-        self._chaos.kill = process.kill
-
-    @property
-    def seen(self) -> set[str]:
-        """Every boundary that any of its processes came by."""
-        return {*self._orders.with_suffix(".seen").read_text("utf-8").split(), *self._chaos.methods}
-
-    def prepare(self, case: Case) -> None:
-        """The fault comes as soon as anything comes by its boundary."""
-        if case.is_of_node:
-            self._chaos.strike(case.boundary, FAULTS[case.kind, case.moment])
-        else:
-            order(self._orders, case.boundary, case.moment, case.kind)
-
-    def has_come(self, case: Case) -> bool:
-        """Did it?"""
-        return self._chaos.struck > 0 if case.is_of_node else not self._orders.exists()
-
-    async def until_come(self, case: Case) -> None:
-        """A crash has come once the process is dead."""
-        async with asyncio.timeout(60):
-            while not self.has_come(case):  # noqa: ASYNC110 - of another process
-                await asyncio.sleep(0.05)
-            if case.kind is Kind.CRASH and self._process is not None:
-                await asyncio.to_thread(self._process.process.wait)
-
-    def end(self) -> None:
-        """No process runs any more."""
-        if self._process is not None:
-            self._process.__exit__()
-            self._process = None
-
-
-@asynccontextmanager
-async def faulty_hub(directory: Path, node_url: str, **options: Any) -> AsyncIterator[FaultyHub]:
-    async with run_tcp_chaos(node_url) as chaos:
-        hub = FaultyHub(directory, chaos, **options)
-        try:
-            yield hub
-        finally:
-            hub.end()
-
-
-async def carry_out(hub: FaultyHub, payment: Signed, key: str, case: Case) -> bool:
+async def carry_out(hub: Victim, payment: Signed, key: str, case: Case) -> bool:
     """Presents the payment through the fault, with the same key, until it is known how it ended: its success."""
     if case.boundary == "eth_maxPriorityFeePerGas":
         await asyncio.sleep(FEES_FORGOTTEN_SECONDS)
@@ -191,7 +77,7 @@ async def carry_out(hub: FaultyHub, payment: Signed, key: str, case: Case) -> bo
     return success
 
 
-async def settle_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> FaultyHub:
+async def settle_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> Victim:
     """A payment for each case; each is settled once."""
     before = chain.balance(chain.wallets.owner.address)
     nonce = chain.nonce(chain.wallets.relayer)
@@ -205,7 +91,7 @@ async def settle_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
     return hub
 
 
-async def refuse_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> FaultyHub:
+async def refuse_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> Victim:
     """For each case a payment that a stranger carried out; each is refused, and moves nothing more."""
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
@@ -222,10 +108,10 @@ async def refuse_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
     return hub
 
 
-async def finish_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> FaultyHub:
+async def finish_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> Victim:
     """For each case a payment whose transaction waits to be mined, and that nobody asks for until the fault came."""
 
-    async def until_it_came(hub: FaultyHub, _payment: TestPayment, _key: str, case: Case) -> None:
+    async def until_it_came(hub: Victim, _payment: TestPayment, _key: str, case: Case) -> None:
         hub.prepare(case)
         await hub.until_come(case)
         came(f"{case.kind.value} at a boundary")
@@ -235,10 +121,10 @@ async def finish_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
     return await _left_alone(directory, chain, chosen, until_it_came)
 
 
-async def hand_out_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> FaultyHub:
+async def hand_out_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> Victim:
     """For each case a payment that became a success when nobody was asking; then somebody does, through the fault."""
 
-    async def until_it_was_told(hub: FaultyHub, payment: TestPayment, key: str, case: Case) -> None:
+    async def until_it_was_told(hub: Victim, payment: TestPayment, key: str, case: Case) -> None:
         chain.rpc.call("evm_setAutomine", True)
         chain.rpc.call("evm_mine")
         async with asyncio.timeout(60):
@@ -253,8 +139,8 @@ async def _left_alone(
     directory: Path,
     chain: ChainUnderTest,
     chosen: list[Case],
-    fault: Callable[[FaultyHub, TestPayment, str, Case], Awaitable[None]],
-) -> FaultyHub:
+    fault: Callable[[Victim, TestPayment, str, Case], Awaitable[None]],
+) -> Victim:
     """Each payment's caller was told that its outcome is pending, and went away."""
     before = chain.balance(chain.wallets.owner.address)
     nonce = chain.nonce(chain.wallets.relayer)
@@ -272,7 +158,7 @@ async def _left_alone(
     return hub
 
 
-Through: TypeAlias = Callable[[Path, ChainUnderTest, list[Case]], Awaitable[FaultyHub]]
+Through: TypeAlias = Callable[[Path, ChainUnderTest, list[Case]], Awaitable[Victim]]
 BOUNDARIES: Final[dict[Through, tuple[str, ...]]] = {
     settle_through: SETTLING,
     refuse_through: REFUSING,

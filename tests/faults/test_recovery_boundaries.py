@@ -22,16 +22,8 @@ from tests.chains.batching import plant
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.client import assert_settled_once, pay, present
 from tests.faults.counts import came
-from tests.faults.test_boundaries import (
-    BOUNDARIES,
-    FEES_FORGOTTEN_SECONDS,
-    STARTING,
-    Case,
-    FaultyHub,
-    carry_out,
-    cases,
-    faulty_hub,
-)
+from tests.faults.striking import Case, Victim, cases, faulty_hub
+from tests.faults.test_boundaries import BOUNDARIES, FEES_FORGOTTEN_SECONDS, STARTING, carry_out
 from tests.hub.faulty_database import Kind, Moment
 from tests.hub.hub_under_test import TestPayment, new_payment
 from tests.hub.test_restored_backup import carry_out as carry_out_elsewhere
@@ -83,7 +75,7 @@ REOPENING: Final = ("list_blocks", "list_in_block", "reopen_all")
 SETTING_ASIDE: Final = ("list_broken", "set_aside")
 TOGETHER: Final = ("eth_getCode", "claim_and_sign", "eth_sendRawTransaction", "eth_getTransactionReceipt", "move_all")
 
-Act: TypeAlias = Callable[[FaultyHub, Path, ChainUnderTest, Case, str], Awaitable[list[TestPayment]]]
+Act: TypeAlias = Callable[[Victim, Path, ChainUnderTest, Case, str], Awaitable[list[TestPayment]]]
 
 
 def ask_per_gas(chain: ChainUnderTest, base_fee_wei: int) -> None:
@@ -104,7 +96,7 @@ def resume(chain: ChainUnderTest) -> None:
     chain.rpc.call("evm_mine")
 
 
-async def left_pending(hub: FaultyHub, chain: ChainUnderTest, key: str) -> TestPayment:
+async def left_pending(hub: Victim, chain: ChainUnderTest, key: str) -> TestPayment:
     """A payment that waits to be mined, and whose caller went away."""
     chain.rpc.call("evm_setAutomine", False)
     payment = new_payment(chain)
@@ -113,7 +105,7 @@ async def left_pending(hub: FaultyHub, chain: ChainUnderTest, key: str) -> TestP
     return payment
 
 
-async def until_come(hub: FaultyHub, case: Case) -> None:
+async def until_come(hub: Victim, case: Case) -> None:
     """The fault came, whichever process it befell; a crash once another one runs."""
     deaths = hub.deaths
     async with asyncio.timeout(60):
@@ -123,7 +115,7 @@ async def until_come(hub: FaultyHub, case: Case) -> None:
     came(f"{case.kind.value} at a boundary of recovery")
 
 
-async def replace_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+async def replace_it(hub: Victim, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """Its transaction became too cheap."""
     ask_per_gas(chain, 10**8)
     payment = await left_pending(hub, chain, key)
@@ -142,7 +134,7 @@ async def replace_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, cas
     return [payment]
 
 
-async def fill_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+async def fill_it(hub: Victim, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """Before its transaction is a nonce that nothing was signed for."""
     await hub.url()
     rows(directory, "UPDATE signer_lanes SET next_nonce = next_nonce + 1")
@@ -155,9 +147,7 @@ async def fill_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: 
     return [payment]
 
 
-async def take_it_over(
-    hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case: Case, key: str
-) -> list[TestPayment]:
+async def take_it_over(hub: Victim, _directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """The process that carried it died."""
     payment = await left_pending(hub, chain, key)
     hub.end()
@@ -168,7 +158,7 @@ async def take_it_over(
     return [payment]
 
 
-async def adopt_it(hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+async def adopt_it(hub: Victim, _directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """The database forgot it, and it is presented."""
     payment = new_payment(chain)
     carry_out_elsewhere(chain, payment, by_relayer=True)
@@ -176,7 +166,7 @@ async def adopt_it(hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case
     return [payment]
 
 
-async def find_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+async def find_it(hub: Victim, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """The database forgot the transaction that carried it out, and knows another one."""
     payment = await left_pending(hub, chain, key)
     hub.end()
@@ -193,7 +183,7 @@ async def find_it(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: 
 
 
 async def settle_together(
-    hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case: Case, key: str
+    hub: Victim, _directory: Path, chain: ChainUnderTest, case: Case, key: str
 ) -> list[TestPayment]:
     """One goes alone; the others, which come while it is under way, share a transaction."""
     first = await left_pending(hub, chain, key)
@@ -216,7 +206,7 @@ async def settle_together(
     return [first, *others]
 
 
-async def try_alone(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+async def try_alone(hub: Victim, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """Their common transaction lost its nonce to another one, while nobody was there."""
     first = await left_pending(hub, chain, key)
     others = [new_payment(chain) for _ in range(PARTY)]
@@ -240,7 +230,7 @@ async def try_alone(hub: FaultyHub, directory: Path, chain: ChainUnderTest, case
     return [first, *others]
 
 
-async def reopen_it(hub: FaultyHub, _directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
+async def reopen_it(hub: Victim, _directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """Its success was told, and then its block was taken back."""
     payment = new_payment(chain)
     await hub.url()
@@ -261,9 +251,7 @@ async def reopen_it(hub: FaultyHub, _directory: Path, chain: ChainUnderTest, cas
     return [payment]
 
 
-async def set_it_aside(
-    hub: FaultyHub, directory: Path, chain: ChainUnderTest, case: Case, key: str
-) -> list[TestPayment]:
+async def set_it_aside(hub: Victim, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """Its row breaks an invariant, and is mended later."""
     payment = await left_pending(hub, chain, key)
     nonce = payment.authorization.nonce
@@ -295,7 +283,7 @@ RECOVERIES: Final[dict[str, tuple[Act, tuple[str, ...], range, dict[str, Any]]]]
 }
 
 
-async def recover_through(directory: Path, chain: ChainUnderTest, name: str, kind: Kind, *moments: Moment) -> FaultyHub:
+async def recover_through(directory: Path, chain: ChainUnderTest, name: str, kind: Kind, *moments: Moment) -> Victim:
     """Each case of it; every payment is settled once, and every nonce used."""
     act, boundaries, nonces, options = RECOVERIES[name]
     if "batch_queue_depth" in options:

@@ -11,7 +11,8 @@ import pytest
 from tests.chains.solana_node import WALLETS, paying
 from tests.faults.aftermath import assert_nothing_lost_on_solana
 from tests.faults.client import PRICE, assert_handed_out_once
-from tests.faults.test_boundaries import Case, FaultyHub, carry_out, cases, faulty_hub
+from tests.faults.striking import Case, Victim, cases, faulty_hub
+from tests.faults.test_boundaries import carry_out
 from tests.hub.faulty_database import Kind, Moment
 from tests.hub.solana_hub import NETWORK, body_of, message_hash
 from tollkeeper.core.solana import read_transfer
@@ -53,7 +54,7 @@ class SolanaPayment:
         return f"/payments/{NETWORK}/{message_hash(self.body)}"
 
 
-async def settle_through(directory: Path, node: SolanaNode, chosen: list[Case]) -> FaultyHub:
+async def settle_through(directory: Path, node: SolanaNode, chosen: list[Case]) -> Victim:
     """A payment for each case; each is settled once, and no fee is paid twice."""
     chain, payments = node.chain, []
     owner = chain.open_account(WALLETS.owner.address)

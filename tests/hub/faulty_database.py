@@ -1,7 +1,7 @@
 """A real database that fails its process at one named boundary: it kills it, refuses, or keeps it waiting.
 
-A boundary is a query or a unit of work, named by the function that asks for it. A fault is ordered by a file, comes
-once, and takes its order away as it comes: so one process can be told of one fault after the other.
+A boundary is a query or a unit of work, named by the function that asks for it, a job by its class. A fault is ordered
+by a file, comes once, and takes its order away as it comes: so one process can be told of one fault after the other.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -55,6 +56,7 @@ class FaultyDatabase:
         self.real = real
         self.orders = orders
         self._seen: set[str] = set()
+        self._posting: asyncio.Future[None]
 
     async def read(self, statement: Statement) -> list[Row]:
         """As the real one, but for the fault."""
@@ -74,14 +76,13 @@ class FaultyDatabase:
 
     async def run(self, unit: Unit[T]) -> T:
         """As the real one, but for the fault."""
-        return await self._run(unit, self.real.run)
+        return await self._run(unit, _name_of(unit, sys._getframe(1).f_code.co_name), self.real.run)  # noqa: SLF001
 
     async def run_short(self, unit: Unit[T]) -> T:
         """As the real one, but for the fault."""
-        return await self._run(unit, self.real.run_short)
+        return await self._run(unit, _name_of(unit, sys._getframe(1).f_code.co_name), self.real.run_short)  # noqa: SLF001
 
-    async def _run(self, unit: Unit[T], real: Callable[[Unit[T]], Awaitable[T]]) -> T:
-        name = _name_of(unit)
+    async def _run(self, unit: Unit[T], name: str, real: Callable[[Unit[T]], Awaitable[T]]) -> T:
         try:
             await self._befall(name, Moment.BEFORE)
         except StorageError:
@@ -93,11 +94,23 @@ class FaultyDatabase:
 
     async def run_job(self, job: Job) -> Any:
         """As the real one, but for the fault."""
-        return await self._run(job.unit(), self.real.run_short)
+        return await self._run(job.unit(), _name_of_job(job), self.real.run_short)
 
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
-        """As the real one."""
-        self.real.post(job, answer)
+        """As the real one, but for the fault."""
+        self._posting = asyncio.ensure_future(self._post(job, answer))
+
+    async def _post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
+        """An error answers; the job is carried out all the same where it comes after it."""
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        try:
+            await self._befall(_name_of_job(job), Moment.BEFORE)
+            self.real.post(job, done.set_result)
+            outcome = await done
+            await self._befall(_name_of_job(job), Moment.AFTER)
+        except StorageError as error:
+            outcome = Outcome(error=error)
+        answer(outcome)
 
     async def close(self) -> None:
         """As the real one."""
@@ -127,6 +140,11 @@ class FaultyDatabase:
         return Kind(kind)
 
 
-def _name_of(unit: object) -> str:
+def _name_of(unit: object, asker: str) -> str:
+    """A unit that several verbs share is private: it has the name of whoever asks for it."""
     assert isinstance(unit, GeneratorType)
-    return unit.__name__
+    return asker if unit.__name__.startswith("_") else unit.__name__
+
+
+def _name_of_job(job: Job) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(job).__name__).lower()

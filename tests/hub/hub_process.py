@@ -9,7 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -34,38 +34,14 @@ def hub_command(directory: Path, node_url: str, **options: Any) -> list[str]:
     return [sys.executable, "-m", "tests.hub.hub_process", json.dumps(given)]
 
 
-class HubProcess:
-    """A hub process. Starting it blocks until it listens: do that in a thread, because it asks its node meanwhile."""
+class TestProcess:
+    """A program that prints its URL once it listens."""
 
-    def __init__(
-        self,
-        directory: Path,
-        node_url: str,
-        *,
-        batch_queue_depth: int = 0,
-        node_timeout_seconds: float = 2.0,
-        life_seconds: float | None = None,
-        orders: Path | None = None,
-        is_solana: bool = False,
-        stuck_seconds: float | None = None,
-        under: Sequence[str] = (),
-        on_start: Callable[[HubProcess], object] = lambda _process: None,
-    ) -> None:
-        """`orders`: the file that faults of its database are ordered by; `under` is a command that runs it.
+    __test__ = False
 
-        `stuck_seconds`: how old a transaction is before it may be replaced. `on_start` is called once it runs, before
-        it listens.
-        """
-        command = hub_command(
-            directory,
-            node_url,
-            config={"batch_queue_depth": batch_queue_depth, "timeout_seconds": node_timeout_seconds},
-            life_seconds=life_seconds,
-            orders=None if orders is None else str(orders),
-            is_solana=is_solana,
-            stuck_seconds=stuck_seconds,
-        )
-        self.process = subprocess.Popen([*under, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    def __init__(self, command: Sequence[str], on_start: Callable[[Any], object] = lambda _process: None) -> None:
+        """`on_start` is called with it once it runs, before it listens."""
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         on_start(self)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
@@ -88,6 +64,42 @@ class HubProcess:
         self.process.stdout.close()
 
 
+class HubProcess(TestProcess):
+    """A hub process. Starting it blocks until it listens: do that in a thread, because it asks its node meanwhile."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node_url: str,
+        *,
+        batch_queue_depth: int = 0,
+        node_timeout_seconds: float = 2.0,
+        life_seconds: float | None = None,
+        orders: Path | None = None,
+        is_solana: bool = False,
+        stuck_seconds: float | None = None,
+        under: Sequence[str] = (),
+        trusted_keys: Mapping[str, str] | None = None,
+        on_start: Callable[[HubProcess], object] = lambda _process: None,
+    ) -> None:
+        """`orders`: the file that faults of its database are ordered by; `under` is a command that runs it.
+
+        `stuck_seconds`: how old a transaction is before it may be replaced. `trusted_keys`: of gateways, in hex, by
+        their names. `on_start` is called once it runs, before it listens.
+        """
+        command = hub_command(
+            directory,
+            node_url,
+            config={"batch_queue_depth": batch_queue_depth, "timeout_seconds": node_timeout_seconds},
+            life_seconds=life_seconds,
+            orders=None if orders is None else str(orders),
+            is_solana=is_solana,
+            stuck_seconds=stuck_seconds,
+            trusted_keys=trusted_keys or {},
+        )
+        super().__init__([*under, *command], on_start)
+
+
 async def settle_at(url: str, body: object) -> int | None:
     """The status of the answer; None where the hub died first."""
     try:
@@ -102,7 +114,14 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
     key = derive_wallets().relayer.private_key
     config = hub_config(options["node_url"], **options.get("config", {}))
     life_seconds = options.get("life_seconds")
-    hub = new_hub(database, (key,), config, completer_interval_seconds=0.1, shared_life_seconds=life_seconds)
+    hub = new_hub(
+        database,
+        (key,),
+        config,
+        trusted_keys={name: bytes.fromhex(key) for name, key in options.get("trusted_keys", {}).items()},
+        completer_interval_seconds=0.1,
+        shared_life_seconds=life_seconds,
+    )
     if options.get("stuck_seconds") is not None:
         hub.completers[Family.EVM].lanes.stuck_seconds = options["stuck_seconds"]
     return hub

@@ -212,8 +212,10 @@ async def test_credits_of_which_nobody_knew_in_time_are_given_back_once(
             await sold.end_calls({}, NOW_MS)
         await line.mend(database)
         line.lose()
+        asked = shop.wish(gate, None)
         with pytest.raises(LostError):
-            await sold.spend_token(bought.id, shop.wish(gate, None), NOW_MS)
+            await sold.spend_token(bought.id, asked, NOW_MS)
+        sold.ledger.refused(asked.call_id)  # as its caller does
         assert await left() == [{"remaining": 6}]
         await line.mend(database)
         await sold.end_calls({}, NOW_MS)

@@ -146,6 +146,7 @@ class Gateway:
             {name: one for name, one in chains.items() if isinstance(one, AccountChain)}
         )
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
+        self._are_names_known = False  # of tokens, by the nodes (contract 5.3)
         self._database = database
         self.paygates = PayGates(database, config.sealing, random_bytes)
         self.purchases = Purchases(database, config.sealing)
@@ -300,6 +301,7 @@ class Gateway:
         ]
 
     async def _refresh(self) -> None:
+        is_known = self.proofs_on_chain.is_open  # of nodes that open meanwhile the next round learns the names
         try:
             supported = self.proofs_on_chain.adopt(await self._hub.supported())
         except HubUnreachableError as error:
@@ -309,11 +311,12 @@ class Gateway:
             self._supported = supported
             self.gates.forget_all()
             _LOG.info("networks", enabled=sorted(supported.assets), confirms=supported.confirms)
+        self._are_names_known = is_known
 
     async def _keep_fresh(self) -> None:
         while True:
             await asyncio.sleep(RETRY_SECONDS)  # however many calls make its word doubtful
-            if self._supported.assets and self.proofs_on_chain.is_open:
+            if self._supported.assets and self._are_names_known:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(REFRESH_SECONDS):
                         await self._hub.doubted.wait()

@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
-INTERVAL_SECONDS: Final = 2.0
+INTERVAL_SECONDS = 2.0
 CLAIMS_MAX: Final = 10_000
 AT_ONCE: Final = 32
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
 
 class Completer:
-    """One pass over the open claims every INTERVAL_SECONDS."""
+    """One pass over the open claims every `interval_seconds`."""
+
+    interval_seconds = INTERVAL_SECONDS
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Completer:
                 _LOG.warning("pass_failed", error=str(error))
             except Exception:  # noqa: BLE001 - logged; the next pass tries again
                 _LOG.exception("pass_failed")
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await asyncio.sleep(self.interval_seconds)
 
     async def complete_once(self) -> None:
         """One pass: every open claim of nobody's request, then what became of sales' payments.

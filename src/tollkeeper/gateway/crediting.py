@@ -10,7 +10,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tollkeeper.api import bearer_token, clock_ms
 from tollkeeper.core.challenge import Profile
@@ -23,6 +23,7 @@ from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.steps import ExhaustedError, Steps
 from tollkeeper.gateway.unpaid import UnpaidAnswers
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
     from tollkeeper.storage.purchases import Purchases
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,13 +188,21 @@ class Crediting(Steps):
 
     async def _charged(self, taking: Coroutine[Any, Any, SpendResult]) -> SpendResult:
         """Its result. It goes on where the client leaves meanwhile: what commits then is charged, and ended here."""
-        future = asyncio.ensure_future(taking)
+        future = asyncio.ensure_future(self._taken(taking))
         self.access.charging.add(future)
         future.add_done_callback(self.access.charging.discard)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             future.add_done_callback(self.left)
+            raise
+
+    async def _taken(self, taking: Coroutine[Any, Any, T]) -> T:
+        """Its result. Where nobody knows whether it took a credit the call is refused, and what it took given back."""
+        try:
+            return await taking
+        except StorageError:
+            self.access.purchases.ledger.refused(self.call.request_id)
             raise
 
     def left(self, taken: asyncio.Future[SpendResult]) -> None:
@@ -227,7 +238,7 @@ class Crediting(Steps):
                     "found": presented.key.network,
                 },
             )
-        return await self.access.buying.buy(self.opened, presented, buyer, deadline)
+        return await self._taken(self.access.buying.buy(self.opened, presented, buyer, deadline))
 
     async def spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
         """Spends a credit that the token holds. Raises: CREDIT_TOKEN_REQUIRED, ExhaustedError."""

@@ -25,7 +25,7 @@ from tollkeeper.core.purchases import (
     next_look_ms,
 )
 from tollkeeper.core.sealing import SealError, place
-from tollkeeper.storage.database import LostError, StorageError
+from tollkeeper.storage.database import LostError
 from tollkeeper.storage.first_purchase import (
     WITHOUT_LIMIT,
     Claimed,
@@ -116,7 +116,11 @@ class Purchases:
         self.ledger = Ledger(database)
 
     async def spend(self, key: PaymentKey, wish: SpendRequest, now_ms: int) -> SpendResult:
-        """Spends one credit that this payment holds at the gate, if there is one and the proof counts."""
+        """Spends one credit that this payment holds at the gate, if there is one and the proof counts.
+
+        This, and each verb below that spends, raises StorageError where the outcome is unknown: a call that is refused
+        for it is told to `ledger.refused`, one that will be asked for again by its id is not.
+        """
         return await self._spend(HeldSpend(key, None, wish), now_ms)
 
     def spend_soon(
@@ -137,7 +141,7 @@ class Purchases:
 
     async def spend_of_payer(self, payer: str, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
-        return await self._charge(wish, SpendOfPayer(payer, wish, now_ms))
+        return await self._charge(SpendOfPayer(payer, wish, now_ms))
 
     async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
         """Gives the credit of a call back whose target failed with this status, once.
@@ -151,15 +155,10 @@ class Purchases:
         return await _until_back(restored, lambda: restored(is_again=True))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
-        return await self._charge(spend.wish, SpendOne(spend, now_ms))
+        return await self._charge(SpendOne(spend, now_ms))
 
-    async def _charge(self, wish: SpendRequest, job: SpendOne | SpendOfPayer) -> SpendResult:
-        """As `_do`; what was taken where nobody knows is given back later. Raises: StorageError."""
-        try:
-            result: SpendResult = await self._do(job, msgspec.structs.replace(job, is_again=True))
-        except StorageError:
-            self.ledger.refused(wish.call_id)
-            raise
+    async def _charge(self, job: SpendOne | SpendOfPayer) -> SpendResult:
+        result: SpendResult = await self._do(job, msgspec.structs.replace(job, is_again=True))
         return result
 
     async def _do(self, job: Job, again: Job) -> Any:  # noqa: ANN401 - as its unit returns

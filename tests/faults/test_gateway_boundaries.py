@@ -1,0 +1,469 @@
+"""Every boundary where a gateway waits for its database and its hub, before and after it, with every kind of fault.
+
+It sells, refuses, finishes what nobody asks for any more, follows what it sold, gives credits back, transfers for a fee
+and honours by hand. Whatever happens there: one signature buys once, the books agree with the chain, nobody is served
+who did not pay (F1 to F8, F13 to F15, F19).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pytest
+from aiohttp import web
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.faults.gateway_site import CREDITS, PRICE, GatewaySite, Signed, at_home, until_told
+from tests.faults.striking import Case, cases
+from tests.gateway.hostile_hub import Forward, pass_on
+from tests.gateway.test_honouring import relay
+from tests.hub.faulty_database import Kind, Moment
+from tests.hub.hub_under_test import TestPayment, new_payment
+from tests.hub.test_unknown_outcomes import relay as carry_out_by_a_stranger
+from tollkeeper.core.wire import encode_header
+from tollkeeper.sandbox.buyer import Answer
+
+FEE_MICRO: Final = 2_000
+
+Act: TypeAlias = Callable[[GatewaySite, Case], Awaitable[None]]
+
+
+async def start(site: GatewaySite, case: Case) -> None:
+    """The gateway starts anew, and then sells."""
+    signed = await site.sign()
+    site.gateway.end()
+    deaths = site.gateway.deaths
+    site.gateway.prepare(case)
+    await site.until(signed)
+    await site.come(case, deaths)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def sell(site: GatewaySite, case: Case) -> None:
+    """A payment buys, and its first call is served."""
+    signed, deaths = await site.sign(), site.gateway.deaths
+    site.gateway.prepare(case)
+    await site.until(signed)
+    await site.come(case, deaths)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def sell_to_the_patient(site: GatewaySite, case: Case) -> None:
+    """The hub's answer was lost, and the buyer shows the same payment again, and waits."""
+    signed, deaths = await _lost(site, reaches_hub=True), site.gateway.deaths
+    site.gateway.prepare(case)
+    waiting = asyncio.create_task(site.until(signed))
+    await asyncio.sleep(0.2)
+    site.hub.is_down = False
+    await waiting
+    await site.come(case, deaths)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def give_back(site: GatewaySite, case: Case) -> None:
+    """A call was refused because nobody knew whether its credit was taken: it is there again soon after."""
+    signed = await site.sign()
+    lost = Case("grant_purchase", Moment.AFTER, Kind.ERROR)
+    site.gateway.prepare(lost)
+    assert await site.call(signed) is None
+    deaths = site.gateway.deaths
+    site.gateway.prepare(case)
+    await site.until(signed)
+    await site.come(case, deaths)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def refuse(site: GatewaySite, case: Case) -> None:
+    """The payer's money is gone when the hub is asked to settle, and back when the same payment is shown again."""
+    wallet = site.wallet()
+    signed, deaths = await site.sign(wallet), site.gateway.deaths
+
+    async def drain(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        if site.chain.balance(wallet.address):
+            spent = new_payment(site.chain, signer=wallet, pay_to="0x" + "99" * 20)
+            await asyncio.to_thread(carry_out_by_a_stranger, site.chain, spent)
+        return await forward()
+
+    site.hub.settling = drain
+    site.gateway.prepare(case)
+    refused = await site.until(signed, 402)
+    assert refused.error_code == "INSUFFICIENT_FUNDS", refused.body
+    while not site.gateway.has_come(case):
+        assert (await site.until(signed, 402)).error_code == "INSUFFICIENT_FUNDS"
+    await site.come(case, deaths)
+    site.hub.settling = pass_on
+    site.chain.mint(wallet.address, PRICE)
+    await site.until(signed)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def finish(site: GatewaySite, case: Case) -> None:
+    """The hub's answer was lost, and the buyer is gone: the completer finds out."""
+    signed, deaths = await _lost(site, reaches_hub=True), site.gateway.deaths
+    site.gateway.prepare(case)
+    site.hub.is_down = False
+    await site.until_sale(signed, lambda state, *_: state == "LIVE")
+    await site.come(case, deaths)
+    await site.until(signed)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def give_up(site: GatewaySite, case: Case) -> None:
+    """The hub never heard of it, and its request expires; the buyer comes back later with the same payment."""
+    signed, deaths = await _lost(site, reaches_hub=False), site.gateway.deaths
+    site.gateway.prepare(case)
+    site.rows("UPDATE purchases SET attempt_ms = attempt_ms - 100000 WHERE nonce = ?", signed.authorization.nonce)
+    site.hub.is_down = False
+    await site.until_sale(signed, lambda state, *_: state == "FAILED")
+    await site.come(case, deaths)
+    assert site.sale(signed)[1] == "never_sent"
+    await site.until(signed)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def _lost(site: GatewaySite, *, reaches_hub: bool) -> Signed:
+    """A payment whose settle answer, or request, was lost, and whose buyer is gone. The hub is down from then on."""
+    signed = await site.sign()
+
+    async def lose(request: web.Request, forward: Forward) -> web.StreamResponse:
+        if reaches_hub:
+            await forward()
+        site.hub.is_down, site.hub.settling = True, pass_on
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    site.hub.settling = lose
+    assert await site.call(signed) is None
+    assert site.sale(signed)[0] == "CLAIMED"
+    return signed
+
+
+async def trust(site: GatewaySite, case: Case) -> None:
+    """A sale on trust, whose payment is mined later."""
+    signed, deaths = await _trusted(site), site.gateway.deaths
+    site.gateway.prepare(case)
+    _mine(site.chain)
+    await site.until_sale(signed, lambda _state, _failure, confirmed, *_: confirmed == 1)
+    await site.come(case, deaths)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def lose_trust(site: GatewaySite, case: Case) -> None:
+    """A sale on trust, whose payer makes the payment worthless before it is mined."""
+    signed, deaths = await _trusted(site), site.gateway.deaths
+    assert site.hub_process is not None
+    site.hub_process.signal(signal.SIGSTOP)  # else it sends the transaction again
+    receipt = site.rows("SELECT transaction_hash FROM purchases WHERE nonce = ?", signed.authorization.nonce)
+    site.chain.rpc.call("anvil_dropTransaction", receipt[0][0])
+    site.chain.rpc.call("evm_setAutomine", True)
+    await asyncio.to_thread(site.cancel, signed)
+    site.gateway.prepare(case)
+    site.hub_process.signal(signal.SIGCONT)
+    await void_again(site, signed, case, deaths)
+
+
+async def _trusted(site: GatewaySite) -> Signed:
+    signed = await site.sign(site.wallet(), assumeValid=True)
+    site.chain.rpc.call("evm_setAutomine", False)
+    await site.until(signed)
+    assert site.sale(signed)[2] == 0
+    return signed
+
+
+def _mine(chain: ChainUnderTest) -> None:
+    chain.rpc.call("evm_setAutomine", True)
+    chain.rpc.call("evm_mine")
+
+
+async def follow(site: GatewaySite, case: Case) -> None:
+    """It is time to look at a sale again."""
+    signed, deaths = await site.sign(), site.gateway.deaths
+    await site.until(signed)
+    site.gateway.prepare(case)
+    site.look_now(signed)
+    await site.come(case, deaths)
+    await site.looked(signed)
+    site.paid.append(signed.authorization)
+    await site.charged_once(signed, case)
+
+
+async def take_back(site: GatewaySite, case: Case) -> None:
+    """A reorganisation takes a sale's payment away, and its payer makes it worthless on the other branch."""
+    signed, deaths = await site.sign(site.wallet()), site.gateway.deaths
+    checkpoint = site.chain.rpc.call("evm_snapshot")
+    await site.until(signed)
+    assert site.hub_process is not None
+    site.hub_process.signal(signal.SIGSTOP)
+    site.chain.rpc.call("evm_revert", checkpoint)
+    await asyncio.to_thread(site.cancel, signed)
+    site.chain.rpc.call("anvil_mine", "0x2")
+    site.gateway.prepare(case)
+    site.hub_process.signal(signal.SIGCONT)
+    site.look_now(signed)
+    await void_again(site, signed, case, deaths)
+
+
+async def void_again(site: GatewaySite, signed: Signed, case: Case, deaths: int) -> None:
+    """What is left of its credits is worth nothing; who shows the payment again may pay another."""
+    await site.come(case, deaths)
+    site.look_now(signed)  # else it waits half a minute for what it was not told
+    await site.until_sale(signed, lambda state, *_: state == "VOID")
+    assert (await site.until(signed, 402)).error_code == "CREDITS_EXHAUSTED"
+    site.refused.append(signed.authorization)
+
+
+async def restore(site: GatewaySite, case: Case) -> None:
+    """The target fails, at a gate that gives the credit back for it."""
+    signed, deaths = await site.sign(targetUrl="http://127.0.0.1:1/", onFailure="restore"), site.gateway.deaths
+    site.gateway.prepare(case)
+    await site.until(signed, 502)
+    await site.come(case, deaths)
+    site.paid.append(signed.authorization)
+    taken = "SELECT COUNT(*) FROM calls c JOIN purchases p ON p.id = c.purchase_id WHERE p.nonce = ? AND c.state != ?"
+    (consumed,) = site.rows(taken, signed.authorization.nonce, "RESTORED")[0]
+    assert site.sale(signed)[3:] == (CREDITS, CREDITS - consumed)
+    # Where nobody could know, or the process died, a credit is consumed; a restored one is there again (contract 4.5).
+    assert consumed <= (1 if case.kind is not Kind.DUPLICATE else 0)
+
+
+async def transfer(site: GatewaySite, case: Case) -> None:
+    """A transfer: refused while the payer has nothing, made later, and told as often as it is asked for."""
+    wallet = site.wallet()
+    wanted = new_payment(site.chain, signer=wallet, value=2 * PRICE, pay_to="0x" + "88" * 20)
+    deaths = await _deaths(site)
+    ask = partial(_ask_transfer, site, wanted, None)
+    site.gateway.prepare(case)
+    refused = await until_told(ask, 400)
+    assert refused.error_code == "INSUFFICIENT_FUNDS"
+    if site.gateway.has_come(case):
+        await site.come(case, deaths)
+    site.chain.mint(wallet.address, PRICE)
+    made = await until_told(ask, 200)
+    await site.come(case, deaths)
+    assert (made.json()["success"], (await until_told(ask, 200)).json()["transaction"]) == (
+        True,
+        made.json()["transaction"],
+    )
+    site.paid.append(wanted.authorization)
+
+
+async def transfer_for_a_fee(site: GatewaySite, case: Case) -> None:
+    """The same for a fee, which is charged once, whatever becomes of the transfer at first."""
+    wallet = site.wallet()
+    wanted = new_payment(site.chain, signer=wallet, value=PRICE, pay_to="0x" + "88" * 20)
+    asked = await until_told(partial(_ask_transfer, site, wanted, None), 402)
+    fee = site.buyer.sign(asked.json())
+    deaths = await _deaths(site)
+
+    async def drain(request: web.Request, forward: Forward) -> web.StreamResponse:
+        if request.path == "/transfer" and site.chain.balance(wallet.address):
+            spent = new_payment(site.chain, signer=wallet, pay_to="0x" + "99" * 20)
+            await asyncio.to_thread(carry_out_by_a_stranger, site.chain, spent)
+        return await forward()
+
+    site.hub.settling = drain
+    ask = partial(_ask_transfer, site, wanted, fee)
+    is_of_second_try = case.boundary == "spend_one"  # there is a credit then
+    if not is_of_second_try:
+        site.gateway.prepare(case)
+    assert (await until_told(ask, 400)).error_code == "INSUFFICIENT_FUNDS"
+    site.hub.settling = pass_on
+    site.chain.mint(wallet.address, PRICE)
+    if is_of_second_try:
+        site.gateway.prepare(case)
+    made = await until_told(ask, 200)
+    await site.come(case, deaths)
+    assert (await until_told(ask, 200)).json()["transaction"] == made.json()["transaction"]
+    paid_fee = Signed({}, fee, site.buyer.wallet)
+    site.paid += [wanted.authorization, paid_fee.authorization]
+    await asyncio.sleep(1)  # what is given back later is given back by now
+    await site.until_sale(
+        paid_fee, lambda state, _failure, _confirmed, granted, left: (state, granted, left) == ("LIVE", 1, 0)
+    )
+
+
+async def _deaths(site: GatewaySite) -> int:
+    await site.gateway.url()
+    return site.gateway.deaths
+
+
+async def _ask_transfer(site: GatewaySite, wanted: TestPayment, fee: str | None) -> Answer | None:
+    """With its fee, where there is one, under a key of the caller's own; else with what it is to transfer itself."""
+    payment = wanted.body["paymentPayload"]
+    body = {"network": payment["network"], **payment["payload"]}
+    if fee is not None:
+        headers = {"X-Payment": fee, "Idempotency-Key": f"of-{wanted.authorization.nonce}"}
+    else:
+        headers = {} if "transfer_fee_micro" in site.changes else {"X-Payment": encode_header(payment)}
+    return await site.ask("POST", site.url + "/api/v1/transfer", body=body, headers=headers)
+
+
+async def honour(site: GatewaySite, case: Case) -> None:
+    """A stranger carried it out: refused, and granted once by hand, however often the operator has to ask."""
+    # To an address of its own: apart, the hub knows no purchase for what reached one that it pays, and says so.
+    signed, deaths = await site.sign(paymentAddress="0x" + "55" * 20), site.gateway.deaths
+    transaction = await asyncio.to_thread(relay, site.chain, signed.header)
+    assert (await site.until(signed, 402)).error_code == "NONCE_ALREADY_USED"
+    await honour_through(site, case, signed, transaction, deaths)
+
+
+async def honour_through(site: GatewaySite, case: Case, signed: Signed, transaction: str, deaths: int) -> None:
+    """The operator asks until the sale is there, and is told then that it is."""
+    site.gateway.prepare(case)
+    async with asyncio.timeout(60):
+        while True:
+            await site.gateway.url()
+            try:
+                told = await site.honour(signed, transaction)
+            except (OSError, TimeoutError, EOFError):
+                continue
+            if "done" in told or "it was granted" in told["error"]:
+                break
+            await asyncio.sleep(0.05)
+    await site.come(case, deaths)
+    await site.gateway.url()
+    assert "it was granted" in (await site.honour(signed, transaction))["error"]
+    assert site.sale(signed) == ("LIVE", None, 1, CREDITS, CREDITS)
+    site.honoured.append(signed.authorization)
+
+
+# What a process waits for once, as it starts, and what besides sales it waits for from time to time.
+STARTING: Final = (
+    "units_before",
+    "retired_token_keys",
+    "interrupt_calls",
+    "cut_uploads_of_the_dead",
+    "eth_chainId",
+    "eth_getCode",
+    "eth_call",
+    "eth_blockNumber",
+    "/supported",
+    "cut_uploads",
+    "files_to_delete",
+    "forget",
+    "by_slug",
+)
+# A PayGate's own: nothing was paid yet.
+MANAGING: Final = frozenset({"create"})
+# What is done, and through which boundaries, in the order in which they come.
+ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
+    "start": (start, STARTING),
+    "sell": (
+        sell,
+        ("spend_batch", "/verify", "claim_purchase", "/settle", "grant_purchase", "add", "end_calls"),
+    ),
+    "sell to the patient": (sell_to_the_patient, ("by_id", "spend_one")),
+    "give back": (give_back, ("give_back",)),
+    "refuse": (refuse, ("/verify", "/payments", "claim_purchase", "/settle", "fail")),
+    "finish": (finish, ("in_flight", "/payments", "/settle", "grant_purchase")),
+    "give up": (give_up, ("in_flight", "/payments", "fail")),
+    "trust": (trust, ("unconfirmed", "/payments", "confirm")),
+    "lose trust": (lose_trust, ("unconfirmed", "/payments", "void")),
+    "follow": (follow, ("to_follow", "/payments", "follow")),
+    "take back": (take_back, ("to_follow", "/payments", "void")),
+    "restore": (restore, ("restore_call",)),
+    "honour": (
+        honour,
+        (
+            "by_slug",
+            "eth_chainId",
+            "eth_getBlockByNumber",
+            "eth_getTransactionReceipt",
+            "by_payment",
+            "pay_to",
+            "honour",
+        ),
+    ),
+    "transfer": (transfer, ("key_of", "/transfer", "renewed")),
+}
+FOR_A_FEE: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
+    "transfer for a fee": (
+        transfer_for_a_fee,
+        (
+            "call_state",
+            "/verify",
+            "bind_own",
+            "spend_one",
+            "claim_purchase",
+            "/settle",
+            "grant_purchase",
+            "/transfer",
+            "restore_call",
+            "end_calls",
+        ),
+    )
+}
+CHARGING: Final = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": "0x" + "66" * 20}
+
+
+async def strike(site: GatewaySite, acts: dict[str, tuple[Act, tuple[str, ...]]], kind: Kind, *moments: Moment) -> None:
+    """A fault of that kind at each boundary of each act; nothing is lost by any."""
+    for name, (act, boundaries) in acts.items():
+        for case in cases(boundaries, kind):
+            if case.moment in moments:
+                try:
+                    await act(site, case)
+                except BaseException as error:
+                    error.add_note(f"{name}: {case}")
+                    raise
+    await site.nothing_lost()
+
+
+def assert_all_known(site: GatewaySite, *acts: dict[str, tuple[Act, tuple[str, ...]]]) -> None:
+    """Nothing else is waited for."""
+    known = {boundary for group in acts for _, boundaries in group.values() for boundary in boundaries}
+    assert site.gateway.seen <= {*known, *STARTING, *MANAGING}
+
+
+@pytest.mark.timeout(300)
+async def test_an_error_at_any_boundary_of_a_gateway_loses_nothing_and_nothing_else_is_waited_for(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with at_home(tmp_path, embedded_chain) as site:
+        await strike(site, ACTS, Kind.ERROR, Moment.AFTER)
+        assert_all_known(site, ACTS)
+
+
+@pytest.mark.timeout(300)
+async def test_an_error_at_any_boundary_of_a_fee_charges_it_once_and_nothing_else_is_waited_for(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with at_home(tmp_path, embedded_chain, **CHARGING) as site:
+        await strike(site, FOR_A_FEE, Kind.ERROR, Moment.AFTER)
+        assert_all_known(site, FOR_A_FEE, ACTS)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("moment", Moment)
+async def test_a_gateway_killed_at_any_boundary_of_a_sale_has_sold_once_after_its_restart(
+    tmp_path: Path, embedded_chain: ChainUnderTest, moment: Moment
+) -> None:
+    async with at_home(tmp_path, embedded_chain) as site:
+        await strike(site, {"sell": ACTS["sell"]}, Kind.CRASH, moment)
+        assert site.gateway.starts == len(ACTS["sell"][1]) + 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [*ACTS, *FOR_A_FEE])
+@pytest.mark.parametrize("kind", Kind)
+async def test_every_kind_of_fault_at_every_boundary_of_a_gateway_ends_as_it_should(
+    tmp_path: Path, embedded_chain: ChainUnderTest, name: str, kind: Kind
+) -> None:
+    changes = CHARGING if name in FOR_A_FEE else {}
+    async with at_home(tmp_path, embedded_chain, **changes) as site:
+        await strike(site, {name: (ACTS | FOR_A_FEE)[name]}, kind, *Moment)

@@ -1,0 +1,92 @@
+"""A gateway as a process of its own, to be killed: `python -m tests.gateway.gateway_process OPTIONS`, OPTIONS in JSON.
+
+It prints its URL, is composed as one of several that share a database, of which it is the first and only one, and its
+database fails where a file orders it to. Its keys are a sandbox's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from tests.gateway.composed import settings_for
+from tests.hub.faulty_database import FaultyDatabase
+from tests.hub.hub_process import TestProcess
+from tollkeeper.core.signatures import Algorithm, SigningKey
+from tollkeeper.gateway.completer import Completer
+from tollkeeper.serving.composition import Among, compose_worker
+from tollkeeper.serving.http_server import HttpServer, listen
+from tollkeeper.serving.live_keys import LiveKeys
+from tollkeeper.settings import Role, Settings
+from tollkeeper.storage import open_database
+
+HOST: Final = "127.0.0.1"
+
+
+def gateway_settings(directory: Path, node_url: str, hub_url: str, port: int, **changes: Any) -> Settings:
+    """Of a gateway on the `gateway.db` of that directory."""
+    database, url = directory / "gateway.db", f"http://{HOST}:{port}"
+    return settings_for(node_url, database, url, role=Role.GATEWAY, hub_url=hub_url, **changes)
+
+
+def gateway_keys() -> dict[str, str]:
+    """By what a hub knows its requests: public keys in hex, by their names."""
+    ring = settings_for("", Path("gateway.db")).auth_keys
+    assert ring is not None
+    signing = (SigningKey(name, Algorithm.ED25519, seed) for name, seed in ring.keys.items())
+    return {key.key_id: key.verifying_key().material.hex() for key in signing}
+
+
+class GatewayProcess(TestProcess):
+    """A gateway process; `changes`: of settings. `orders`: the file that faults of its database are ordered by."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node_url: str,
+        hub_url: str,
+        port: int,
+        *,
+        orders: Path,
+        on_start: Callable[[TestProcess], object],
+        **changes: Any,
+    ) -> None:
+        given = {"directory": str(directory), "node_url": node_url, "hub_url": hub_url, "port": port, **changes}
+        options = json.dumps({"orders": str(orders), "settings": given})
+        super().__init__([sys.executable, "-m", "tests.gateway.gateway_process", options], on_start)
+
+
+async def main(options: dict[str, Any]) -> None:
+    """Serves until it is killed. Its log goes to standard error: nobody reads the other one after the URL."""
+    renderer = structlog.processors.KeyValueRenderer()
+    structlog.configure(
+        [structlog.processors.format_exc_info, renderer], logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+    )
+    Completer.interval_seconds = 0.1
+    given = options["settings"]
+    settings = gateway_settings(Path(given.pop("directory")), **given)
+    assert settings.encryption_keys is not None
+    database = FaultyDatabase(open_database(settings.database_url), Path(options["orders"]))
+    keys = LiveKeys(settings.encryption_keys, os.urandom)
+    try:
+        await keys.settle(database)
+        async with (
+            compose_worker(settings, database, Among(keys), None) as (app, _),
+            HttpServer(app, listen(HOST, settings.port), drain_seconds=1) as server,
+        ):
+            sys.stdout.write(server.url + "\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+    finally:
+        await database.close()  # its thread would keep a process alive that could not start
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))
