@@ -26,6 +26,7 @@ class Foreign(ABC):
     NOBODYS: ClassVar[str]
 
     settling: Settling
+    refusing: str | None = None  # what it says of every payment that it is to verify
     url: str = ""
     settles: list[dict[str, Any]] = field(default_factory=list)
     connection: asyncio.WriteTransport | None = None
@@ -57,7 +58,7 @@ class Foreign(ABC):
             self.connection = request.transport
             return await self.settling(self, self.read(asked["paymentPayload"]["payload"]))
 
-        async with facilitating(self.supported, settle) as self.url:
+        async with facilitating(self.supported, settle, lambda: self.refusing) as self.url:
             yield
 
 
@@ -172,15 +173,18 @@ async def wrong_request(_foreign: Foreign, _payload: Any) -> web.StreamResponse:
 
 @asynccontextmanager
 async def facilitating(
-    supported: Callable[[], dict[str, Any]], settle: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    supported: Callable[[], dict[str, Any]],
+    settle: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    refusing: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[str]:
-    """The URL of a facilitator that calls every payment valid."""
+    """The URL of a facilitator that calls every payment valid, unless it is refusing them."""
 
     async def tell(_request: web.Request) -> web.Response:
         return web.json_response(supported())
 
     async def verify(_request: web.Request) -> web.Response:
-        return web.json_response({"isValid": True, "invalidReason": None, "payer": "0x" + "00" * 20})
+        reason = refusing()
+        return web.json_response({"isValid": reason is None, "invalidReason": reason, "payer": "0x" + "00" * 20})
 
     app = web.Application()
     app.router.add_get("/supported", tell)

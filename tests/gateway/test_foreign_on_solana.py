@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -142,3 +143,57 @@ async def test_the_fee_payer_that_buyers_are_told_is_the_facilitators_where_it_l
     async with site.gateway() as here:
         gate = await here.gate()
         assert (await here.present(gate, await here.payment(gate))).status == 200
+
+
+EXPIRED = "settle_exact_svm_block_height_exceeded"
+
+
+async def refused_as_expired(abroad: SalesOnSolana, gate: dict[str, Any], payment: str) -> dict[str, Any]:
+    """What the buyer is told of a payment that its facilitator calls too old."""
+    abroad.site.foreign.refusing = EXPIRED
+    answer = await abroad.pay(gate, payment)
+    assert answer.status == 402
+    error: dict[str, Any] = answer.json()["error"]
+    return error
+
+
+async def test_a_payment_that_was_settled_elsewhere_is_told_so_by_the_chain_when_it_is_too_old(
+    abroad: SalesOnSolana,
+) -> None:
+    """Its facilitator keeps no record for us, and "sign a new payment" would have it paid twice."""
+    gate, foreign = await abroad.gate(), abroad.site.foreign
+    drafted = await abroad.market.draft(await abroad.market.requirements(gate))
+    transaction = await foreign.send(base64.b64decode(drafted.payload().transaction))
+    abroad.site.age()
+    error = await refused_as_expired(abroad, gate, header_of(drafted))
+    assert (error["code"], error["details"]["transaction"]) == ("NONCE_ALREADY_USED", transaction)
+    assert error["message"].startswith("the payment was settled before, and is charged once")
+
+
+async def test_a_payment_that_failed_elsewhere_is_told_so_by_the_chain_when_it_is_too_old(
+    abroad: SalesOnSolana,
+) -> None:
+    gate, foreign = await abroad.gate(), abroad.site.foreign
+    wanted = await abroad.market.requirements(gate)
+    drafted = await abroad.market.draft(wanted)
+    buyer = str(abroad.market.wallet.pubkey())
+    foreign.node.chain.open_account(buyer, -await abroad.market.balance(buyer))
+    transaction = await foreign.send(base64.b64decode(drafted.payload().transaction))
+    assert foreign.node.chain.executed[transaction].error is not None
+    abroad.site.age()
+    error = await refused_as_expired(abroad, gate, header_of(drafted))
+    assert (error["code"], error["details"]["transaction"]) == ("PAYMENT_INVALID", transaction)
+    assert error["message"].startswith("the payment was carried out and failed on the chain: nothing was charged")
+
+
+async def test_who_can_tell_nothing_of_an_old_payment_tells_its_buyer_to_look_before_he_signs_again(
+    abroad: SalesOnSolana,
+) -> None:
+    gate = await abroad.gate()
+    payment = await abroad.payment(gate)
+    error = await refused_as_expired(abroad, gate, payment)
+    assert error["code"] == "PAYMENT_EXPIRED"
+    assert error["message"] == (
+        "the payment's blockhash is too old: whether it was charged before could not be asked, so look at your "
+        "wallet's transactions first; sign a new payment"
+    )

@@ -110,7 +110,7 @@ class Buying:
         self._purchases = purchases
         self._hub = hub
         self._supported = supported
-        self._refusals = Refusals(hub, supported, status_url)
+        self._refusals = Refusals(hub, supported, proofs, status_url=status_url, clock_ms=clock_ms)
         self._proofs = proofs
         self._cap = cap
         self._clock_ms = clock_ms
@@ -248,13 +248,13 @@ class Buying:
         try:
             require_valid_now(presented.payment, arrived_ms // 1000)
         except ApiError as late:
-            raise await self._refusals.of_own(late, presented.key) from None
+            raise await self._refusals.of_own(late, tender) from None
         asked = asked_of(presented.payment, settle_requirements(opened, tender, terms.price_micro))
         verdict = await self._hub.verify(asked)
         refusal = None
         if not verdict.is_valid:
             no_wallet = opened.asset_on(network).no_wallet(terms.pay_to)
-            refusal = await self._refusals.of(verdict, presented.key, no_wallet)
+            refusal = await self._refusals.of(verdict, tender, no_wallet)
         if refusal is not None and not refusal.may_be_forgotten:
             raise refusal.error
         if not opened.gate.assume_valid:

@@ -3,30 +3,56 @@
 A payment that was carried out before may show itself as too old or as not covered, because it was. So nobody is told
 that nothing was charged, or to sign another one, before our hub was asked for what it has on record. One that it has no
 record of, though its family's row says that this is how a used payment looks, may have been sold before both databases
-were put back to a backup: the hub finds that out when it settles it. Decides nothing about claims.
+were put back to a backup: the hub finds that out when it settles it. Another facilitator keeps no record for us: there
+a node is asked, where one is set. Decides nothing about claims.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.tenders import with_advice
 from tollkeeper.core.verification import Reason, code_of_reason
+from tollkeeper.gateway.findings import Owed, Seen
 from tollkeeper.gateway.hub_client import HubUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.tenders import Tender
     from tollkeeper.core.wire import PaymentKey
-    from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, Supported, Verdict
+    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.hub_client import HubClient, Supported, Verdict
 
+# At a facilitator that is not ours: how far back a payment is looked for on the chain, and how long that may take.
+_LOOKED_BACK_MS: Final = 900_000
+_LOOK_SECONDS: Final = 3.0
 # How a payment that was used may be refused.
 _OF_USED: Final = frozenset({Code.NONCE_ALREADY_USED, Code.PAYMENT_EXPIRED, Code.INSUFFICIENT_FUNDS})
 _NOT_ASKED: Final = "whether it was charged before could not be asked, so look at your wallet's transactions first"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a refused payment. `is_told`: somebody could say whether it was charged; `used`: it was.
+
+    `reason` and `transaction` are of one that was not, for good. `is_forgotten`: our hub has no record of it.
+    """
+
+    is_told: bool
+    used: ApiError | None = None
+    reason: str | None = None
+    transaction: str = ""
+    is_forgotten: bool = False
+
+
+_NOTHING_KNOWN: Final = _Known(is_told=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,61 +70,93 @@ class Refusal:
 
 
 class Refusals:
-    """Judges refusals by what our hub has on record."""
+    """Judges refusals by what our hub has on record, or by what the chain shows where the facilitator is another."""
 
-    def __init__(self, hub: HubClient, supported: Callable[[], Supported], status_url: str) -> None:
+    def __init__(
+        self,
+        hub: HubClient,
+        supported: Callable[[], Supported],
+        proofs: ChainProofs,
+        *,
+        status_url: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
         """`status_url` is our hub's public URL, where anybody can see what became of a payment."""
         self._hub = hub
         self._supported = supported
+        self._proofs = proofs
         self._status_url = status_url
+        self._clock_ms = clock_ms
 
-    async def of(self, verdict: Verdict, key: PaymentKey, no_wallet: str) -> Refusal:
+    async def of(self, verdict: Verdict, tender: Tender, no_wallet: str) -> Refusal:
         """What the facilitator's refusal means. `no_wallet`: why the seller's address is none; empty where it is."""
-        reason = verdict.reason or "invalid_payment"
-        code = code_of_reason(reason)
-        is_asked, status = False, None
+        key, reason = tender.key, verdict.reason or "invalid_payment"
         row = FAMILIES[NETWORKS[key.network].family]
-        explained = row.explained.get(reason)
-        if code in _OF_USED or explained is not None:
-            is_asked, status = await self._record(key)
-        if status is not None and status.status != "failed":
-            return Refusal(self._used(status, key), may_be_forgotten=False)
+        known = _NOTHING_KNOWN
+        if code_of_reason(reason) in _OF_USED or reason in row.explained:
+            known = await self._known(tender)
+        if known.used is not None:
+            return Refusal(known.used, may_be_forgotten=False)
+        reason, transaction = known.reason or reason, known.transaction or verdict.transaction
+        code, explained = code_of_reason(reason), row.explained.get(reason)
         details: dict[str, Any] = {"reason": reason, **(verdict.checks or {})}
         message = f"the payment hub refused the payment: {reason}"
-        if verdict.transaction:
-            details["transaction"] = verdict.transaction
+        if transaction:
+            details["transaction"] = transaction
         if code is Code.NONCE_ALREADY_USED:
             message = with_advice("the payment was used before", key.payer)
         elif explained is not None:
             what = explained.what
             if reason == row.not_payable and no_wallet:
                 what = f"{what}, and is no wallet's ({no_wallet})"
-            charged = "nothing was charged" if is_asked else _NOT_ASKED
+            charged = "nothing was charged" if known.is_told else _NOT_ASKED
             message = f"{what}: {charged}; {explained.advice}"
-        may_be_forgotten = is_asked and status is None and reason in row.shown_by_used
+        may_be_forgotten = known.is_forgotten and reason in row.shown_by_used
         return Refusal(payment_error(code, message, details=details), may_be_forgotten)
 
-    async def of_own(self, error: ApiError, key: PaymentKey) -> ApiError:
+    async def of_own(self, error: ApiError, tender: Tender) -> ApiError:
         """The gateway's own refusal of a payment, or that it was used, where that is why it comes too late."""
-        if error.code not in _OF_USED:
-            return error
-        _, status = await self._record(key)
-        return error if status is None or status.status == "failed" else self._used(status, key)
+        known = await self._known(tender) if error.code in _OF_USED else _NOTHING_KNOWN
+        return known.used or error
 
-    def _used(self, status: PaymentStatus, key: PaymentKey) -> ApiError:
-        """It was charged, however it looks by now: nobody is told to pay again for it."""
-        what = "was settled before" if status.status == "success" else "is being settled"
-        details = {"reason": Reason.DUPLICATE.value, "statusUrl": self._status_url + key.status_path}
-        if status.transaction:
-            details["transaction"] = status.transaction
-        message = f"the payment {what}, and is charged once: details say where to see it"
-        return payment_error(Code.NONCE_ALREADY_USED, with_advice(message, key.payer), details=details)
-
-    async def _record(self, key: PaymentKey) -> tuple[bool, PaymentStatus | None]:
-        """Could our hub be asked, and what does it know of the payment?"""
+    async def _known(self, tender: Tender) -> _Known:
+        """What our hub has on record of the payment; of another facilitator's, what the chain shows."""
         if not self._supported().is_ours:
-            return False, None
+            return await self._seen(tender)
         try:
-            return True, await self._hub.payment_status(key)
+            status = await self._hub.payment_status(tender.key)
         except HubUnreachableError:
-            return False, None
+            return _NOTHING_KNOWN
+        if status is None or status.status == "failed":
+            return _Known(is_told=True, is_forgotten=status is None)
+        what = "was settled before" if status.status == "success" else "is being settled"
+        url = self._status_url + tender.key.status_path
+        return _Known(is_told=True, used=_used(what, tender.key, status.transaction, {"statusUrl": url}))
+
+    async def _seen(self, tender: Tender) -> _Known:
+        key = tender.key
+        if not self._proofs.covers(key.network):
+            return _NOTHING_KNOWN
+        asked_ms = self._clock_ms() - _LOOKED_BACK_MS
+        owed = Owed(key, tender.recipient, tender.value, tender.valid_before, asked_ms)
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                finding = await self._proofs.find(owed, "", self._supported().senders_on(key.network))
+        except (RpcUnavailable, TimeoutError):
+            return _NOTHING_KNOWN
+        if finding.seen is Seen.NOTHING:
+            return _NOTHING_KNOWN
+        if finding.seen is Seen.FAILED:
+            if finding.reason is not FAMILIES[NETWORKS[key.network].family].failed_on_chain:
+                return _Known(is_told=True)
+            return _Known(is_told=True, reason=finding.reason, transaction=finding.transaction)
+        return _Known(is_told=True, used=_used("was settled before", key, finding.transaction, {}))
+
+
+def _used(what: str, key: PaymentKey, transaction: str, details: dict[str, str]) -> ApiError:
+    """It was charged, however it looks by now: nobody is told to pay again for it."""
+    details = {"reason": Reason.DUPLICATE.value, **details}
+    if transaction:
+        details["transaction"] = transaction
+    message = f"the payment {what}, and is charged once: details say where to see it"
+    return payment_error(Code.NONCE_ALREADY_USED, with_advice(message, key.payer), details=details)
