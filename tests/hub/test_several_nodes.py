@@ -14,6 +14,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tests.hub.test_restored_backup import carry_out
+from tests.hub.test_unknown_outcomes import SEND, drain
 from tollkeeper.chains.evm import EvmChain
 
 
@@ -348,3 +349,26 @@ async def test_what_the_first_node_keeps_no_logs_of_another_one_explains(
     for _ in range(2):
         await hub_of_three.complete()
     assert [await hub_of_three.status(payment) for payment in (ours, foreign)] == ["success", "failed"]
+
+
+async def test_a_revert_that_one_node_shows_is_no_success_without_confirm_while_the_others_are_behind(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    head = int(embedded_chain.rpc.call("eth_blockNumber"), 16)
+
+    def drain_before_send(methods: list[str]) -> Act:
+        if SEND in methods:
+            drain(embedded_chain)
+        return Act.PASS
+
+    nodes[0].act = drain_before_send
+    for node in nodes[1:]:
+        node.falsify = at_height(head)
+    payment = new_payment(embedded_chain)
+    answer = await hub_of_three.settle(payment, confirm=False)
+    assert (answer.status, answer.body.get("success")) == (503, None)
+    assert answer.code == "SETTLEMENT_PENDING"
+    for node in nodes:
+        node.calm()
+    await hub_of_three.complete()
+    assert await hub_of_three.status(payment) == "failed"

@@ -62,16 +62,20 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A verdict, whether it lies deep enough to stand, and in which block (None while absent)."""
+    """A verdict, whether it lies deep enough to stand, and in which block (None while absent).
+
+    `shows_failure`: it is doubted, and a node shows that the transaction moved nothing.
+    """
 
     verdict: Verdict
     deep: bool = False
     block_number: int | None = None
     block_hash: str | None = None
+    shows_failure: bool = False
 
 
 NOTHING_SEEN: Final = Sighting(Verdict.ABSENT)
-DOUBTED: Final = Sighting(Verdict.DOUBTED)
+FAILURES: Final = frozenset({Verdict.REVERTED, Verdict.MISMATCH})
 # A verdict and the block that it was seen in, by number and hash: not yet known to be canonical.
 _Shown: TypeAlias = "tuple[Verdict, int, str]"
 

@@ -22,7 +22,7 @@ import structlog
 
 from tollkeeper.chains.authorizations import AuthorizationReader
 from tollkeeper.chains.blocks import read_block
-from tollkeeper.chains.receipts import DOUBTED, Expected, ReceiptReader, Sighting, Verdict
+from tollkeeper.chains.receipts import FAILURES, Expected, ReceiptReader, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Vouched(ABC, Generic[T]):
             return sightings
         vouched = await self._all.vouched(first, seen, self._sharing(wanted, sightings)) if seen else set()
         doubted = set(seen) - vouched
-        told = [DOUBTED if place in doubted else one for place, one in enumerate(sightings)]
+        told = [_doubted(one) if place in doubted else one for place, one in enumerate(sightings)]
         left = doubted | overdue
         async for node, others in self._all.instead_of(first, lambda node: self.look_at(node, wanted), left):
             places = [place for place in sorted(left) if others[place].verdict is not Verdict.ABSENT]
@@ -330,6 +330,10 @@ class VouchedReader(Vouched[Expected]):
     def name_of(self, one: Expected) -> str:
         """Its hash."""
         return one.transaction_hash
+
+
+def _doubted(one: Sighting) -> Sighting:
+    return Sighting(Verdict.DOUBTED, shows_failure=one.verdict in FAILURES or one.shows_failure)
 
 
 def _is_alike(one: Sighting, other: Sighting) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Sighting, Verdict
+from tollkeeper.chains.receipts import FAILURES, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
@@ -102,9 +102,11 @@ class Pipeline:
         if sighting.verdict is Verdict.TRANSFERRED:
             move = seen(sighting, self._clock_ms())
             return Finding(row, None if move.to is row.state else move)
-        if sighting.verdict in {Verdict.REVERTED, Verdict.MISMATCH}:
+        if sighting.verdict in FAILURES:
             # Not deep, or not proven: nobody may be told that it succeeded.
             return await self.recovery.find_out(account, row) if sighting.deep else Finding(row)
+        if sighting.shows_failure:
+            return Finding(row)
         if submission is Submission.TAKEN and row.state is State.SIGNED:
             return Finding(row, Move(State.BROADCAST, self._clock_ms()))
         return Finding(row)
