@@ -294,14 +294,14 @@ SELECT * FROM holdings WHERE follow_ms <= :now_ms AND confirmed = 1 ORDER BY fol
 UPDATE purchases SET transaction_hash = :transaction_hash, paid_ms = :paid_ms, follow_ms = :follow_ms
 WHERE id = :id AND state = :state;
 
--- What may be unpaid, and what was not paid after all, of late.
+-- What may be unpaid, and what was not paid after all, of late: few rows, by an index of their own (hence no bare columns).
 -- name: exposure_of_payer
 SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM (
     SELECT value_micro FROM purchases
     WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND payer = :payer
     UNION ALL SELECT value_micro FROM purchases
-    WHERE assume_valid = 1 AND confirmed = 1 AND state = 'VOID' AND failure = 'settlement_failed'
-        AND updated_ms > :after_ms AND payer = :payer
+    WHERE failure = 'settlement_failed' AND updated_ms > :after_ms
+        AND state || '' = 'VOID' AND assume_valid + 0 = 1 AND payer || '' = :payer
 ) AS owed;
 
 -- name: exposure_of_gate
@@ -309,8 +309,8 @@ SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS v
     SELECT value_micro FROM purchases
     WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND gate_id = :gate_id
     UNION ALL SELECT value_micro FROM purchases
-    WHERE assume_valid = 1 AND confirmed = 1 AND state = 'VOID' AND failure = 'settlement_failed'
-        AND updated_ms > :after_ms AND gate_id = :gate_id
+    WHERE failure = 'settlement_failed' AND updated_ms > :after_ms
+        AND state || '' = 'VOID' AND assume_valid + 0 = 1 AND gate_id + 0 = :gate_id
 ) AS owed;
 
 -- name: add_revenue
