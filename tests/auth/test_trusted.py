@@ -269,3 +269,11 @@ async def test_closing_ends_what_is_being_asked(clock: Clock) -> None:
         await trusted.close()
         with pytest.raises(asyncio.CancelledError):
             await asking
+
+
+async def test_an_issuer_s_new_key_is_learned_also_after_the_clock_was_put_back(parts: Parts) -> None:
+    async with parts.gateway() as gateway:
+        await parts.hub.authenticate((await gateway.login(Wallet()))["accessToken"])
+    parts.clock.advance(-3_600)
+    async with parts.gateway([("another", bytes(range(1, 33)))]) as gateway:
+        await parts.hub.authenticate((await gateway.login(Wallet()))["accessToken"])

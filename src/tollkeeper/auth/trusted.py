@@ -84,7 +84,7 @@ class TrustedIssuers:
             await self._http.close()
 
     async def _read(self, token: str, issuer: str, keys: _Keys | None, age_max_ms: int) -> tokens.AccessClaims:
-        if keys is None or self._now_ms() - keys.asked_ms >= age_max_ms:
+        if keys is None or not 0 <= self._now_ms() - keys.asked_ms < age_max_ms:
             keys = await self._ask_keys(issuer)
         return tokens.read_access_token(token, keys.by_id, issuer=issuer, now_ms=self._now_ms())
 
