@@ -141,14 +141,14 @@ async def test_a_payment_that_was_carried_out_and_failed_is_told_so_however_late
         chain.next_slot(FINAL_SLOTS)
         first = error_of(await paying)
         assert first["details"]["reason"] == "invalid_exact_svm_transaction_failed"
+        told = "the payment was carried out and failed on the chain: nothing was charged; sign a new payment"
+        assert first["message"] == told
         for slots in (1, RECENT_SLOTS + 1):
             chain.next_slot(slots)
             error = error_of(await market.pay(gate, payment))
             assert (error["code"], error["details"]["reason"]) == ("PAYMENT_INVALID", first["details"]["reason"])
             assert error["details"]["transaction"] == first["details"]["transaction"]
-            assert error["message"] == (
-                "the payment was carried out and failed on the chain: nothing was charged; sign a new payment"
-            )
+            assert error["message"] == told
 
 
 async def test_who_never_paid_is_told_that_nothing_was_charged(tmp_path: Path, target: RecordingTarget) -> None:

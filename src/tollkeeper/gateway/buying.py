@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 
 from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms, attempts_exhausted, terms_for
 from tollkeeper.core.tenders import Tender, require_valid_now
 from tollkeeper.core.usdc import format_usdc
@@ -346,7 +348,7 @@ class Buying:
         await self._purchases.fail(purchase, answer.reason, answer.transaction or None, now_ms)
         await self._announce()
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
-        raise not_settled(answer)
+        raise not_settled(answer, purchase.network)
 
     async def _announce(self) -> None:
         async with self._decided:
@@ -396,12 +398,16 @@ def settle_requirements(opened: OpenGate, tender: Tender, price_micro: int) -> R
     )
 
 
-def not_settled(answer: SettleAnswer) -> ApiError:
+def not_settled(answer: SettleAnswer, network: str) -> ApiError:
     """The refusal of a payment that was clearly not settled."""
     details = {"reason": answer.reason}
     if answer.transaction:
         details["transaction"] = answer.transaction
-    return payment_error(code_of_reason(answer.reason), "the payment was not settled", details=details)
+    explained = FAMILIES[NETWORKS[network].family].explained.get(answer.reason)
+    message = "the payment was not settled"
+    if explained is not None:
+        message = f"{explained.what}: nothing was charged; {explained.advice}"
+    return payment_error(code_of_reason(answer.reason), message, details=details)
 
 
 def is_request_expired(purchase: Purchase, now_ms: int) -> bool:
