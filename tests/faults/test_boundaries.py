@@ -58,7 +58,16 @@ COMPLETING: Final = (
 HANDING_OUT: Final = ("find_key", "read_settlement", "hand_out")
 # What comes once in a process's life, or from time to time: who the nodes are, and what the signers hold.
 STARTING: Final = frozenset(
-    {"join", "open_lane", "take_lease", "eth_chainId", "eth_getCode", "eth_getBalance", "eth_blockNumber"}
+    {
+        "join",
+        "open_lane",
+        "take_lease",
+        "forget_refusals",
+        "eth_chainId",
+        "eth_getCode",
+        "eth_getBalance",
+        "eth_blockNumber",
+    }
 )
 
 

@@ -51,6 +51,7 @@ TAKING_OVER: Final = (
     "has_orphans",
     "take_over",
     "stored_from",
+    "forget_refusals",
 )
 # And where our signer carried a payment out that the database does not know, or not by that transaction.
 ADOPTING: Final = ("find_settlement", "eth_getLogs", "eth_getTransactionByHash", "adopt_and_sign", "move_all")
@@ -59,7 +60,7 @@ FINDING: Final = (
     "eth_call",
     "eth_getLogs",
     "eth_getTransactionByHash",
-    "_name",
+    "_found",
     "eth_getTransactionReceipt",
     "move_all",
 )

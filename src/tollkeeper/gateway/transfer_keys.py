@@ -7,7 +7,7 @@ hub has bound it, which is before the transaction goes out, nobody but the payer
 
 A request that was refused, or failed, may be good later, and is then another attempt. Its key is stored, and is random:
 by then the signature may be public. A caller's own `Idempotency-Key` stands in place of all this: it gives one request
-one answer for ever, a refusal too, and is bound to the payer, so that callers do not meet.
+one answer, a refusal for a day (the hub forgets it then), and is bound to the payer, so that callers do not meet.
 """
 
 from __future__ import annotations

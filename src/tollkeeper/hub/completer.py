@@ -24,6 +24,7 @@ from tollkeeper.hub.lanes import LaneKeeper, LaneView
 from tollkeeper.hub.recovery import OVERDUE_SECONDS, Finding, Unexplained, expected_transfer, valid_before
 from tollkeeper.hub.reorganisations import ReorganisationWatch
 from tollkeeper.storage import StorageError
+from tollkeeper.storage.idempotency import forget_old_refusals
 from tollkeeper.storage.settlements import (
     Settlement,
     count_set_aside,
@@ -50,6 +51,7 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE_ROWS: Final = 500
 _ASKED_AT_ONCE: Final = 32
 CHECK_INTERVAL_SECONDS: Final = 15.0
+FORGET_INTERVAL_SECONDS: Final = 3600.0
 # A row that failed so often in a row is an alert of its own.
 FAILURES_ALERT: Final = 5
 
@@ -79,6 +81,8 @@ class Completer:
         self._watch = ReorganisationWatch(database, clock_ms, membership, metrics)
         self.check_interval_seconds = CHECK_INTERVAL_SECONDS
         self._last_check = -CHECK_INTERVAL_SECONDS
+        self.forget_interval_seconds = FORGET_INTERVAL_SECONDS
+        self._next_forgetting = 0.0
         self.set_aside: dict[str, int] = {}  # by network, as counted last
 
     def start(self) -> None:
@@ -136,6 +140,21 @@ class Completer:
                 if mine:
                     await _on_network(account, self._complete_rows(account, mine, view))
         await self._count_set_aside()
+        await self._forget()
+
+    async def _forget(self) -> None:
+        """Now and then, what was kept of refusals for their callers' keys. A failure is tried again, and told."""
+        now = asyncio.get_running_loop().time()
+        if now < self._next_forgetting:
+            return
+        try:
+            forgotten = await forget_old_refusals(self._database, self._clock_ms())
+        except StorageError as error:
+            _LOG.warning("refusals_not_forgotten", reason=str(error))
+            return
+        self._next_forgetting = now + self.forget_interval_seconds
+        if forgotten:
+            _LOG.info("refusals_forgotten", refusals=forgotten)
 
     async def _see_network(self, account: Account, *, thoroughly: bool) -> LaneView:
         """Watches blocks and keeps lanes. Raises: RpcUnavailable, StorageError."""

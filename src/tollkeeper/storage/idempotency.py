@@ -1,6 +1,7 @@
-"""Callers' idempotency keys as rows (contract 5.2): a key belongs to one request for ever.
+"""Callers' idempotency keys as rows (contract 5.2): a key belongs to one request.
 
-It shows the outcome of an attempt, or the answer that was recorded with it. What a caller is told is decided in `hub`.
+It shows the outcome of an attempt, for ever, or the refusal that was recorded with it, for a day: nothing was started
+for that one, and strangers could have any number of them kept. What a caller is told is decided in `hub`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tollkeeper.core.limits import REFUSALS_KEPT_SECONDS
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
     from tollkeeper.storage.database import Database, Statement, Unit
 
 _QUERIES: Final = load_queries("idempotency.sql")
+_FORGOTTEN_AT_ONCE: Final = 500  # a few milliseconds of the writer's time
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,25 @@ def record_answer(key: IdempotencyKey, answer: dict[str, Any], now_ms: int) -> U
         answer=json.dumps(answer),
         now_ms=now_ms,
     )
+
+
+async def forget_old_refusals(database: Database, now_ms: int) -> int:
+    """Forgets every refusal whose time is over, in short units; how many there were. Raises: StorageError.
+
+    An attempt's outcome stays, whatever it is: the key of what was signed never starts anything again.
+    """
+    before_ms, forgotten = now_ms - REFUSALS_KEPT_SECONDS * 1000, 0
+    while count := await database.run(forget_refusals(before_ms)):
+        forgotten += count
+        if count < _FORGOTTEN_AT_ONCE:
+            break
+    return forgotten
+
+
+def forget_refusals(before_ms: int) -> Unit[int]:
+    """Some of those that were recorded at this time or before; how many."""
+    rows = yield _QUERIES.forget_refusals(before_ms=before_ms, limit=_FORGOTTEN_AT_ONCE)
+    return len(rows)
 
 
 def bind_key(key: IdempotencyKey, settlement_id: str, attempt: int, now_ms: int) -> Statement:

@@ -1,4 +1,4 @@
--- Callers' keys (contract 5.2): a key belongs to one request for ever.
+-- Callers' keys (contract 5.2): a key belongs to one request, for ever where that has an attempt at a settlement.
 
 -- name: find_key
 SELECT * FROM idempotency WHERE key = :key;
@@ -7,6 +7,14 @@ SELECT * FROM idempotency WHERE key = :key;
 INSERT INTO idempotency (key, fingerprint, settlement_id, attempt, answer, created_ms)
 VALUES (:key, :fingerprint, :settlement_id, :attempt, :answer, :now_ms)
 ON CONFLICT DO NOTHING
+RETURNING key;
+
+-- Nothing was started for these; what an attempt came to stays.
+-- name: forget_refusals
+DELETE FROM idempotency WHERE key IN (
+    SELECT key FROM idempotency WHERE settlement_id IS NULL AND created_ms <= :before_ms
+    ORDER BY created_ms LIMIT :limit
+)
 RETURNING key;
 
 -- name: drop_key
