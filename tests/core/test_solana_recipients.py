@@ -34,7 +34,7 @@ IS_ACCOUNT = b"\x02"  # behind a token account's bytes, where extensions of Toke
 MINTED = bytes(Mint(None, 1, 6, is_initialized=True, freeze_authority=None))
 
 
-@pytest.mark.parametrize("address", [WALLET, *(str(Keypair().pubkey()) for _ in range(8))])
+@pytest.mark.parametrize("address", [WALLET, *(str(Keypair.from_seed(bytes([n] * 32)).pubkey()) for n in range(8))])
 def test_a_key_is_a_wallet_whether_anything_lies_there_or_not(address: str) -> None:
     assert no_wallet(address) is None
     assert no_wallet(address, Account(SYSTEM_PROGRAM, is_executable=False, data=b"")) is None
