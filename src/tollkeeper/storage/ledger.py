@@ -1,10 +1,11 @@
 """The ledger of held credits as the data plane uses it: spends in batches, answered by callbacks (contract 4.3).
 
 Whatever arrived in one turn of the event loop, or while the last commit ran, is the next batch and one commit: no
-timer, no task and no future per spend. A batch is tried whole; where one of its spends breaks it (a fault of ours),
-each is spent alone, so that nobody pays for another's fault. An answer is given after the commit is durable; after a
-StorageError nobody knows whether the credit is spent, and the call must not be served: what it took after all is given
-back as soon as the database can say so.
+timer, no task and no future per spend. The loop looks at its sockets once more before it commits, for what came while
+it was busy costs next to nothing in the same commit, and answers of targets need not wait for it. A batch is tried
+whole; where one of its spends breaks it (a fault of ours), each is spent alone, so that nobody pays for another's
+fault. An answer is given after the commit is durable; after a StorageError nobody knows whether the credit is spent,
+and the call must not be served: what it took after all is given back as soon as the database can say so.
 
 What a purchase is (payer, gate, header, how many credits were granted) never changes while it has credits, so the
 purchases of the last spends are remembered, and their next spends need no look-up. How many credits are left, and
@@ -80,7 +81,8 @@ class Ledger:
         self._waiting.append((request, bought, now_ms, callback))
         if not self._is_under_way:
             self._is_under_way = True
-            asyncio.get_running_loop().call_soon(self._next)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._next)  # behind the next look at the sockets
 
     def spend_held(self, bought: Purchase, gate_version: int, call_id: str, now_ms: int, callback: _Answer) -> None:
         """As `spend`, for whoever shows again what `bought` this purchase's credits and spent one of them before.
