@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tollkeeper.chains.batcher import Carrier, allowed_carriers
-from tollkeeper.core.batches import SignedTransfer, batch_gas, decode_batch, encode_batch
+from tollkeeper.core.batches import SignedTransfer, Via, batch_gas, decode_batch, encode_batch
 from tollkeeper.core.counterfactual import Deployment, read_settling_call, settling_call, wrap
 from tollkeeper.core.evm import (
     SELECTOR_TRANSFER,
@@ -21,7 +21,7 @@ from tollkeeper.core.evm import (
     selector,
     transfer_calldata,
 )
-from tollkeeper.core.multicall import decode_aggregate, encode_aggregate
+from tollkeeper.core.multicall import InnerCall, decode_aggregate, encode_aggregate
 from tollkeeper.hub.signer import PolicyError, Signer, SignerPolicy
 
 KEY = bytes(range(1, 33))
@@ -255,6 +255,107 @@ def change_deployments(count: int) -> None:
             continue
         factory, asset, transfer = read_settling_call(changed.data)
         assert (factory, asset, transfer[:4]) == (FACTORY, TOKEN, SELECTOR_TRANSFER)
+
+
+NEAR_POLICY = replace(DEPLOYING_POLICY, carriers=CARRIERS)
+BYTES_FORM = replace(GOOD, data=transfer_calldata(AUTHORIZATION, bytes(99) + b"\x1b"))
+# Of the bytes form: where its offset and its size lie; of both: what is before an address.
+OFFSET_AT, SIZE_AT, PADDING_AT = 4 + 6 * 32, 4 + 7 * 32, (4, 36)
+ALLOWED = [GOOD, BYTES_FORM, *map(batched, CARRIERS), deploying(), deploying(signature=bytes(200))]
+
+
+def test_near_misses_are_refused_and_what_they_miss_is_signed() -> None:
+    refuse_near_misses(2_000)
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_near_misses_are_refused_and_what_they_miss_is_signed() -> None:
+    refuse_near_misses(100_000)
+
+
+def refuse_near_misses(count: int) -> None:
+    source, signer = random.Random(4), Signer(KEY)
+    for number in range(count):
+        if number % 100 == 0:
+            assert signer.sign(source.choice(ALLOWED), NEAR_POLICY)[0][0] == 2
+        wrong = source.choice([wrong_word, wrong_batch, wrong_deployment, wrong_field])(source)
+        with pytest.raises(PolicyError):
+            signer.sign(wrong, NEAR_POLICY)
+
+
+def changed_word(source: random.Random, transaction: Transaction, at: int, size: int = 32) -> Transaction:
+    """One of these bytes is another."""
+    data = bytearray(transaction.data)
+    data[at + source.randrange(size)] ^= source.randrange(1, 256)
+    return replace(transaction, data=bytes(data))
+
+
+def wrong_word(source: random.Random) -> Transaction:
+    """A transfer's selector and length, and one word that is none of a transfer's."""
+    form = source.choice([GOOD, BYTES_FORM])
+    places = [(at, 12) for at in PADDING_AT]
+    if form is BYTES_FORM:
+        places += [(OFFSET_AT, 32), (SIZE_AT, 31), (len(form.data) - 28, 28)]
+    return changed_word(source, form, *source.choice(places))
+
+
+def wrong_batch(source: random.Random) -> Transaction:
+    """A batch of which one item, or the token of all, is wrong."""
+    carrier = source.choice(CARRIERS)
+    good = batched(carrier)
+    if carrier.via is Via.BATCHER:
+        other = batched(carrier, "0x" + source.randbytes(20).hex())
+        return source.choice([other, changed_word(source, good, 4, 12)])
+    calls = list(decode_aggregate(good.data))
+    place = source.randrange(len(calls))
+    calls[place] = wrong_call(source, calls[place])
+    return replace(good, data=encode_aggregate(calls))
+
+
+def wrong_call(source: random.Random, call: InnerCall) -> InnerCall:
+    """One that is not a transfer of the token, but looks so."""
+    return source.choice(
+        [
+            replace(call, to="0x" + source.randbytes(20).hex()),
+            replace(call, may_fail=not call.may_fail),
+            replace(call, data=source.randbytes(4) + call.data[4:]),
+            replace(call, data=call.data[:-1]),
+            replace(call, data=call.data + bytes(32)),
+            replace(call, data=selector(b"approve(address,uint256)") + call.data[4:]),
+        ]
+    )
+
+
+def wrong_deployment(source: random.Random) -> Transaction:
+    """An allowed factory, and then another call than one transfer; or another factory."""
+    good = deploying(signature=source.choice([SIGNED, bytes(200)]))
+    deploy, transfer = decode_aggregate(good.data)
+    strange = replace(deploy, to="0x" + source.randbytes(20).hex())
+    calls = source.choice(
+        [
+            [deploy, wrong_call(source, transfer)],
+            [deploy, transfer, wrong_call(source, transfer)],
+            [strange, transfer],
+            [replace(deploy, may_fail=not deploy.may_fail), transfer],
+            [transfer, deploy],
+        ]
+    )
+    return replace(good, data=encode_aggregate(calls))
+
+
+def wrong_field(source: random.Random) -> Transaction:
+    """An allowed call, by a transaction that is not."""
+    good = source.choice(ALLOWED)
+    return source.choice(
+        [
+            replace(good, chain_id=source.randrange(84_532)),
+            replace(good, value=source.randrange(1, 2**64)),
+            replace(good, gas=10**6 + source.randrange(2**32)),
+            replace(good, max_fee_per_gas=10**10 + source.randrange(1, 2**32)),
+            replace(good, max_priority_fee_per_gas=good.max_fee_per_gas + source.randrange(1, 2**32)),
+            replace(good, to="0x" + source.randbytes(20).hex()),
+        ]
+    )
 
 
 def test_the_key_is_in_no_text_of_the_signer_and_leaves_it_no_way() -> None:

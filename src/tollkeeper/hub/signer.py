@@ -108,13 +108,16 @@ class SignerPolicy:
 
 def _is_transfer(data: bytes) -> bool:
     """Is this the calldata of one of transferWithAuthorization's two forms, and nothing else?"""
+    if any(data[4:16]) or any(data[36:48]):  # before payer and payee, which are addresses
+        return False
     if data[:4] == SELECTOR_TRANSFER:
         return len(data) == _SPLIT_SIZE_BYTES
     if data[:4] != SELECTOR_TRANSFER_BYTES or len(data) < _HEAD_SIZE_BYTES + 64:
         return False
     offset = int.from_bytes(data[_HEAD_SIZE_BYTES : _HEAD_SIZE_BYTES + 32], "big")
     size = int.from_bytes(data[_HEAD_SIZE_BYTES + 32 : _HEAD_SIZE_BYTES + 64], "big")
-    return offset == _SIGNATURE_OFFSET and len(data) == _HEAD_SIZE_BYTES + 64 + size + -size % 32
+    is_whole = len(data) == _HEAD_SIZE_BYTES + 64 + size + -size % 32
+    return offset == _SIGNATURE_OFFSET and is_whole and not any(data[_HEAD_SIZE_BYTES + 64 + size :])
 
 
 class Signer:
