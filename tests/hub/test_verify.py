@@ -319,10 +319,7 @@ async def test_a_node_that_does_not_answer_is_unavailable_never_a_reason(
 async def test_settling_what_was_just_verified_asks_for_its_own_simulation_in_one_batch_alone(
     chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
 ) -> None:
-    """Code and authorization state are not read again; the simulation before signing is always its own.
-
-    What the payer holds belongs to it: of what is under way, it says how much is left.
-    """
+    """Code, authorization state and balance are not read again; the simulation before signing is always its own."""
     await chaos_hub.settle(new_payment(embedded_chain))  # what is read once for all payments
     payment = new_payment(embedded_chain)
     assert (await chaos_hub.post("/verify", payment.body)).body["isValid"] is True
@@ -336,4 +333,4 @@ async def test_settling_what_was_just_verified_asks_for_its_own_simulation_in_on
     assert (await chaos_hub.settle(payment)).body["success"] is True
     before_sending = requests[: requests.index(["eth_sendRawTransaction"])]
     asked = [methods for methods in before_sending if "eth_call" in methods or "eth_getCode" in methods]
-    assert asked == [["eth_call", "eth_getBlockByNumber", "eth_call"]]
+    assert asked == [["eth_call", "eth_getBlockByNumber"]]
