@@ -20,11 +20,7 @@ core_coverage = export COVERAGE_FILE=.cache/coverage-core; \
 	$(bin)/python -m coverage run --branch --source=tollkeeper.core -m pytest tests/core -q --no-header --no-summary \
 	  -k "not million and not ten_thousand" && \
 	$(bin)/python -m coverage report --skip-covered --fail-under=100
-# What takes longest for its number of tests comes first, so that no worker is left alone with it at the end.
-long_tests := $(addprefix tests/,faults workers openapi interop gateway hub cli)
-all_tests := --no-loadscope-reorder $(long_tests) \
-	$(filter-out $(long_tests),$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)) $(wildcard tests/test_*.py))
-tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(or $(PYTEST),$(all_tests))
+tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
 
 # Settings of the machine that would change what is installed or imported. (Where it comes from stays the machine's.)
 unexport PIP_FIND_LINKS PIP_NO_INDEX PIP_NO_BINARY PIP_ONLY_BINARY PIP_PRE PIP_CONSTRAINT PIP_REQUIREMENT

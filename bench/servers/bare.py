@@ -110,7 +110,8 @@ class Relay:
             self.send(caller, data)
             return
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._commit, self._books)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._commit, self._books)  # behind one more look, as the program's ledger
         self._waiting.append((caller, data))
 
     def _commit(self, books: Books) -> None:

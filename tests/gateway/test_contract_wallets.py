@@ -66,7 +66,9 @@ async def test_who_knows_only_a_payment_s_name_spends_and_spoils_nothing(market:
     payment = await market.payment(gate)
     forged = signed_otherwise(payment, "0x" + "22" * 65)
     answers = await asyncio.gather(*(market.pay(gate, which) for which in [forged] * 5 + [payment] + [forged] * 5))
-    assert [answer.status for answer in answers] == [402] * 5 + [200] + [402] * 5
+    assert answers.pop(5).status == 200
+    # The second where the payment had bought by then: a header that did not buy is worth nothing.
+    assert {answer.error_code for answer in answers} <= {"INVALID_SIGNATURE", "CREDIT_TOKEN_REQUIRED"}
     assert (await market.pay(gate, forged)).error_code == "CREDIT_TOKEN_REQUIRED"
     assert [(await market.pay(gate, payment)).status for _ in range(3)] == [200, 200, 402]
     assert len(market.target.requests) == 3

@@ -242,7 +242,7 @@ async def test_a_node_without_a_tip_and_without_logs_still_settles(
 async def test_a_clock_that_was_put_back_keeps_nothing_waiting(
     tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
 ) -> None:
-    ahead_ms = 3_000_000
+    ahead_ms = embedded_chain.now() * 1000 - clock_ms() + 3_000_000  # the chain's own clock may be ahead, too
     async with run_hub(
         tmp_path,
         embedded_chain,
