@@ -99,6 +99,16 @@ async def test_every_check_of_an_evm_payment_is_told_in_order(
     assert_told(await hub.post("/verify?explain=true", body), good_on_evm(chain, body), wrong)
 
 
+async def test_an_expired_evm_payment_is_told_its_end_once(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
+    expired = new_payment(embedded_chain, valid_before=embedded_chain.now() - 60)
+    end = expired.body["paymentPayload"]["payload"]["authorization"]["validBefore"]
+    answer = await hub.post("/verify?explain=true", expired.body)
+    told = [check for check in answer.body["checks"] if check["name"] == "validBefore"]
+    assert [(check["ok"], check["actual"]) for check in told] == [(False, end)]
+    names = [check["name"] for check in answer.body["checks"]]
+    assert names == list(good_on_evm(embedded_chain, expired.body))
+
+
 async def test_another_version_of_the_request_is_told_beside_every_other_check(
     hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

@@ -304,6 +304,8 @@ def honour_command(
 ) -> None:
     """Grant, once, what a payment bought that somebody else carried out; the chain must show it.
 
+    Run again for the same transaction, it grants nothing more and prints the same credit token.
+
     Example: tollkeeper payments honour 0x5c50...e8 --gate weather
     """
     import asyncio
@@ -315,6 +317,8 @@ def honour_command(
     if "error" in answer:
         refuse(answer["error"], code=EXIT_FAILED)
     done = answer["done"]
+    if done["isRepeated"]:
+        typer.echo("This payment was honoured before, and nothing was granted now. What is left:")
     typer.echo(f"{done['credits']} credits of {done['slug']} for {done['payer']}, who paid {done['paid']} USDC")
     typer.echo(f"purchase      {done['purchaseId']}")
     typer.echo(f"credit token  {done['creditToken']}")

@@ -3,6 +3,7 @@
 Granting it automatically would let a payer race two servers with one payment; whether it bought something elsewhere is
 for the operator to know. The chain must show the very transfer, at the configured depth. The buyer's header is public
 by then, so what is granted is spent by its credit token, which the operator hands over, or by a bearer of the payer.
+The same order given again grants nothing more and shows the same token: the first answer may have been lost.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Honouring:
     async def honour(self, slug: str, transaction_hash: str, nonce: str | None) -> dict[str, Any]:
         """Grants what the payment in that transaction bought; `nonce` says which, where there are several.
 
-        Raises: INVALID_PARAMETER for what is no hash, NOT_FOUND, PAYMENT_INVALID, CONFLICT where it was granted before;
-            RpcUnavailable.
+        `isRepeated` in what is told: this very order granted it before. Raises: INVALID_PARAMETER for what is no hash,
+        NOT_FOUND, PAYMENT_INVALID, CONFLICT where it was granted otherwise; RpcUnavailable.
         """
         gate = await self.paygates.by_slug(slug, self.clock_ms())
         if gate is None:
@@ -106,7 +107,7 @@ class Honouring:
         purchase = honoured.purchase
         if honoured.outcome is Claim.STALE or purchase is None:
             raise ApiError(Code.CONFLICT, "the PayGate was changed meanwhile: try again")
-        if honoured.outcome is not Claim.WON:
+        if honoured.outcome is not Claim.WON and not honoured.was_honoured:
             raise ApiError(
                 Code.CONFLICT, f"this payment is {purchase.state.value}: it was granted, or it is being settled"
             )
@@ -116,6 +117,7 @@ class Honouring:
             "payer": shown_address(purchase.payer),
             "paid": format_usdc(purchase.value_micro),
             "credits": purchase.remaining,
+            "isRepeated": honoured.was_honoured,
             "transaction": payment.transaction_hash,
             "creditToken": credit_token(self.token_keys[0], purchase.id),
         }

@@ -70,10 +70,14 @@ _Q = load_queries("gateway.sql")
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What came of a claim; `purchase` is the winner's own."""
+    """What came of a claim; `purchase` is the winner's own.
+
+    `was_honoured`: it was TAKEN by this very order to honour it, given before.
+    """
 
     outcome: Claim
     purchase: Purchase | None = None
+    was_honoured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,8 @@ class Purchases:
 
         Where it was claimed, the terms of the claim hold, else these; what is void for a failed payment gets back what
         was left of it.
-        TAKEN where it was granted before, is being settled or belongs to another gate; STALE where the gate changed.
+        TAKEN where it was granted before, `was_honoured` where that was by the same order; where it is being settled or
+        belongs to another gate, too. STALE where the gate changed.
         """
         columns: dict[str, Any] = {
             "gate_version": terms.gate_version,
@@ -247,7 +252,9 @@ class Purchases:
                 return (yield from _honour_void(found, transaction_hash, now_ms))
             honours = {PurchaseState.FAILED: _Q.honour_failed, PurchaseState.PARKED: _Q.honour_parked}
             if found.gate_id != terms.gate_id or found.state not in honours:
-                return ClaimResult(Claim.TAKEN, found)
+                was_honoured = rows[0]["honoured_ms"] is not None and found.transaction_hash == transaction_hash
+                is_here = found.gate_id == terms.gate_id and found.state is PurchaseState.LIVE
+                return ClaimResult(Claim.TAKEN, found, was_honoured=was_honoured and is_here)
             granted = yield honours[found.state](
                 id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms
             )
