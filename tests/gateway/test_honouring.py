@@ -282,3 +282,25 @@ async def test_what_is_left_of_a_trusted_sale_whose_payment_a_stranger_carried_o
     assert (owned["counters"]["revenue"], owned["counters"]["purchases"]) == ("0.01", 1)
     assert "trusted" not in owned
     assert await compare_with_chain(shop.settings) == []
+
+
+async def test_what_was_honoured_is_a_difference_neither_at_its_gateway_nor_at_a_hub_apart(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """The hub keeps no purchases: whether a stranger's payment to a seller bought one, its gateway's command says."""
+    chain = embedded_chain
+    async with (
+        composed(chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        composed(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub_url) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        of_hub = settings_for(chain.url, tmp_path / "hub.db", role=Role.HUB)
+        of_gateway = settings_for(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub_url)
+        shop = Honour(url, of_gateway, chain, target, buyer)
+        gate = await shop.gate()
+        assert (await buyer.call(gate["accessUrl"], await shop.payment(gate))).status == 200
+        transaction = relay(chain, await shop.payment(gate))
+        assert [found.rule for found in await compare_with_chain(of_gateway)] == ["payment_without_purchase"]
+        assert "done" in await shop.honour(gate, transaction)
+        assert await compare_with_chain(of_gateway) == []
+        assert await compare_with_chain(of_hub) == []

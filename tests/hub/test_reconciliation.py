@@ -22,8 +22,10 @@ from tollkeeper.serving.reconciling import compare_with_chain, keep_reconciling
 from tollkeeper.settings import Role
 
 
-async def differences(path: Path, rpc_url: str, since_block: int | None = None) -> list[str]:
-    settings = settings_for(rpc_url, path, role=Role.HUB)
+async def differences(
+    path: Path, rpc_url: str, since_block: int | None = None, *, role: Role = Role.HUB
+) -> list[str]:
+    settings = settings_for(rpc_url, path, role=role)
     return [difference.rule for difference in await compare_with_chain(settings, since_block)]
 
 
@@ -87,7 +89,9 @@ async def test_a_payment_to_a_sellers_address_that_nobody_here_settled_is_listed
     await settled(hub, embedded_chain)
     change(tmp_path / "hub.db", "UPDATE settlements SET purchase_data = '{}'")
     relay_abroad(embedded_chain, new_payment(embedded_chain))
-    assert await differences(tmp_path / "hub.db", embedded_chain.url) == ["payment_without_purchase"]
+    path, url = tmp_path / "hub.db", embedded_chain.url
+    assert await differences(path, url, role=Role.SERVE) == ["payment_without_purchase"]
+    assert await differences(path, url, role=Role.HUB) == [], "its gateways know what they honoured"
 
 
 async def test_books_that_say_otherwise_than_the_chain_are_listed(

@@ -13,7 +13,10 @@ from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
 from tollkeeper.core.evm import SELECTOR_BALANCE_OF, SELECTOR_TRANSFER, checksum_address
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.database import Statement
+
+MANY = 110  # more of a payer's payments under way than are looked up at once
 
 
 async def test_settlement_moves_the_money_and_answers_with_every_field(
@@ -255,3 +258,28 @@ async def test_a_settlement_asks_for_its_payer_s_balance_only_beside_others_of_t
     await chaos_hub.complete()
     for one in (waiting, covered):
         await chaos_hub.wait_for_status(one, "success")
+
+
+@pytest.mark.parametrize(("mined", "answered"), [(True, None), (False, "UNAVAILABLE")])
+async def test_a_payer_s_many_mined_payments_are_not_taken_for_money_that_it_owes(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest, *, mined: bool, answered: str | None
+) -> None:
+    """However many of them are not known to be mined yet; where that is not looked up, nobody is called poor."""
+    chain, payer = embedded_chain, derive_wallet(f"payer of many, {mined}")
+    chain.mint(payer.address, (MANY + 1) * 10_000)
+    payments = [new_payment(chain, signer=payer) for _ in range(MANY)]
+    chain.rpc.call("evm_setAutomine", False)
+    try:
+        await asyncio.gather(*(hub.settle(one, confirm=False, prefer="wait=0") for one in payments))
+        if mined:
+            while chain.balance(payer.address) > 10_000:
+                chain.rpc.call("evm_mine")
+        last = new_payment(chain, signer=payer, value=10_000 if mined else 20_000)
+        answer = await hub.settle(last, confirm=False, prefer="wait=0")
+        assert (answer.code if answer.status == 503 else answer.reason) == answered
+    finally:
+        chain.rpc.call("evm_setAutomine", True)
+        chain.rpc.call("evm_mine")
+    await hub.complete()
+    for one in payments:
+        assert await hub.status(one) == "success"

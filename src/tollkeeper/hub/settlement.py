@@ -19,7 +19,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
-from tollkeeper.hub.accounts import unavailable
+from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS, unavailable
 from tollkeeper.hub.crowds import UNREAD, Crowds
 from tollkeeper.hub.orders import Before, ExpiredError, Order, Outcome, refusal
 from tollkeeper.hub.pipeline import Pipeline
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-# So many of a payer's payments under way are looked up where its money seems not to last for one more.
-_LOOKED_UP: Final = 32
+# So many of a payer's payments under way are looked up at once, where its money seems not to last for one more.
+_LOOKED_UP_AT_ONCE: Final = 99
 
 
 class _KeyTaken(Exception):  # noqa: N818 - undoes nothing and is no fault
@@ -290,15 +290,24 @@ class Settlements:
 
 
 async def _terms_now(order: Order, terms: Terms, overdrawn: Overdrawn) -> Terms:
-    """What the payer holds now, and what of the payments under way took its part of it. Raises: RpcUnavailable.
+    """What the payer holds now, and what of the payments under way took its part of it.
 
-    Some may be mined that are not known to be.
+    Some may be mined that are not known to be, the oldest first: they are looked up until the money lasts, or none of
+    so many was. Raises: RpcUnavailable; UNAVAILABLE where it seems not to last, and not all were looked up.
     """
-    nonces = list(overdrawn.under_way)[:_LOOKED_UP]
-    balance, used = await order.account.chain.authorizations.holding(order.key.payer, nonces)
-    return replace(
-        terms, balance=balance, used=frozenset(nonce for nonce, is_used in zip(nonces, used, strict=True) if is_used)
-    )
+    left, used = dict(overdrawn.under_way), frozenset[str]()
+    value, waiting = order.payload.authorization.value, list(left)
+    while True:
+        some, waiting = waiting[:_LOOKED_UP_AT_ONCE], waiting[_LOOKED_UP_AT_ONCE:]
+        # Read with each look: what was used by an earlier one has left it, too.
+        balance, are_used = await order.account.chain.authorizations.holding(order.key.payer, some)
+        found = frozenset(nonce for nonce, is_used in zip(some, are_used, strict=True) if is_used)
+        used |= found
+        lasts = sum(left[nonce] for nonce in left if nonce not in used) + value <= balance
+        if lasts or not waiting:
+            return replace(terms, balance=balance, used=used)
+        if not found:
+            raise order.account.gas.suspended(order.key.payer, Suspended(0, len(left), RETRY_AFTER_SECONDS))
 
 
 async def _agreed_nonce(chain: EvmChain, signer: str) -> int:

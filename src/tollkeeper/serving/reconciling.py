@@ -2,7 +2,9 @@
 
 The job reads each block once, well behind the newest, and remembers how far it came; the command reads from the first
 block that the books name (a gateway's name none: from a day ago), or from where it is told. What differs is listed and
-mends nothing. A gateway apart compares its sales, and only by the command: its hub does the rest.
+mends nothing. A gateway apart compares its sales, and only by the command: its hub does the rest. A hub apart keeps no
+purchases: whether a stranger's payment to a seller is one, or was honoured by hand, the gateway's own command says; the
+hub tells of it once, when it reads the block.
 """
 
 from __future__ import annotations
@@ -57,14 +59,17 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
                     found += await _compare_sales(chain, books, settings, range(start, newest + 1))
                 else:
                     first = books.first_block() or 0 if since_block is None else since_block
-                    found += await _compare_settlements(chain, books, range(first, newest + 1))
+                    sold_to = frozenset[str]() if settings.role is Role.HUB else books.sold_to()
+                    found += await _compare_settlements(chain, books, sold_to, range(first, newest + 1))
         finally:
             await chain.close()
     return sorted(found)
 
 
-async def _compare_settlements(chain: ComparedChain, books: Books, blocks: range) -> list[Difference]:
-    signers, sold_to = books.signers(), books.sold_to()
+async def _compare_settlements(
+    chain: ComparedChain, books: Books, sold_to: frozenset[str], blocks: range
+) -> list[Difference]:
+    signers = books.signers()
     payments = _not_honoured(books, await chain.payments(signers, sold_to, books.recipients(), blocks))
     entries = books.entries((payment.key for payment in payments), blocks)
     return compare(entries, payments, signers, blocks, sold_to)
@@ -135,7 +140,7 @@ async def _go_on(chain: ComparedChain, settings: Settings, database: Database, b
         if start is None:
             start = end  # nothing was settled yet: from now on
         blocks = range(max(0, start), min(end, start + _BLOCKS_AT_ONCE))
-        differences = await _compare_settlements(chain, books, blocks) if blocks else []
+        differences = await _compare_settlements(chain, books, books.sold_to(), blocks) if blocks else []
     for difference in differences:
         _FOUND.labels(difference.rule).inc()
         _LOG.error("chain_differs", rule=difference.rule, subject=difference.subject, found=difference.found)
