@@ -78,7 +78,7 @@ async def shop(tmp_path: Path, embedded_chain: ChainUnderTest, target: Recording
 async def honoured_once(shop: Honour, gate: dict[str, Any], transaction: str) -> dict[str, Any]:
     """Of five orders to honour it one grants it, and all of them tell its credit token."""
     outcomes = await asyncio.gather(*(shop.honour(gate, transaction) for _ in range(5)))
-    told = [outcome["done"] for outcome in outcomes]
+    told: list[dict[str, Any]] = [outcome["done"] for outcome in outcomes]
     assert sorted(one["isRepeated"] for one in told) == [False, True, True, True, True]
     (granted,) = [one for one in told if not one["isRepeated"]]
     assert all(one == {**granted, "isRepeated": True} for one in told if one["isRepeated"])

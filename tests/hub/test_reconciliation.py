@@ -22,9 +22,7 @@ from tollkeeper.serving.reconciling import compare_with_chain, keep_reconciling
 from tollkeeper.settings import Role
 
 
-async def differences(
-    path: Path, rpc_url: str, since_block: int | None = None, *, role: Role = Role.HUB
-) -> list[str]:
+async def differences(path: Path, rpc_url: str, since_block: int | None = None, *, role: Role = Role.HUB) -> list[str]:
     settings = settings_for(rpc_url, path, role=role)
     return [difference.rule for difference in await compare_with_chain(settings, since_block)]
 
