@@ -41,6 +41,7 @@ from tests.core.solana_payments import (
 from tollkeeper.core.errors import Code
 from tollkeeper.core.solana import (
     ALREADY_PROCESSED,
+    BLOCKS_LEFT_MIN,
     SolanaAsset,
     SolanaFacts,
     chain_checks,
@@ -355,6 +356,7 @@ GOOD_FACTS = SolanaFacts(held(), held(0), is_blockhash_valid=True, error=None)
 
 def test_a_chain_that_would_take_the_transaction_passes() -> None:
     assert refused(chain_checks(TRANSFER, DEVNET, GOOD_FACTS)) == []
+    assert refused(chain_checks(TRANSFER, DEVNET, replace(GOOD_FACTS, blocks_left=BLOCKS_LEFT_MIN))) == []
 
 
 @pytest.mark.parametrize(
@@ -369,6 +371,7 @@ def test_a_chain_that_would_take_the_transaction_passes() -> None:
         ({"source": held(is_usable=False)}, Reason.SVM_NO_SENDER),
         ({"source": held(AMOUNT - 1)}, Reason.FUNDS),
         ({"is_blockhash_valid": False}, Reason.SVM_EXPIRED),
+        ({"blocks_left": BLOCKS_LEFT_MIN - 1, "error": None}, Reason.SVM_EXPIRED),
         ({"error": "InstructionError"}, Reason.SVM_SIMULATION),
     ],
 )

@@ -24,6 +24,7 @@ from tollkeeper.core.solana.programs import (
     read_compute_unit_limit,
     read_compute_unit_price,
     read_mint,
+    read_recent_blockhashes,
     read_token_account,
     read_transfer_checked,
 )
@@ -146,3 +147,17 @@ def test_what_a_mint_does_besides_is_named_by_its_extensions(data: bytes, extens
 @pytest.mark.parametrize("data", [b"", bytes(81), bytes(83), bytes(165), HEAD + bytes(83) + b"\x02"])
 def test_other_bytes_are_no_mint(data: bytes) -> None:
     assert read_mint(data) is None
+
+
+def test_recent_blockhashes_are_read_in_their_order() -> None:
+    hashes = [bytes([number]) * 32 for number in range(1, 4)]
+    listed = (3).to_bytes(8, "little") + b"".join(one + bytes(8) for one in hashes)
+    assert read_recent_blockhashes(listed) == hashes
+    assert read_recent_blockhashes(listed + bytes(5)) == hashes
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(8), (1).to_bytes(8, "little") + bytes(39), (151).to_bytes(8, "little") + bytes(151 * 40)]
+)
+def test_other_bytes_are_no_list_of_blockhashes(data: bytes) -> None:
+    assert read_recent_blockhashes(data) is None

@@ -194,6 +194,7 @@ async def test_who_can_tell_nothing_of_an_old_payment_tells_its_buyer_to_look_be
     error = await refused_as_expired(abroad, gate, payment)
     assert error["code"] == "PAYMENT_EXPIRED"
     assert error["message"] == (
-        "the payment's blockhash is too old: whether it was charged before could not be asked, so look at your "
-        "wallet's transactions first; sign a new payment"
+        "the payment's blockhash is too old to be settled, or newer than the facilitator's node knows: whether it was "
+        "charged before could not be asked, so look at your wallet's transactions first; sign a new payment, or, if "
+        "this one is only seconds old, send it once more"
     )

@@ -176,7 +176,10 @@ class _Solana(FamilyRow):
             ),
             Reason.SVM_NO_SENDER: Explained("the payer's wallet has no account of this token", _UNFUNDED.advice),
             Reason.FUNDS: _UNFUNDED,
-            Reason.SVM_EXPIRED: Explained("the payment's blockhash is too old", "sign a new payment"),
+            Reason.SVM_EXPIRED: Explained(
+                "the payment's blockhash is too old to be settled, or newer than the facilitator's node knows",
+                "sign a new payment, or, if this one is only seconds old, send it once more",
+            ),
             Reason.SVM_TRANSACTION_FAILED: Explained(
                 "the payment was carried out and failed on the chain", "sign a new payment"
             ),

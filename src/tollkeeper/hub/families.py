@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaChain, SolanaConfig
 from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
 from tollkeeper.core.networks import Family
 from tollkeeper.hub.accounts import Account
 from tollkeeper.hub.company import Company
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from tollkeeper.hub.records import Records
 
 AnySigner: TypeAlias = Signer | FeePayer
+# On Solana what no block takes costs its payer nothing: so many payers it takes, at least, to fill the queue with it.
+_PAYERS_OF_A_FULL_QUEUE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,14 @@ def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], around: A
         return Purse(name, address, config.fee_max_lamports, around.metrics, "lamports", RENT_EXEMPT_LAMPORTS)
 
     gas = Gas(name, config.fee_budget_per_hour_lamports, around.trusted_keys, around.clock_ms)
-    return SolanaAccount(SolanaChain(config), fee_payers, pool_of(fee_payers, purse), gas, _queue(config, around))
+    share = max(PAYER_FAILURES_MAX, config.settlements_max // _PAYERS_OF_A_FULL_QUEUE)
+    queue = _queue(config, around, min(PAYER_UNDER_WAY_MAX, share))
+    return SolanaAccount(SolanaChain(config), fee_payers, pool_of(fee_payers, purse), gas, queue)
 
 
-def _queue(config: EvmConfig | SolanaConfig, around: Around) -> Queue:
-    return Queue(config.network.name, config.settlements_max, around.trusted_keys, around.metrics, around.clock_ms)
+def _queue(config: EvmConfig | SolanaConfig, around: Around, payer_max: int = PAYER_UNDER_WAY_MAX) -> Queue:
+    about = around.trusted_keys, around.metrics, around.clock_ms
+    return Queue(config.network.name, config.settlements_max, *about, payer_max=payer_max)
 
 
 _ROWS: Final[Mapping[Family, HubRow]] = MappingProxyType(

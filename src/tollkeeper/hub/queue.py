@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX
 from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.telling import Telling
 from tollkeeper.storage.room import Room
@@ -35,10 +36,13 @@ class Queue:
         trusted_gateways: Sized,
         metrics: HubMetrics,
         clock_ms: Callable[[], int],
+        *,
+        payer_max: int = PAYER_UNDER_WAY_MAX,
     ) -> None:
-        """`trusted_gateways`: as they are at each moment."""
+        """`trusted_gateways`: as they are at each moment. `payer_max` of one payer's may be under way."""
         self._network = network
         self._settlements_max = settlements_max
+        self._payer_max = payer_max
         self._trusted_gateways = trusted_gateways
         self._metrics = metrics
         self._telling = Telling(clock_ms)
@@ -46,7 +50,7 @@ class Queue:
     def room(self) -> Room:
         """What a claim is held to now."""
         share = self._settlements_max // 2 if len(self._trusted_gateways) else self._settlements_max
-        return Room(self._network, self._settlements_max, share)
+        return Room(self._network, self._settlements_max, share, self._payer_max)
 
     def is_full(self) -> ApiError:
         """503 for a claim that there was no room for; the operator is told once a minute."""

@@ -23,9 +23,10 @@ from solders.token.state import Mint, TokenAccount, TokenAccountState
 from solders.transaction import VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata
 
+from tollkeeper.chains.solana import LAMPORTS_PER_SIGNATURE
 from tollkeeper.core.networks import NETWORKS, Network
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY
-from tollkeeper.core.solana.programs import TOKEN_PROGRAM, associated_token_account
+from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, TOKEN_PROGRAM, associated_token_account
 
 NETWORK: Final = NETWORKS["solana-devnet"]
 RECENT_SLOTS: Final = 150
@@ -180,6 +181,8 @@ class EmbeddedSolanaChain:
 
     def account(self, address: str) -> Account | None:
         """The account at an address."""
+        if address == RECENT_BLOCKHASHES_SYSVAR:
+            return self._listed_blockhashes()
         return self._svm.get_account(Pubkey.from_string(address))
 
     def rent(self, size_bytes: int) -> int:
@@ -259,6 +262,14 @@ class EmbeddedSolanaChain:
     def _put(self, address: str, data: bytes) -> None:
         owner = Pubkey.from_string(self.token_program)
         self._svm.set_account(Pubkey.from_string(address), Account(self.rent(len(data)), data, owner, executable=False))
+
+    def _listed_blockhashes(self) -> Account:
+        """As a cluster lists them: the newest first, each with what a signature costs."""
+        newest = [Pubkey.from_string(one) for one in reversed(self._recent)][:RECENT_SLOTS]
+        price = LAMPORTS_PER_SIGNATURE.to_bytes(8, "little")
+        data = len(newest).to_bytes(8, "little") + b"".join(bytes(one) + price for one in newest)
+        owner = Pubkey.from_string("Sysvar1111111111111111111111111111111111111")
+        return Account(self.rent(len(data)), data, owner, executable=False)
 
     def _remember_blockhash(self) -> None:
         self._times[self.slot] = int(time.time()) + self.ahead_seconds

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
+from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, State
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.database import played
@@ -166,6 +166,7 @@ class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
         claims: list[Claim] = []
         left = None if self.budget is None else (yield from gas_left(self.budget))
         place = None if self.room is None else (yield from room_left(self.room))
+        most = PAYER_UNDER_WAY_MAX if self.room is None else self.room.of_payer
         won: NewSettlement | None = None
         for wish in self.wishes:
             if place is not None and not place.has_any(is_trusted=wish.is_trusted):
@@ -174,7 +175,7 @@ class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
             if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
                 claims.append(Claim(Claimed.OVER_BUDGET))
                 continue
-            claim = (yield from _obstructed(wish)) or (yield from _claim(wish))
+            claim = (yield from _obstructed(wish, most)) or (yield from _claim(wish))
             if claim.outcome is Claimed.WON:
                 won = won or wish.new
                 if place is not None:
@@ -267,10 +268,10 @@ def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit
     return bool(handed)
 
 
-def _obstructed(wish: Wish) -> Unit[Claim | None]:
+def _obstructed(wish: Wish, most: int) -> Unit[Claim | None]:
     """The answer to a wish whose payer may have nothing more signed; whose payment somebody else has, is told that."""
     new, known = wish.new, wish.known
-    obstacle = yield from payer_obstacle(new.key, new.value, wish.balance, wish.used, new.now_ms)
+    obstacle = yield from payer_obstacle(new.key, new.value, wish.balance, wish.used, new.now_ms, most)
     if obstacle is None:
         return None
     row = next((read_row(row) for row in (yield find_statement(new.key))), None)

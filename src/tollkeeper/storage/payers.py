@@ -39,7 +39,12 @@ class Suspended(msgspec.Struct, frozen=True, array_like=True, tag=45):
 
 
 def payer_obstacle(
-    key: PaymentKey, value: int, balance: int | None, used: frozenset[str], now_ms: int
+    key: PaymentKey,
+    value: int,
+    balance: int | None,
+    used: frozenset[str],
+    now_ms: int,
+    under_way_max: int = PAYER_UNDER_WAY_MAX,
 ) -> Unit[Overdrawn | Suspended | None]:
     """Why `value` more may not be signed for the payer of `key` now, if anything.
 
@@ -50,7 +55,7 @@ def payer_obstacle(
         network=key.network,
         payer=key.payer,
         asset=key.asset,
-        limit=PAYER_UNDER_WAY_MAX + 1,
+        limit=under_way_max + 1,
         after_minute=minute - _WINDOW_MINUTES,
     )
     under_way = {row["nonce"]: int(row["value"]) for row in rows if row["nonce"] not in {key.nonce, *used}}
@@ -60,7 +65,7 @@ def payer_obstacle(
         # What is under way may yet succeed; what failed is forgotten by the hour.
         seconds = -(-(ends_ms - now_ms) // 1000) if failures >= PAYER_FAILURES_MAX else 2
         return Suspended(failures, len(under_way), max(1, seconds))
-    if len(under_way) >= PAYER_UNDER_WAY_MAX:
+    if len(under_way) >= under_way_max:
         return Suspended(failures, len(under_way), 2)
     if balance is not None and under_way and sum(under_way.values()) + value > balance:
         return Overdrawn(under_way)

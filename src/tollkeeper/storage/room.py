@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ _QUERIES: Final = load_queries("room.sql")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """`total` may be under way on a network; with `strangers` of them no stranger's is begun."""
+    """`total` may be under way on a network, `of_payer` of one payer; with `strangers` no stranger's is begun."""
 
     network: str
     total: int
     strangers: int
+    of_payer: int = PAYER_UNDER_WAY_MAX
 
 
 @dataclass(slots=True)

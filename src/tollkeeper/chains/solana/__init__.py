@@ -1,8 +1,9 @@
 """One Solana network behind its nodes (specification 2.3, 2.4, 4.4).
 
 Read `chain` first: open it, read the facts of a payment, simulate, send, wait. `lifetimes` proves that a transaction
-can be executed no longer; the names of both are this package's. `uses` says which transaction carried a payment out,
-`payments` which payments a range of slots holds, `answers` reads what nodes say.
+can be executed no longer; the names of both are this package's. `blockhashes` says how long one is taken still, `uses`
+which transaction carried a payment out, `payments` which payments a range of slots holds, `answers` reads what nodes
+say.
 Whether a payment is good is decided in `core.solana`.
 """
 

@@ -26,12 +26,13 @@ from tollkeeper.chains.solana.answers import (
     read_slot,
     read_value,
 )
+from tollkeeper.chains.solana.blockhashes import BlockhashAges, Newcomers
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
 from tollkeeper.core.settling import Depths
-from tollkeeper.core.solana import FeePolicy, SolanaAsset, SolanaFacts
+from tollkeeper.core.solana import BLOCKS_LEFT_MIN, FeePolicy, SolanaAsset, SolanaFacts
 from tollkeeper.core.solana.programs import (
     HARMLESS_EXTENSIONS,
     TOKEN_2022_PROGRAM,
@@ -65,7 +66,9 @@ _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": _FINAL}
 _BASE64: Final = {"encoding": "base64", **_CONFIRMED}
 _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BASE64}
-_HEAD: Final[list[Call]] = [("getSlot", [_CONFIRMED]), ("getBlockHeight", [_CONFIRMED])]
+_HEIGHT: Final[Call] = ("getBlockHeight", [_CONFIRMED])
+_HEAD: Final[list[Call]] = [("getSlot", [_CONFIRMED]), _HEIGHT]
+BLOCKHASH_UNKNOWN: Final = "BlockhashNotFound"  # of a simulation: too old, or not seen yet
 _SENDING: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
 
 
@@ -121,11 +124,20 @@ def _fee_lamports(compute_limit: int, price_micro_lamports: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What settling would meet now. `error` None: it would pass. `fee_money` is what the fee payer has, in lamports."""
+    """What settling would meet now. `error` None: it would pass. `fee_money` is what the fee payer has, in lamports.
+
+    `blocks_left`: for so many more the blockhash of one that would pass is taken; None where nobody says.
+    """
 
     error: str | None
     lifetime: Lifetime
     fee_money: int
+    blocks_left: int | None = None
+
+    @property
+    def ends_too_soon(self) -> bool:
+        """Is it taken for too few blocks to be worth a signature?"""
+        return self.blocks_left is not None and self.blocks_left < BLOCKS_LEFT_MIN
 
 
 class SolanaChain:
@@ -138,6 +150,7 @@ class SolanaChain:
         self.problem = "the node was not asked yet"
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
+        self._ages, self._newcomers = BlockhashAges(self.rpc), Newcomers(self.rpc)
         self._mint = config.asset or config.network.usdc.address
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self)
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
@@ -213,14 +226,44 @@ class SolanaChain:
             return f"the mint {self._mint} has extensions by which a payment may arrive smaller, or not at all"
         return ""
 
-    async def state(self, transfer: SolanaTransfer) -> SolanaFacts:
-        """What the chain says about a payment, in one batch. Raises: RpcUnavailable."""
-        blockhash = _blockhash(transfer)
-        accounts, recent, simulation = await self.rpc.ask(
+    async def state(self, transfer: SolanaTransfer, *, waits: bool = True) -> SolanaFacts:
+        """What the chain says about a payment, in one batch. Raises: RpcUnavailable.
+
+        `waits`: for a moment, for a blockhash that no node knows; so does `simulate`, before which it need not be.
+        """
+        facts = await self._facts(transfer)
+        if facts.is_blockhash_valid or not waits:
+            return facts
+        knowing = await self._knowing(transfer)
+        return facts if knowing is None else await knowing._facts(transfer)  # noqa: SLF001 - of this class
+
+    async def simulate(self, transfer: SolanaTransfer) -> Simulation:
+        """What settling would meet now, in one batch.
+
+        The blockhash of a transaction that passes is recent now, and for 150 blocks at most. Raises: RpcUnavailable.
+        """
+        simulation = await self._simulated(transfer)
+        if simulation.error != BLOCKHASH_UNKNOWN:
+            return simulation
+        knowing = await self._knowing(transfer)
+        return simulation if knowing is None else await knowing._simulated(transfer)  # noqa: SLF001 - of this class
+
+    async def _knowing(self, transfer: SolanaTransfer) -> SolanaChain | None:
+        """This chain as a node shows it that takes the blockhash; None where none does. Raises: RpcUnavailable."""
+        blockhash = transfer.transaction.message.recent_blockhash
+        (height,) = await self.rpc.ask([_HEIGHT])
+        if self._ages.has_passed(blockhash, read_number(height)):
+            return None
+        node = await self._newcomers.known_by(blockhash)
+        return None if node is None else self._at(node)
+
+    async def _facts(self, transfer: SolanaTransfer) -> SolanaFacts:
+        accounts, recent, simulation, height = await self.rpc.ask(
             [
                 ("getMultipleAccounts", [[transfer.source, transfer.destination], _BASE64]),
-                ("isBlockhashValid", [blockhash, _CONFIRMED]),
+                ("isBlockhashValid", [_blockhash(transfer), _CONFIRMED]),
                 _simulation(transfer),
+                _HEIGHT,
             ]
         )
         found = read_value(accounts)
@@ -231,24 +274,21 @@ class SolanaChain:
         if not isinstance(is_recent, bool):
             msg = "the node does not judge the blockhash"
             raise RpcUnavailable(msg)
-        return SolanaFacts(self._held(found[0]), self._held(found[1]), is_recent, read_error(simulation))
+        left = await self._blocks_left(transfer, recent, height) if is_recent else None
+        return SolanaFacts(self._held(found[0]), self._held(found[1]), is_recent, read_error(simulation), left)
 
-    async def simulate(self, transfer: SolanaTransfer) -> Simulation:
-        """What settling would meet now, in one batch.
-
-        The blockhash of a transaction that passes is recent now, and for 150 blocks at most. Raises: RpcUnavailable.
-        """
+    async def _simulated(self, transfer: SolanaTransfer) -> Simulation:
         simulation, height, money = await self.rpc.ask(
-            [
-                _simulation(transfer),
-                ("getBlockHeight", [_CONFIRMED]),
-                ("getBalance", [transfer.fee_payer, _CONFIRMED]),
-            ]
+            [_simulation(transfer), _HEIGHT, ("getBalance", [transfer.fee_payer, _CONFIRMED])]
         )
+        error = read_error(simulation)
         last_height = read_number(height) + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
-        return Simulation(
-            read_error(simulation), Lifetime(read_slot(simulation), last_height), read_number(read_value(money))
-        )
+        left = await self._blocks_left(transfer, simulation, height) if error is None else None
+        return Simulation(error, Lifetime(read_slot(simulation), last_height), read_number(read_value(money)), left)
+
+    async def _blocks_left(self, transfer: SolanaTransfer, taken: Answer, height: Answer) -> int | None:
+        blockhash = transfer.transaction.message.recent_blockhash
+        return await self._ages.blocks_left(blockhash, read_slot(taken), read_number(height))
 
     async def owner_of(self, account: str) -> str | None:
         """Whose the asset's token account at this address is; None unless one is there and usable.

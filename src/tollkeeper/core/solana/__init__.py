@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from tollkeeper.core.solana.rules import (
     ALREADY_PROCESSED,
+    BLOCKS_LEFT_MIN,
     FEE_PAYER_WITHOUT_MONEY,
     FeePolicy,
     SolanaAsset,
@@ -28,6 +29,7 @@ from tollkeeper.core.solana.rules import (
 
 __all__ = [
     "ALREADY_PROCESSED",
+    "BLOCKS_LEFT_MIN",
     "FEE_PAYER_WITHOUT_MONEY",
     "FeePolicy",
     "SolanaAsset",

@@ -26,6 +26,8 @@ COMPUTE_BUDGET_PROGRAM: Final = "ComputeBudget111111111111111111111111111111"
 MEMO_PROGRAM: Final = "MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"
 LIGHTHOUSE_PROGRAM: Final = "L2TExMFKdjpN9kozasaurPirfHy9P8sbXoAN1qA3S95"
 SYSTEM_PROGRAM: Final = "11111111111111111111111111111111"
+# Where a cluster lists the newest blockhashes, the newest first.
+RECENT_BLOCKHASHES_SYSVAR: Final = "SysvarRecentB1ockHashes11111111111111111111"
 INCINERATOR: Final = "1nc1nerator11111111111111111111111111111111"  # what is sent there is burnt
 # Addresses that everybody knows, and that nobody has the key of.
 NOBODYS: Final = frozenset(
@@ -56,6 +58,8 @@ _EXTENSION_HEAD_BYTES: Final = 4
 # Who may close an empty mint, and where a name, a group and their pointers are kept: nothing that touches a transfer.
 HARMLESS_EXTENSIONS: Final = frozenset({3, 18, 19, 20, 21, 22, 23})
 _ACCOUNT_INITIALIZED: Final = 1
+_BLOCKHASH_ENTRY_BYTES: Final = 40  # the hash, and what a signature cost
+_BLOCKHASHES_LISTED_MAX: Final = 150
 
 
 def find_program_address(seeds: tuple[bytes, ...], program: str) -> tuple[str, int]:
@@ -157,3 +161,11 @@ def read_mint(data: bytes) -> TokenMint | None:
             extensions.add(kind)
             at += _EXTENSION_HEAD_BYTES + size
     return TokenMint(decimals=data[44], is_initialized=data[45] == 1, extensions=frozenset(extensions))
+
+
+def read_recent_blockhashes(data: bytes) -> list[bytes] | None:
+    """The blockhashes that the sysvar lists, the newest first; None for what is no such list."""
+    count = int.from_bytes(data[:8], "little")
+    if not 0 < count <= _BLOCKHASHES_LISTED_MAX or len(data) < 8 + count * _BLOCKHASH_ENTRY_BYTES:
+        return None
+    return [data[at : at + 32] for at in range(8, 8 + count * _BLOCKHASH_ENTRY_BYTES, _BLOCKHASH_ENTRY_BYTES)]

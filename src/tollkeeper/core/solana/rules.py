@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 INSTRUCTIONS_MIN: Final = 3
 INSTRUCTIONS_MAX: Final = 7
+# So many blocks (about 8 s) a blockhash must be taken still, to be worth a signature: nodes are a little behind, and a
+# leader may be busy. Clients begin with 118 or more.
+BLOCKS_LEFT_MIN: Final = 20
 ALREADY_PROCESSED: Final = "AlreadyProcessed"  # a node's word for a message that it has executed
 # What it says where the fee payer has nothing, or not enough, to pay with: that is ours to mend, not the buyer's.
 # An account keeps what exempts it from rent; the fee payer is the first one of its transaction.
@@ -59,6 +62,7 @@ FEE_PAYER_WITHOUT_MONEY: Final = frozenset(
 _COMPUTE_BUDGET: Final = decode_key(COMPUTE_BUDGET_PROGRAM)
 _SIGNERS: Final = 2  # the fee payer and the payer
 # What a check expects, as a text: said for each payment, so not made for each.
+_LONG_ENOUGH: Final = f"a blockhash that is taken for {BLOCKS_LEFT_MIN} more blocks"
 _COUNTS: Final = f"{INSTRUCTIONS_MIN} to {INSTRUCTIONS_MAX}"
 _TRANSFER: Final = {program: f"TransferChecked of {program}" for program in (TOKEN_PROGRAM, TOKEN_2022_PROGRAM)}
 _AFTER_TRANSFER: Final = frozenset(map(decode_key, (MEMO_PROGRAM, LIGHTHOUSE_PROGRAM)))
@@ -355,12 +359,16 @@ def _memo_checks(message: Message, memo: str) -> Iterator[Check]:
 
 @dataclass(frozen=True, slots=True)
 class SolanaFacts:
-    """What a node said about one transaction. `error` is of the simulation, None where it passed."""
+    """What a node said about one transaction. `error` is of the simulation, None where it passed.
+
+    `blocks_left`: for so many more its blockhash is taken; None where nobody says.
+    """
 
     source: TokenAccount | None
     destination: TokenAccount | None
     is_blockhash_valid: bool
     error: str | None
+    blocks_left: int | None = None
 
 
 def chain_checks(transfer: SolanaTransfer, asset: SolanaAsset, facts: SolanaFacts) -> Iterator[Check]:
@@ -371,7 +379,10 @@ def chain_checks(transfer: SolanaTransfer, asset: SolanaAsset, facts: SolanaFact
     """
     yield Check("unprocessed", facts.error != ALREADY_PROCESSED, Reason.DUPLICATE, "not yet on the chain", facts.error)
     is_recent = facts.is_blockhash_valid
-    yield Check("blockhash", is_recent, Reason.SVM_EXPIRED, "a recent blockhash", is_recent)
+    known = is_recent or "older than those, or newer than the node knows"
+    yield Check("blockhash", is_recent, Reason.SVM_EXPIRED, "one of the 150 newest blockhashes", known)
+    left = facts.blocks_left
+    yield Check("blocksLeft", left is None or left >= BLOCKS_LEFT_MIN, Reason.SVM_EXPIRED, _LONG_ENOUGH, left)
     destination, source = facts.destination, facts.source
     is_there = destination is not None and destination.is_usable and destination.mint == asset.address
     yield Check("recipientAccount", is_there, Reason.SVM_NO_RECIPIENT, transfer.destination, destination is not None)

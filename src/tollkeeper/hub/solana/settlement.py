@@ -188,10 +188,10 @@ class SolanaSettlements(Settlements):
         relayer.purse.see(simulated.fee_money, 1)
         if simulated.error in FEE_PAYER_WITHOUT_MONEY or not relayer.can_pay():
             raise without_money()
-        if simulated.error is not None:
+        if simulated.error is not None or simulated.ends_too_soon:
             if account.chain.asset is None:  # disabled this moment
                 raise RpcUnavailable(account.chain.problem)
-            facts = await account.chain.state(transfer)
+            facts = await account.chain.state(transfer, waits=False)
             for check in chain_checks(transfer, account.asset, facts):
                 if not check.ok:
                     return check.reason, None

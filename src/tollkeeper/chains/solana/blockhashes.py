@@ -1,0 +1,136 @@
+"""How long a blockhash is taken still, and one that no node knows yet (contract 5.2; A-24, A-26; decision 0051).
+
+A cluster lists its 150 newest blockhashes in an account, so their ages need no call of their own for each payment: the
+list is read again where it lacks one that a node took later. One that a node does not know is too old, or so new that
+only the buyer's node has it: nothing shows which, so all nodes are asked again for a moment. What is too short is
+decided in `core.solana`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana.answers import read_account, read_number, read_slot, read_value
+from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS
+from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, read_recent_blockhashes
+
+if TYPE_CHECKING:
+    from tollkeeper.chains.nodes import Node
+    from tollkeeper.chains.rpc import Call, Rpc
+
+_LOG = structlog.get_logger("tollkeeper.chains.solana")
+_CONFIRMED: Final = {"commitment": "confirmed"}
+_LISTING: Final[list[Call]] = [
+    ("getAccountInfo", [RECENT_BLOCKHASHES_SYSVAR, {"encoding": "base64", **_CONFIRMED}]),
+    ("getBlockHeight", [_CONFIRMED]),
+]
+_SLOT_SECONDS: Final = 0.4
+# Providers spread calls over nodes of which one lags: so often a list is asked for that is as new as it must be.
+_READS_MAX: Final = 3
+# What a list does not hold is concluded from it for so long, so that a node's lie does not outlive the node.
+_LIST_GOOD_SECONDS: Final = 2.0
+_UNLISTED_SECONDS: Final = 60.0  # a node that lists nothing is not asked again for so long
+# How long a blockhash that nobody knows is asked about: these waits, one after the other.
+_WAITS_SECONDS: Final = (0.0, _SLOT_SECONDS, _SLOT_SECONDS, 2 * _SLOT_SECONDS)
+_WAIT_SECONDS_MAX: Final = 3.0
+_WAITING_MAX: Final = 16
+
+
+class BlockhashAges:
+    """The blockhashes that one network's nodes list, by the heights of their blocks."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+        self._heights: dict[bytes, int] = {}
+        self._is_full = False  # a list of a young chain lacks nothing
+        self._slot, self._read_at = -1, -math.inf
+        self._unlisted_until = -math.inf
+        self._reading = asyncio.Lock()
+
+    async def blocks_left(self, blockhash: bytes, slot: int, height: int) -> int | None:
+        """For so many blocks after `height` a blockhash is taken that a node took in `slot`; None where no node says.
+
+        Raises: RpcUnavailable.
+        """
+        now = asyncio.get_running_loop().time
+        for again in range(_READS_MAX):
+            made = self._heights.get(blockhash)
+            if made is not None:
+                return min(max(0, made + BLOCKHASH_LIFETIME_BLOCKS - height), BLOCKHASH_LIFETIME_BLOCKS)
+            if self._slot >= slot and now() - self._read_at < _LIST_GOOD_SECONDS:
+                return 0 if self._is_full else None
+            if now() < self._unlisted_until:
+                return None
+            await asyncio.sleep(_SLOT_SECONDS if again else 0)
+            await self._read_once(self._read_at)
+        return None
+
+    def has_passed(self, blockhash: bytes, height: int) -> bool:
+        """Is it known to be taken no more at this height?"""
+        made = self._heights.get(blockhash)
+        return made is not None and made + BLOCKHASH_LIFETIME_BLOCKS < height
+
+    async def _read_once(self, read_at: float) -> None:
+        """Reads the list unless somebody else has since then."""
+        async with self._reading:
+            if self._read_at != read_at:
+                return
+            listed, height = await self._rpc.ask(_LISTING)
+            try:
+                blockhashes = read_recent_blockhashes(read_account(read_value(listed)) or b"")
+                slot, newest = read_slot(listed), read_number(height)
+            except RpcUnavailable:
+                blockhashes = None
+            now = asyncio.get_running_loop().time()
+            self._read_at = now
+            if blockhashes is None:
+                self._unlisted_until = now + _UNLISTED_SECONDS
+                _LOG.warning("blockhashes_not_listed", account=RECENT_BLOCKHASHES_SYSVAR)
+                return
+            self._slot, self._is_full = slot, len(blockhashes) == BLOCKHASH_LIFETIME_BLOCKS
+            kept = newest - 2 * BLOCKHASH_LIFETIME_BLOCKS
+            self._heights = {one: made for one, made in self._heights.items() if kept <= made <= newest}
+            self._heights.update((one, newest - age) for age, one in enumerate(blockhashes))
+
+
+class Newcomers:
+    """Blockhashes that a network's nodes may be about to know. Of a crowd of them few are waited for."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+        self._waiting = 0
+
+    async def known_by(self, blockhash: bytes) -> Node | None:
+        """A node that takes it now, or within a moment; None where none does."""
+        if self._waiting >= _WAITING_MAX:
+            return None
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS_MAX):
+                for seconds in _WAITS_SECONDS:
+                    await asyncio.sleep(seconds)
+                    if (node := await self._asked(encode_key(blockhash))) is not None:
+                        return node
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting -= 1
+        return None
+
+    async def _asked(self, blockhash: str) -> Node | None:
+        for node, answers in await self._rpc.probe([("isBlockhashValid", [blockhash, _CONFIRMED])]):
+            if isinstance(answers, RpcUnavailable) or node.barred:
+                continue
+            try:
+                is_taken = read_value(answers[0])
+            except RpcUnavailable:
+                continue
+            if is_taken is True:
+                return node
+        return None

@@ -1,0 +1,189 @@
+"""Blockhashes that end too soon, or that a node does not know yet (contract 5.2; security A-24, A-26; decision 0051).
+
+A payment whose blockhash ends within a moment would be under way, for nothing, until that is proven.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chains.solana_node import SECOND_BUYER, WALLETS, paying
+from tests.hub.chaos import ChaosNode, run_chaos
+from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
+from tollkeeper.core.solana import BLOCKS_LEFT_MIN
+from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR
+from tollkeeper.sandbox.solana_chain import RECENT_SLOTS
+from tollkeeper.sandbox.solana_node import SolanaNode
+
+EXPIRED = "settle_exact_svm_block_height_exceeded"
+
+
+def failed_checks(body: dict[str, Any]) -> list[str]:
+    return [check["name"] for check in body["checks"] if not check["ok"]]
+
+
+async def test_a_payment_with_too_few_blocks_left_is_refused_before_anything_is_signed(tmp_path: Path) -> None:
+    async with run_solana_hub(tmp_path) as world:
+        bodies = [world.payment(), world.payment()]
+        world.node.chain.next_slot(RECENT_SLOTS - BLOCKS_LEFT_MIN)
+        assert (await world.settle(bodies[0])).body["success"] is True
+        for left in (BLOCKS_LEFT_MIN - 1, 1, 0):
+            world.node.chain.next_slot(RECENT_SLOTS + 1 - left - world.node.chain.slot)
+            verified = await world.hub.post("/verify?explain=true", bodies[1])
+            assert (verified.body["isValid"], verified.reason) == (False, EXPIRED)
+            assert failed_checks(verified.body) == ["blocksLeft"]
+            assert verified.body["details"] == {
+                "check": "blocksLeft",
+                "expected": f"a blockhash that is taken for {BLOCKS_LEFT_MIN} more blocks",
+                "found": left,
+            }
+            settled = await world.settle(bodies[1])
+            assert (settled.status, settled.reason, settled.body["transaction"]) == (200, EXPIRED, "")
+        assert await world.status(bodies[1]) == "unknown"
+        assert len(world.node.chain.executed) == 1
+        assert (await world.settle(world.payment())).body["success"] is True  # whoever signs again has lost nothing
+
+
+async def test_payments_that_end_at_once_fill_no_queue(tmp_path: Path) -> None:
+    """They would be under way until their end is proven, and every other payment turned away."""
+    async with run_solana_hub(tmp_path, settlements_max=20) as world:
+        bodies = [world.payment() for _ in range(20)]
+        world.node.chain.next_slot(RECENT_SLOTS - 1)
+        world.node.chain.holds = True
+        answers = await asyncio.gather(*(world.settle(body, Prefer="wait=0") for body in bodies))
+        assert {(answer.status, answer.reason) for answer in answers} == {(200, EXPIRED)}
+        world.node.chain.release()
+        assert (await world.settle(world.payment())).body["success"] is True
+
+
+async def test_one_payer_has_a_small_share_of_what_is_under_way(tmp_path: Path) -> None:
+    """Whatever keeps its payments out of blocks keeps no other payer's out of the queue."""
+    async with run_solana_hub(tmp_path, settlements_max=1_500) as world:
+        world.node.chain.holds = True
+        answers = [await world.settle(world.payment(), Prefer="wait=0") for _ in range(16)]
+        assert [answer.code for answer in answers] == [*["SETTLEMENT_PENDING"] * 15, "UNAVAILABLE"]
+        details = answers[15].body["error"]["details"]
+        assert (details["reason"], details["pending"]) == ("payer_suspended", 15)
+        assert int(answers[15].headers["Retry-After"]) > 0
+        other = world.asking(paying(world.node, 10_000, buyer=SECOND_BUYER))
+        assert (await world.settle(other, Prefer="wait=0")).code == "SETTLEMENT_PENDING"
+        world.node.chain.release()
+        await world.complete()
+        assert (await world.settle(world.payment())).body["success"] is True
+
+
+async def test_a_node_that_does_not_list_blockhashes_is_good_enough(tmp_path: Path) -> None:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["params"][:1] == [RECENT_BLOCKHASHES_SYSVAR]:
+            return answer | {"result": answer["result"] | {"value": None}}
+        return answer
+
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        proxy.falsify = falsify
+        body = world.payment()
+        world.node.chain.next_slot(RECENT_SLOTS - 1)
+        assert (await world.verify(body)).body["isValid"] is True
+        assert (await world.settle(body)).body["success"] is True
+
+
+@asynccontextmanager
+async def behind_a_proxy(directory: Path) -> AsyncIterator[tuple[SolanaHub, ChaosNode]]:
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as proxy,
+        hub_of(directory, node, rpc_url=proxy.url) as world,
+    ):
+        yield world, proxy
+
+
+def not_knowing(is_known: Callable[[], bool]) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+    """A node that has not seen the newest blocks, until it has."""
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if is_known() or call["method"] not in {"simulateTransaction", "isBlockhashValid"}:
+            return answer
+        said: Any = False
+        if call["method"] == "simulateTransaction":
+            said = answer["result"]["value"] | {"err": "BlockhashNotFound"}
+        return answer | {"result": answer["result"] | {"value": said}}
+
+    return falsify
+
+
+@pytest.mark.parametrize("path", ["verify", "settle"])
+async def test_a_blockhash_that_is_newer_than_the_node_knows_is_waited_for(tmp_path: Path, path: str) -> None:
+    """The buyer's own node was faster."""
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        body = world.payment()
+        proxy.calls.clear()
+        proxy.falsify = not_knowing(lambda: proxy.calls["isBlockhashValid"] >= 3)
+        answer = await (world.verify(body) if path == "verify" else world.settle(body))
+        assert answer.body["isValid" if path == "verify" else "success"] is True
+
+
+async def test_what_one_node_does_not_know_is_judged_by_another_that_does(tmp_path: Path) -> None:
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as late,
+        hub_of(tmp_path, node, rpc_urls=(late.url, node.url)) as world,
+    ):
+        late.falsify = not_knowing(lambda: False)
+        body = world.payment()
+        assert (await world.verify(body)).body["isValid"] is True
+        assert (await world.settle(body)).body["success"] is True
+
+
+async def test_a_blockhash_that_no_node_knows_is_refused_as_what_it_may_be_and_good_once_it_is_known(
+    tmp_path: Path,
+) -> None:
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        body = world.payment()
+        proxy.falsify = not_knowing(lambda: False)
+        verified = await world.verify(body)
+        assert (verified.reason, verified.body["details"]["check"]) == (EXPIRED, "blockhash")
+        assert verified.body["details"]["found"] == "older than those, or newer than the node knows"
+        refused = await world.settle(body, Idempotency_Key="first")
+        assert (refused.reason, await world.status(body)) == (EXPIRED, "unknown")
+        proxy.calm()
+        assert (await world.verify(body)).body["isValid"] is True
+        assert (await world.settle(body, Idempotency_Key="second")).body["success"] is True
+
+
+async def test_a_crowd_with_blockhashes_that_nobody_knows_is_not_waited_for(tmp_path: Path) -> None:
+    """Anybody can make them, at no cost; so few of them at a time make us ask again."""
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        bodies = [world.payment() for _ in range(60)]
+        proxy.falsify = not_knowing(lambda: False)
+        proxy.calls.clear()
+        answers = await asyncio.gather(*(world.verify(body) for body in bodies))
+        assert {answer.reason for answer in answers} == {EXPIRED}
+        assert proxy.calls["isBlockhashValid"] <= 60 + 16 * 4  # each is judged once
+
+
+async def test_a_list_that_is_older_than_the_payment_is_asked_for_again(tmp_path: Path) -> None:
+    """Providers spread calls over nodes of which one lags: what its list lacks may be new."""
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        world.node.chain.next_slot(2 * RECENT_SLOTS)
+        stale = world.node.rpc.call("getAccountInfo", [RECENT_BLOCKHASHES_SYSVAR])
+        world.node.chain.next_slot()
+        asked = 0
+
+        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            nonlocal asked
+            if call["params"][:1] != [RECENT_BLOCKHASHES_SYSVAR]:
+                return answer
+            asked += 1
+            return answer | {"result": stale} if asked < 3 else answer
+
+        proxy.falsify = falsify
+        body = world.payment()
+        assert (await world.verify(body)).body["isValid"] is True
+        assert asked == 3
+        assert (await world.settle(body)).body["success"] is True
+        assert asked == 3  # it is known for as long as it is taken
