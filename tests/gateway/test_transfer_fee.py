@@ -60,9 +60,14 @@ async def bank(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[
 
 
 async def ask(
-    bank: Bank, transfer: EvmPayload, fee: str | None = None, headers: dict[str, str] | None = None
+    bank: Bank,
+    transfer: EvmPayload,
+    fee: str | None = None,
+    headers: dict[str, str] | None = None,
+    **fields: object,
 ) -> Answer:
-    body = {"network": "base-sepolia", **payment_body(Payment(1, "exact", "base-sepolia", transfer))["payload"]}
+    payload = payment_body(Payment(1, "exact", "base-sepolia", transfer))["payload"]
+    body = {"network": "base-sepolia", **payload, **fields}
     paid = {} if fee is None else {"X-Payment": fee}
     return await bank.buyer.ask("POST", bank.gateway_url + PATH, body=body, headers={**paid, **(headers or {})})
 
@@ -73,6 +78,9 @@ async def new_fee(bank: Bank) -> str:
 
 GONE = json.dumps({"error": {"type": "payment", "code": "INSUFFICIENT_FUNDS", "message": "gone"}})
 BUSY = json.dumps({"error": {"type": "server", "code": "UNAVAILABLE", "message": "busy"}})
+
+
+TAKEN = json.dumps({"error": {"type": "validation", "code": "CONFLICT", "message": "another request's"}})
 
 
 def transfers_only(settling: Settling) -> Settling:
@@ -112,6 +120,54 @@ async def test_a_fee_pays_for_one_transfer_and_the_same_one_asked_again_costs_no
     other = await ask(bank, bank.signed(), fee)
     assert other.status == 402
     assert other.json()["accepts"][0]["maxAmountRequired"] == "2000"
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def ask_while_nothing_is_mined(bank: Bank, transfer: EvmPayload, fee: str) -> list[Answer]:
+    """First without `confirm` and then with it, once the fee is paid."""
+    bank.hub.settling = transfers_only(says(503, BUSY))
+    assert (await ask(bank, transfer, fee, confirm=False)).status == 503
+    bank.hub.settling = pass_on
+    bank.chain.rpc.call("evm_setAutomine", False)
+    try:
+        return [
+            await ask(bank, transfer, fee, {"Prefer": "wait=0"}, confirm=False),
+            await ask(bank, transfer, fee, {"Prefer": "wait=0"}, confirm=True),
+        ]
+    finally:
+        bank.chain.rpc.call("evm_setAutomine", True)
+        bank.chain.rpc.call("evm_mine")
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+async def test_a_transfer_is_told_whichever_confirm_it_is_asked_again_with(bank: Bank, *, confirm: bool) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    first = await ask(bank, transfer, fee, confirm=confirm)
+    again = [await ask(bank, transfer, fee, confirm=other) for other in (not confirm, confirm)]
+    assert [(one.status, one.json().get("transaction")) for one in again] == [(200, first.json()["transaction"])] * 2
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_transfer_that_is_not_mined_is_no_success_for_who_asks_again_with_confirm(bank: Bank) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    early = await ask_while_nothing_is_mined(bank, transfer, fee)
+    assert [(one.status, one.error_code) for one in early] == [(200, None), (503, "SETTLEMENT_PENDING")]
+    async with asyncio.timeout(30):
+        while (done := await ask(bank, transfer, fee, confirm=True)).status != 200:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+            await asyncio.sleep(0.2)
+    assert done.json()["transaction"] == early[0].json()["transaction"]
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_another_signature_of_the_same_transfer_learns_nothing_and_takes_no_fee_back(bank: Bank) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    assert (await ask(bank, transfer, fee)).status == 200
+    bank.hub.settling = transfers_only(says(409, TAKEN))
+    for confirm in (False, True):
+        refused = await ask(bank, transfer, fee, confirm=confirm)
+        assert (refused.status, refused.error_code) == (409, "CONFLICT")
+    bank.hub.settling = pass_on
+    assert (await ask(bank, bank.signed(), fee)).status == 402
     assert moved(bank) == (10_000, FEE_MICRO)
 
 

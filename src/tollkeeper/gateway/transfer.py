@@ -38,7 +38,14 @@ from tollkeeper.core.wire import (
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
 from tollkeeper.gateway.chain_proofs import is_before_sending
-from tollkeeper.gateway.hub_client import SettleAnswer, Settlement, asked_of, transfer_body, unavailable
+from tollkeeper.gateway.hub_client import (
+    HubUnreachableError,
+    SettleAnswer,
+    Settlement,
+    asked_of,
+    transfer_body,
+    unavailable,
+)
 from tollkeeper.gateway.transfer_fee import FeeSpentError
 from tollkeeper.gateway.transfer_keys import IDEMPOTENCY_KEY, key_conflict, own_key_among, own_key_at_hub
 
@@ -243,7 +250,7 @@ class DirectTransfers:
             return await self._settle(wish, payment, paid)
         body = transfer_body(payment, wish.asset.address, paid.value, wish.pay_to, confirm=wish.confirm)
         if fee_key:
-            answer = await self._ask(wish, body, fee_key)
+            answer = await self._ask_for_fee(wish, payment, paid, body, fee_key)
         elif wish.own_key is not None:
             answer = await self._ask(wish, body, own_key_at_hub(wish.own_key, paid.key.payer))
             if answer is not None and answer[0] == _CONFLICT:
@@ -259,6 +266,37 @@ class DirectTransfers:
 
     async def _ask(self, wish: Wish, body: bytes, key: str) -> tuple[int, dict[str, Any]] | None:
         return await self.hub.transfer(self.hub.transfer_request(body, key=key, wait_seconds=wish.wait_seconds))
+
+    async def _ask_for_fee(
+        self, wish: Wish, payment: Payment, paid: Tender, body: bytes, fee_key: str
+    ) -> tuple[int, dict[str, Any]] | None:
+        """Asks under the name of the fee and the transfer, which shows what became of them however it is asked.
+
+        The hub keeps a key for one request, and `confirm` is of the request: where the pair was asked with the other
+        one, so is this. Raises: SETTLEMENT_PENDING, CONFLICT for another signature of the same transfer.
+        """
+        answer = await self._ask(wish, body, fee_key)
+        if answer is None or answer[0] != _CONFLICT:
+            return answer
+        other = transfer_body(payment, wish.asset.address, paid.value, wish.pay_to, confirm=not wish.confirm)
+        answer = await self._ask(wish, other, fee_key)
+        if answer is None:
+            return None
+        status, said = answer
+        if status == _CONFLICT:  # nothing is known of the fee's transfer by this, so the fee stays where it is
+            raise ApiError(Code.CONFLICT, "this fee was paid for the same transfer with another signature: send that")
+        if status == _DONE and said.get("success") is True and wish.confirm:
+            await self._require_confirmed(paid.key, str(said.get("transaction")))
+        return answer
+
+    async def _require_confirmed(self, key: PaymentKey, transaction: str) -> None:
+        """Raises: SETTLEMENT_PENDING for a success that was told before it was as deep as it must be."""
+        try:
+            told = await self.hub.payment_status(key)
+        except HubUnreachableError:
+            told = None
+        if told is None or told.status != "success":
+            raise self._pending(key, transaction)
 
     async def _ask_again(self, wish: Wish, body: bytes) -> tuple[int, dict[str, Any]] | None:
         """Asks under the key of the request's attempt, which shows that attempt's outcome as often as it is asked."""
