@@ -14,9 +14,10 @@ import pytest_asyncio
 
 from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.hub.chaos import ChaosNode, run_chaos
+from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.tables import cells, filled, read_table
+from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.api import clock_ms
 from tollkeeper.core.batches import Via
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
@@ -105,6 +106,49 @@ async def test_unsigned_purchase_data_is_left_out_and_the_payment_settled(
     answer = await post(trusting_hub, request_of(new_payment(embedded_chain)), {})
     assert answer.body["success"] is True
     assert await purchase_data_of(trusting_hub, embedded_chain) is None
+
+
+async def tried_and_failed(hub: HubUnderTest, chaos: ChaosNode, chain: ChainUnderTest) -> TestPayment:
+    """A trusted gateway's payment whose transaction reverted, because its payer's money was gone for a moment."""
+    payment = new_payment(chain)
+    body = request_of(payment)
+    chaos.on("eth_sendRawTransaction", Act.CUT)
+    assert (await post(hub, body, {**signed(body), "Prefer": "wait=0"})).status == 503
+    value = drain(chain)
+    chaos.calm()
+    await hub.complete()  # sends it
+    await hub.complete()  # sees it reverted
+    assert await hub.status(payment) == "failed"
+    chain.mint(chain.wallets.buyer.address, value)
+    return payment
+
+
+async def test_what_failed_for_a_gateway_is_tried_again_for_that_gateway_alone(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    """Its transaction has shown the payment to everybody, and whoever had it settled would leave its buyer without."""
+    trusted = {KEY.key_id: KEY.verifying_key().material}
+    async with (
+        run_chaos(embedded_chain.url) as chaos,
+        run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, trusted_keys=trusted) as hub,
+    ):
+        payment = await tried_and_failed(hub, chaos, embedded_chain)
+        elsewhere = json.dumps(payment.asking(confirm=True, purchaseData={**DATA, "gateway": "https://other.example"}))
+        strangers = [
+            await hub.settle(payment),
+            await hub.settle(payment, key="stranger.1"),
+            await post(hub, request_of(payment), {}),
+            await post(hub, request_of(payment), signed(request_of(payment), key=STRANGER, idempotency_key="claim.7")),
+            await post(hub, elsewhere.encode(), signed(elsewhere.encode(), idempotency_key="claim.8")),
+        ]
+        for answer in strangers:
+            assert (answer.status, answer.body["success"]) == (200, False)
+            assert answer.reason == "invalid_exact_evm_transaction_failed"
+        body = request_of(payment)
+        again = await post(hub, body, signed(body, idempotency_key="claim.2"))
+        assert again.body["success"] is True
+        assert (await post(hub, body, signed(body, idempotency_key="claim.2"))).body["success"] is True
+        assert (await hub.settle(payment)).reason == "duplicate_settlement"
 
 
 async def test_an_unknown_gateway_s_purchase_data_is_left_out(

@@ -347,7 +347,7 @@ async def test_only_a_payment_that_may_still_succeed_is_claimed_again(database: 
     row = await failed(database, proof)
     again = await claimed_again(database, row)
     retryable = proof in {Proof.NEVER_SENT, Proof.REVERTED}
-    assert (again.outcome is Claimed.WON, row.may_be_claimed_again) == (retryable, retryable)
+    assert (again.outcome is Claimed.WON, row.may_be_claimed_again(None)) == (retryable, retryable)
     assert again.settlement is not None
     assert again.settlement.id == row.id
     assert again.settlement.attempt == (2 if retryable else 1)
@@ -364,7 +364,7 @@ async def test_of_many_presentations_one_starts_the_next_attempt_and_there_are_t
         moved = await database.run(move(winner.settlement, Move(State.FAILED, 2_000, proof=Proof.REVERTED)))
         assert moved is not None
         row = moved.settlement
-    assert not row.may_be_claimed_again
+    assert not row.may_be_claimed_again(None)
     assert (await claimed_again(database, row)).outcome is Claimed.LOST
 
 

@@ -108,7 +108,7 @@ class Settlements:
             if known is not None:
                 return known
             row = await find_settlement(self._database, order.key)
-            if row is not None and not row.may_be_claimed_again:
+            if row is not None and not row.may_be_claimed_again(order.purchase_data):
                 return await self._known_payment(order, row)
             if order.key in self._leading:
                 continue
@@ -256,7 +256,9 @@ class Settlements:
         if reason is not Reason.NONCE_USED:
             return await self._recorded_with_key(order, refusal(reason.value))
         row = await find_settlement(self._database, order.key)
-        if row is not None and not row.may_be_claimed_again:  # another process was faster, or this one just before
+        if row is not None and not row.may_be_claimed_again(
+            order.purchase_data
+        ):  # another was faster, or this one just before
             return await self._known_payment(order, row)
         authorizations = order.account.chain.authorizations
         use = await authorizations.find_use(order.key.payer, order.key.nonce)

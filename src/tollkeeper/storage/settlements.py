@@ -23,7 +23,7 @@ from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.unspent import take_back_gas
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tollkeeper.storage.database import Database, Row, Statement, Unit
 
@@ -72,11 +72,18 @@ class Settlement:
         """The transaction that everybody is told of: whose outcome this is, "" where none was ever sent."""
         return "" if self.proof is Proof.NEVER_SENT else self.foreign_hash or self.transaction_hash
 
-    @property
-    def may_be_claimed_again(self) -> bool:
-        """Would a new presentation of the payment start another attempt?"""
+    def may_be_claimed_again(self, by: Mapping[str, Any] | None) -> bool:
+        """Would a new presentation of the payment start another attempt? `by`: the purchase data that came with it.
+
+        What was tried for a gateway is tried again for that gateway alone: a transaction that failed has shown the
+        payment to everybody, and whoever had it carried out would leave the gateway's buyer without a purchase.
+        """
         retryable = self.proof in {Proof.NEVER_SENT, Proof.REVERTED}
-        return self.state is State.FAILED and retryable and self.attempt < PAYMENT_ATTEMPTS_MAX
+        if self.state is not State.FAILED or not retryable or self.attempt >= PAYMENT_ATTEMPTS_MAX:
+            return False
+        if self.purchase_data is None:
+            return True
+        return by is not None and by.get("gateway") == json.loads(self.purchase_data).get("gateway")
 
 
 @dataclass(frozen=True, slots=True)

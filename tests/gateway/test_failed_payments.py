@@ -1,0 +1,133 @@
+"""A sale's payment that failed on the chain and is public: who may try it again, what it buys after all (contract 4.3).
+
+On anvil with Circle's token, in one program and with a hub apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chains.batching import payers
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.faults.aftermath import assert_nothing_lost, authorization_in
+from tests.gateway.composed import composed
+from tests.gateway.foreign_on_evm import PAYEE
+from tests.gateway.recording_target import RecordingTarget
+from tests.hub.hub_under_test import new_payment
+from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.settings import NetworkSettings, Role
+
+NETWORK = "base-sepolia"
+CREDITS = 5
+DECIDED_SECONDS = 60
+
+
+@dataclass(slots=True)
+class Shop:
+    """A gate whose buyer's payment is to fail; `hub_url` is where a stranger finds the hub."""
+
+    url: str
+    hub_url: str
+    chain: ChainUnderTest
+    buyer: Buyer
+    gate: dict[str, Any]
+    challenge: dict[str, Any]
+    payment: str
+
+    async def call(self, **headers: str) -> Answer:
+        return await self.buyer.ask("GET", self.gate["accessUrl"], headers={"X-Payment": self.payment, **headers})
+
+    async def status(self) -> dict[str, Any]:
+        """What the hub shows everybody of the payment."""
+        signed = authorization_in(self.payment)
+        answer = await self.buyer.ask("GET", f"{self.hub_url}/payments/{NETWORK}/{signed.payer}/{signed.nonce}")
+        return answer.json() if answer.status == 200 else {"status": "unknown"}
+
+    async def reached(self, wanted: str) -> dict[str, Any]:
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while (seen := await self.status())["status"] != wanted:  # noqa: ASYNC110 - over HTTP there is nothing else
+                await asyncio.sleep(0.1)
+        return seen
+
+    async def presented_by_a_stranger(self, path: str = "/settle") -> dict[str, Any]:
+        """The hub's answer to who has the payment from the chain, and asks for the very same."""
+        payment = json.loads(base64.b64decode(self.payment))
+        requirements = self.challenge["accepts"][0]
+        body = {"x402Version": 1, "paymentPayload": payment, "paymentRequirements": requirements, "confirm": True}
+        if path == "/transfer":
+            body = {"network": NETWORK, "payload": payment["payload"], "asset": USDC_ADDRESS, "confirm": True}
+        told: dict[str, Any] = (await self.buyer.ask("POST", self.hub_url + path, body=body)).json()
+        return told
+
+    async def fail(self) -> Answer:
+        """The buyer's money goes elsewhere in the block that was to hold its payment; the answer to its call."""
+        chain, payer = self.chain, self.buyer.wallet
+        spent = new_payment(chain, signer=payer, value=chain.balance(payer.address), pay_to="0x" + "99" * 20)
+        signature = bytes.fromhex(spent.body["paymentPayload"]["payload"]["signature"][2:])
+        data = transfer_calldata(spent.authorization, signature)
+        chain.rpc.call("evm_setAutomine", False)
+        called = asyncio.create_task(self.call())
+        try:
+            async with asyncio.timeout(DECIDED_SECONDS):
+                while chain.rpc.call("txpool_status")["pending"] == "0x0":  # noqa: ASYNC110 - a chain is asked
+                    await asyncio.sleep(0.02)
+            raw, _ = chain.transaction(chain.wallets.faucet, USDC_ADDRESS, data, max_priority_fee_per_gas=10**8)
+            chain.rpc.call("eth_sendRawTransaction", raw)
+            chain.rpc.call("evm_mine")
+        finally:
+            chain.rpc.call("evm_setAutomine", True)
+        return await called
+
+
+@asynccontextmanager
+async def selling(
+    folder: Path, chain: ChainUnderTest, target: RecordingTarget, *, apart: bool, **fields: object
+) -> AsyncIterator[Shop]:
+    """The programs, a gate, and a payment for it that nobody has seen."""
+    (payer,) = payers(chain, 1)
+    chain.rpc.call("anvil_mine", "0x8")  # what the buyer has is not among what is taken back
+    network = NetworkSettings(NETWORKS[NETWORK], (chain.url,), asset_name=chain.token_name)
+    changes: dict[str, Any] = {"networks": {NETWORK: network}, "inspection_seconds": 1}
+    async with AsyncExitStack() as stack:
+        if apart:
+            hub_url = await stack.enter_async_context(composed(chain.url, folder / "hub.db", role=Role.HUB, **changes))
+            gateway = composed(chain.url, folder / "gateway.db", role=Role.GATEWAY, hub_url=hub_url, **changes)
+            url = await stack.enter_async_context(gateway)
+        else:
+            url = await stack.enter_async_context(composed(chain.url, folder / "books.db", **changes))
+            hub_url = url + "/hub"
+        buyer = await stack.enter_async_context(Buyer(payer))
+        body = {"price": "0.01", "targetUrl": target.url, "paymentAddress": PAYEE, "credits": CREDITS, **fields}
+        gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+        challenge = (await buyer.ask("GET", gate["accessUrl"])).json()
+        yield Shop(url, hub_url, chain, buyer, gate, challenge, buyer.sign(challenge))
+
+
+async def test_a_stranger_cannot_take_the_next_try_of_a_payment_that_failed_for_a_sale(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """The transaction that failed shows the payment to everybody."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=False) as shop:
+        failed = await shop.fail()
+        assert (failed.status, failed.error_code) == (402, "PAYMENT_INVALID")
+        before = (await shop.status())["transaction"]
+        chain.mint(shop.buyer.wallet.address, 1_000_000)
+        for path in ("/settle", "/transfer", "/settle"):
+            told = await shop.presented_by_a_stranger(path)
+            assert (told["success"], told["errorReason"]) == (False, "invalid_exact_evm_transaction_failed")
+            assert told["transaction"] == before
+        assert (await shop.status())["status"] == "failed"
+        served = await shop.call()
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1))
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
