@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.held import Held
 
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
-
-
 _ANSWER: Final = (  # as `heads.receipt_lines` and `edge.call.head_lines` have it
     b"%b%b%bx-credits-remaining: %d\r\nx-credits-total: %d\r\ncontent-length: %d\r\n"
     b"%bx402-version: 1\r\nx-request-id: %b%b%b"
@@ -101,10 +99,7 @@ class CallAgain(InboundCall, Exchange):
             self._target = target
             loop = access.forwarder.loop
             access.forwarder.deadlines.set(self, loop.time() + _ANSWER_SECONDS, loop)
-            if self._connection.peer is held.peer:
-                head = b"%b%b%b" % (held.head_start, self.request_id.encode(), held.head_end)
-            else:
-                head = self.target_head()
+            head = self.target_head()
             target.send(self, self.method, head if self._ahead is None else head + self._ahead[0])
         except Exception as fault:  # noqa: BLE001 - as above
             self._goes_on().broken(fault)
