@@ -29,7 +29,7 @@ from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
 
 DEPTHS: Final = range(1, 7)
-SETTLING_SECONDS: Final = 60
+SETTLING_SECONDS: Final = 90
 
 
 class Carried(Enum):

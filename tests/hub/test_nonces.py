@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,7 @@ from tollkeeper.storage.transactions import GasBudget, replace_transaction, tran
 
 async def stored(hub: HubUnderTest) -> list[Any]:
     """Every transaction that was ever signed."""
-    rows = await hub.database.read(
-        Statement("SELECT hash, signer_nonce, raw FROM raw_transactions ORDER BY signer_nonce, created_ms")
-    )
+    rows = await hub.database.read(Statement("SELECT * FROM raw_transactions ORDER BY signer_nonce, created_ms"))
     return list(rows)
 
 
@@ -299,6 +298,58 @@ async def test_what_is_young_or_pays_enough_is_not_replaced(hub: HubUnderTest, e
         for _ in range(3):
             await hub.complete()
         assert len(await stored(hub)) == 1
+
+
+async def leave_in_the_pool(hub: HubUnderTest, chain: ChainUnderTest, count: int) -> list[TestPayment]:
+    """Payments whose transactions pay enough, at a node that mines nothing."""
+    chain.rpc.call("evm_setAutomine", False)
+    payments = [new_payment(chain) for _ in range(count)]
+    for payment in payments:
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    hub.completer.lanes.stuck_seconds = 0
+    return payments
+
+
+async def test_what_pays_enough_and_is_never_mined_is_replaced_each_time_after_as_long_again(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    payments = await leave_in_the_pool(hub, chain, 2)
+    hub.completer.lanes.unmined_seconds = 0.5
+    async with asyncio.timeout(60):
+        while len(signed := await stored(hub)) < 5:
+            await hub.complete()
+            await asyncio.sleep(0.01)
+    assert Counter(row["signer_nonce"] for row in signed) == {0: 4, 1: 1}  # what waits behind it lacks nothing
+    tips = [read_signed(bytes(row["raw"])).transaction.max_priority_fee_per_gas for row in signed[:4]]
+    assert tips == sorted(set(tips))
+    first, *later = [row["created_ms"] for row in signed[:4]]
+    for before, after in pairwise([first, *later]):
+        assert after - before >= max(500, before - first)
+    assert await counted(hub) == {False: 2 * GAS_LIMIT}
+    chain.rpc.call("evm_mine")
+    await hub.complete()
+    assert [await hub.status(payment) for payment in payments] == ["success", "success"]
+    assert chain.nonce(chain.wallets.relayer) == 2
+
+
+async def test_what_pays_enough_and_is_never_mined_stays_as_it_is_where_the_cap_allows_no_more(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest
+) -> None:
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    (payment,) = await leave_in_the_pool(hub, chain, 1)
+    hub.completer.lanes.unmined_seconds = hub.completer.lanes.free_after_seconds = 0
+    (row,) = await stored(hub)
+    paid = read_signed(bytes(row["raw"])).transaction.max_fee_per_gas
+    object.__setattr__(hub.account.chain.config, "max_fee_per_gas_wei", paid * 9 // 8)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await hub.complete()
+    assert not [line for line in logs if line["log_level"] == "error"]
+    assert len(await stored(hub)) == 1
+    chain.rpc.call("evm_mine")
+    await hub.complete()
+    assert await hub.status(payment) == "success"
 
 
 @pytest.mark.parametrize("gap", [1, 3])

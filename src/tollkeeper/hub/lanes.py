@@ -2,9 +2,10 @@
 
 Stored transactions that the node does not have are sent again, in the order of their nonces, whatever became of their
 rows; one whose fees became too low is replaced under the same nonce, with higher fees, up to the cap, and at last by a
-transfer of nothing to the signer itself, which frees the nonce; a nonce that nothing was stored for is filled by such a
-transfer. Everything is stored before it is sent. One process at a time does this for a signer: it holds the lane's
-lease, and what it stores is fenced by it.
+transfer of nothing to the signer itself, which frees the nonce; one that pays enough and that all others wait behind
+is replaced, too, each time after as long again: a node may have it and never mine it, nor pass it on. A nonce that
+nothing was stored for is filled by such a transfer. Everything is stored before it is sent. One process at a time does
+this for a signer: it holds the lane's lease, and what it stores is fenced by it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _SENT_TOGETHER: Final = 100
 _FRONT: Final = 16
 # Longer than any request carries its own transaction forward.
 STUCK_SECONDS: Final = 45
+# How long the front of a lane stands still although it pays, before it is replaced for the first time.
+UNMINED_SECONDS: Final = 45
 # How long a transaction that the cap does not pay for keeps its nonce.
 FREE_AFTER_SECONDS: Final = 600
 _EMPTY_GAS: Final = 21_000
@@ -68,7 +71,10 @@ class LaneView:
 
 @dataclass(slots=True)
 class LaneKeeper:
-    """Of all networks of one hub process. `stuck_seconds`: how old a transaction is before it may be replaced."""
+    """Of all networks of one hub process.
+
+    `stuck_seconds`: how old a transaction is before it may be replaced; `unmined_seconds`: one that pays enough.
+    """
 
     database: Database
     clock_ms: Callable[[], int]
@@ -76,6 +82,7 @@ class LaneKeeper:
     metrics: HubMetrics
     is_carried: Callable[[str], bool]  # does a request of this process carry that settlement?
     stuck_seconds: float = STUCK_SECONDS
+    unmined_seconds: float = UNMINED_SECONDS
     free_after_seconds: float = FREE_AFTER_SECONDS
     _mined: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -100,12 +107,13 @@ class LaneKeeper:
             _LOG.error("nonces_used_elsewhere", network=network, signer=signer, stored=next_nonce, mined=mined)
             next_nonce = await self.database.run(open_lane(network, signer, mined))
         newest = {one.transaction.signer_nonce: one for one in stored}
+        first = next((one.transaction for one in stored if one.transaction.signer_nonce == mined), None)
         stood_still = self._mined.get((network, signer)) == mined
         self._mined[network, signer] = mined
         try:
             if stood_still:
                 front = range(mined, min(next_nonce, mined + _FRONT))
-                await self._repair(account, relayer, lease, front, newest)
+                await self._repair(account, relayer, lease, front, newest, first)
         except LeaseLost:
             _LOG.warning("lane_taken_over", network=network, signer=signer)
             return view
@@ -150,10 +158,27 @@ class LaneKeeper:
         """Was it signed just now? What is of much later than now is of a clock that was put back."""
         return abs(self.clock_ms() - raw.created_ms) < self.stuck_seconds * 1000
 
+    def _is_unmined(self, newest: RawTransaction, first: RawTransaction) -> bool:
+        """Has the front of a lane, first signed as `first`, stood still for as long again as when it was signed last?
+
+        A node may have a transaction that it will never mine, and calls the same one known for ever.
+        """
+        waited_ms = self.clock_ms() - newest.created_ms
+        return waited_ms >= max(self.unmined_seconds * 1000, newest.created_ms - first.created_ms)
+
     async def _repair(
-        self, account: Account, relayer: Relayer, lease: Lease, front: range, newest: dict[int, Stored]
+        self,
+        account: Account,
+        relayer: Relayer,
+        lease: Lease,
+        front: range,
+        newest: dict[int, Stored],
+        first: RawTransaction | None,
     ) -> None:
-        """Fills gaps at the front of a lane that stands still, and replaces what is stuck there. Raises: LeaseLost."""
+        """Fills gaps at the front of a lane that stands still, and replaces what is stuck there. Raises: LeaseLost.
+
+        `first`: what was signed first under the nonce that all others wait behind.
+        """
         fees: tuple[Fees, int] | None = None
         for nonce in front:
             one = newest.get(nonce)
@@ -167,7 +192,8 @@ class LaneKeeper:
                 if filler is not None:
                     newest[nonce] = Stored(filler, None, None)
                 continue
-            replaced = await self._replaced(account, relayer, lease, one.transaction, *fees)
+            is_unmined = nonce == front.start and first is not None and self._is_unmined(one.transaction, first)
+            replaced = await self._replaced(account, relayer, lease, one.transaction, *fees, is_unmined=is_unmined)
             newest[nonce] = replace(one, transaction=replaced)
 
     async def _fees(self, account: Account) -> tuple[Fees, int] | None:
@@ -180,14 +206,26 @@ class LaneKeeper:
             return None
 
     async def _replaced(
-        self, account: Account, relayer: Relayer, lease: Lease, raw: RawTransaction, fees: Fees, base_fee_wei: int
+        self,
+        account: Account,
+        relayer: Relayer,
+        lease: Lease,
+        raw: RawTransaction,
+        fees: Fees,
+        base_fee_wei: int,
+        *,
+        is_unmined: bool,
     ) -> RawTransaction:
-        """The transaction to send: the same; one with higher fees; or one that only frees the nonce."""
+        """The transaction to send: the same; one with higher fees; or one that only frees the nonce.
+
+        `is_unmined`: it gets higher fees also where it pays enough, while the cap lasts.
+        """
         old = read_signed(raw.raw).transaction
         frees_nonce = old.to == relayer.signer.address or await self._is_pointless(raw)
         tip = fees.max_priority_fee_per_gas
         pays = old.max_fee_per_gas >= base_fee_wei + tip and old.max_priority_fee_per_gas >= tip
-        if pays and not (frees_nonce and old.data):
+        is_as_it_should_be = pays and not (frees_nonce and old.data)
+        if is_as_it_should_be and not is_unmined:
             return raw
         config = account.chain.config
         # Nodes take a replacement only for more of both.
@@ -196,6 +234,8 @@ class LaneKeeper:
         cap = config.max_fee_per_gas_wei if frees_nonce else config.settlement_fee_cap_wei
         # A settlement that would still be too cheap is no better than one that cannot be replaced.
         needed = least if frees_nonce else max(least, base_fee_wei + fees.max_priority_fee_per_gas)
+        if is_as_it_should_be and (needed > cap or not relayer.may_sign(old)):
+            return raw  # more cannot be done for it
         obstacle = "transaction_stuck_at_cap" if needed > cap else ""
         if not obstacle and not frees_nonce and not relayer.may_sign(old):
             obstacle = "transaction_not_allowed_now"  # it was signed under another configuration
