@@ -226,6 +226,34 @@ def test_accounts_and_the_cluster_are_described(node: SolanaNode) -> None:
     assert held(node.rpc, stranger) == 3
 
 
+def test_an_airdrop_is_a_transaction_that_confirms(node: SolanaNode) -> None:
+    """As a client waits for a faucet's, so it does here; two of the same are two."""
+    stranger = str(Keypair().pubkey())
+    names = [node.rpc.call("requestAirdrop", [stranger, 5_000_000]) for _ in range(2)]
+    assert len(set(names)) == 2
+    assert node.rpc.call("getBalance", [stranger])["value"] == 10_000_000
+    statuses = node.rpc.call("getSignatureStatuses", [names])["value"]
+    assert [(one["confirmationStatus"], one["err"]) for one in statuses] == [("confirmed", None)] * 2
+    listed = node.rpc.call("getSignaturesForAddress", [stranger, {"commitment": "confirmed"}])
+    assert {one["signature"] for one in listed} == set(names)
+    assert [node.rpc.call("getTransaction", [name, {}])["meta"]["err"] for name in names] == [None, None]
+    node.chain.next_slot(FINAL_SLOTS)
+    assert node.rpc.call("getSignatureStatuses", [names])["value"][0]["confirmationStatus"] == "finalized"
+
+
+def test_an_airdrop_waits_like_every_transaction_and_too_little_is_refused(node: SolanaNode) -> None:
+    stranger = str(Keypair().pubkey())
+    with pytest.raises(RpcError, match="Rent"):  # what does not exempt a new account from rent
+        node.rpc.call("requestAirdrop", [stranger, 1])
+    node.chain.holds = True
+    name = node.rpc.call("requestAirdrop", [stranger, 5_000_000])
+    assert node.rpc.call("getSignatureStatuses", [[name]])["value"] == [None]
+    assert node.rpc.call("getBalance", [stranger])["value"] == 0
+    node.chain.release()
+    assert node.rpc.call("getSignatureStatuses", [[name]])["value"][0]["err"] is None
+    assert node.rpc.call("getBalance", [stranger])["value"] == 5_000_000
+
+
 async def ask(session: aiohttp.ClientSession, url: str, body: Any) -> Any:
     async with session.post(url, data=json.dumps(body)) as response:
         return json.loads(await response.read())

@@ -38,6 +38,10 @@ class AccountChain(Protocol):
     def asset(self) -> Asset | None:
         """The token, once a node has said who it is."""
 
+    @property
+    def configured_asset(self) -> Asset:
+        """The token that it is to be."""
+
     async def open(self) -> None:
         """Asks the nodes who they are. Raises: RpcUnavailable."""
 

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from solders.account import Account
+from solders.keypair import Keypair
 from solders.litesvm import LiteSVM
+from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.rpc.responses import RpcResponseContext, RpcSimulateTransactionResult, SimulateTransactionResp
+from solders.system_program import TransferParams, transfer
 from solders.token.state import Mint, TokenAccount, TokenAccountState
 from solders.transaction import VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata
@@ -149,6 +152,18 @@ class EmbeddedSolanaChain:
     def airdrop(self, owner: str, lamports: int) -> None:
         """Give an account lamports."""
         self._svm.airdrop(Pubkey.from_string(owner), lamports)
+
+    def send_airdrop(self, owner: str, lamports: int) -> str:
+        """Give an account lamports by a transaction, as a cluster's faucet does. Returns its signature.
+
+        Raises: TransactionRefused where it could not be executed; ValueError for what is no address.
+        """
+        faucet, to = Keypair(), Pubkey.from_string(owner)  # a new one each time: no two transactions are alike
+        money = Account(lamports + LAMPORTS_PER_SIGNATURE, b"", Pubkey.default(), executable=False)
+        self._svm.set_account(faucet.pubkey(), money)
+        given = transfer(TransferParams(from_pubkey=faucet.pubkey(), to_pubkey=to, lamports=lamports))
+        message = MessageV0.try_compile(faucet.pubkey(), [given], [], self._svm.latest_blockhash())
+        return self.send(bytes(VersionedTransaction(message, [faucet])), skips_preflight=False)
 
     def drain(self, owner: str) -> None:
         """Take all lamports from an account."""

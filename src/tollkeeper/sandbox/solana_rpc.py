@@ -120,8 +120,10 @@ def _of_accounts(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
         if not 0 < lamports <= _AIRDROP_MAX:
             message = "airdrop request failed"
             raise RpcError(message)
-        chain.airdrop(address, lamports)
-        return "1" * 64
+        try:
+            return chain.send_airdrop(address, lamports)
+        except TransactionRefused as refused:
+            raise _refusal(refused) from refused
 
     return {
         "getAccountInfo": get_account_info,

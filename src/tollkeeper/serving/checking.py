@@ -1,6 +1,6 @@
 """`tollkeeper config check`: the effective configuration without its secrets, and what is wrong or unwise about it.
 
-Looks at settings, key files and the database's schema; changes nothing and reaches no network.
+Looks at settings, key files, the database's schema and, of whom new gates pay, a node; changes nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
+from tollkeeper.serving.default_payee import judge_default_payee
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
 
@@ -29,7 +30,7 @@ _NOT_SET = "(not set)"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check found. `errors` keep a process from starting, `warnings` do not."""
+    """What a check found. `errors` keep a process from starting, or new gates from being saved; `warnings` do not."""
 
     values: tuple[tuple[str, str], ...]
     errors: tuple[Finding, ...]
@@ -40,7 +41,8 @@ def check_configuration(role: Role, config: Path | None) -> Report:
     """Everything there is to say about a configuration. Raises: SettingsError where its file cannot be read at all."""
     settings, errors = inspect_settings(role, config)
     database = _database_findings(settings)
-    return Report(tuple(describe(settings)), (*errors, *database), tuple(_warnings(settings)))
+    unpaid, unwise = ([], []) if settings.role is Role.HUB else judge_default_payee(settings)
+    return Report(tuple(describe(settings)), (*errors, *database, *unpaid), (*_warnings(settings), *unwise))
 
 
 def describe(settings: Settings) -> list[tuple[str, str]]:

@@ -158,6 +158,11 @@ class SolanaChain:
         self._vouched = None if self._witnesses is None else VouchedStatuses(self._witnesses, self._seen_at)
 
     @property
+    def configured_asset(self) -> SolanaAsset:
+        """What `asset` becomes once a node shows that it is there."""
+        return SolanaAsset(self.network, self._mint, self.config.token_program)
+
+    @property
     def missing_nodes(self) -> int:
         """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
         if self._witnesses is None:
@@ -187,7 +192,7 @@ class SolanaChain:
             node.height = None if isinstance(answers, RpcUnavailable) else number_or_none(answers[2])
         self.rpc.nodes.compare_heights()
         if "" in problems:
-            self.asset = self.asset or SolanaAsset(self.network, self._mint, self.config.token_program)
+            self.asset = self.asset or self.configured_asset
             self.problem, self.is_refused = "", False
         elif silent is not None:
             raise silent
