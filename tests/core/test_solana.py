@@ -89,7 +89,7 @@ def drafted(*instructions: Instruction, **changes: Any) -> list[tuple[str, Reaso
         usual(memo(), lighthouse(), lighthouse()),
         usual(memo(), memo(), memo(), memo()),
         (compute_limit(400_000), compute_price(100_000), transfer()),
-        (compute_limit(0), compute_price(0), transfer(0)),
+        (compute_limit(0), compute_price(0), transfer(1)),
         (compute_limit(), compute_price(), transfer(2**64 - 1)),
         (compute_limit(), compute_price(), transfer(source=account_of(OTHER.pubkey()))),
         usual(instruction(MEMO_PROGRAM, b"signed", [signer(PAYER.pubkey())])),
@@ -265,6 +265,10 @@ REFUSED: dict[str, tuple[Callable[[], list[tuple[str, Reason]]], tuple[str, Reas
     "other decimals": (
         lambda: drafted(compute_limit(), compute_price(), transfer(decimals=9)),
         ("decimals", Reason.SVM_MINT),
+    ),
+    "nothing that is moved": (
+        lambda: drafted(compute_limit(), compute_price(), transfer(0)),
+        ("moved", Reason.SVM_AMOUNT_LOW),
     ),
     "no signature": (lambda: drafted(*usual(), signers=()), ("signature", Reason.SVM_SIGNATURE)),
     "a signature of ours in it": (

@@ -151,6 +151,7 @@ def good_on_solana(world: SolanaHub, value: str) -> Checks:
         "authority": ("the second signer", buyer),
         "mint": (mint, mint),
         "decimals": (6, 6),
+        "moved": ("> 0", value),
         "feePayerSignature": ("64 zero bytes", "00" * 64),
         "signature": (buyer, True),
         "requirements.asset": (mint, mint),

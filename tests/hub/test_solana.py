@@ -521,6 +521,16 @@ async def test_a_transfer_of_nothing_is_refused(world: SolanaHub) -> None:
     assert (answer.status, answer.code) == (400, "INVALID_AMOUNT")
 
 
+async def test_nothing_is_settled_where_nothing_would_be_moved(world: SolanaHub) -> None:
+    """It would cost the hub a fee, and whoever asks for it nothing, not even a balance."""
+    money, word = world.fee_money, "invalid_exact_svm_payload_amount_insufficient"
+    body = world.payment(0)
+    assert (await world.verify(body)).reason == word
+    assert (await world.settle(body)).reason == word
+    assert await world.status(body) == "unknown"
+    assert world.fee_money == money
+
+
 async def test_a_payment_is_either_settled_or_transferred(world: SolanaHub) -> None:
     body = world.payment()
     assert (await world.settle(body)).body["success"]

@@ -293,6 +293,8 @@ def _transfer_checks(transaction: SolanaTransaction, asset: SolanaAsset) -> Iter
     yield Check("mint", mint == asset.address, Reason.SVM_MINT, asset.address, mint)
     decimals = asset.network.usdc.decimals
     yield Check("decimals", transfer.decimals == decimals, Reason.SVM_MINT, decimals, transfer.decimals)
+    # It would cost a fee all the same, and its payer nothing, not even a balance.
+    yield Check("moved", transfer.amount > 0, Reason.SVM_AMOUNT_LOW, "> 0", str(transfer.amount))
     yield from _signature_checks(transaction, is_signed_by_payer=signers == _SIGNERS and is_signer)
 
 

@@ -117,10 +117,10 @@ class SolanaAccount:
         """
         asset, payload = self.asset, asked.payment.transacted
         yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
+        if payer_of(payload) is not None and read_transfer(payload).value == 0:
+            raise nothing_moved("amount")
         yield from transaction_checks(payload, asset, self.policy)
         transfer = read_transfer(payload)
-        if transfer.value == 0:
-            raise nothing_moved("amount")
         yield asset.price_check(transfer.value, asked.amount or 0)
         yield from recipient_checks(transfer, asked.recipient or "", asset)
 
