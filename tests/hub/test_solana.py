@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 from structlog.testing import capture_logs
 
 from tests.auth.server import SolanaWallet
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS, drafted, paid_for_by, paying
-from tests.core.solana_payments import compute_limit, compute_price, encoded, signed_again, transfer
+from tests.core.solana_payments import compute_limit, compute_price, encoded, lighthouse, memo, signed_again, transfer
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS, RENT_EXEMPT_LAMPORTS
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
-from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM
+from tollkeeper.core.solana.programs import LIGHTHOUSE_PROGRAM, MEMO_PROGRAM, TOKEN_2022_PROGRAM
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 
@@ -552,6 +553,38 @@ async def test_a_payment_without_a_memo_is_a_payment_too(world: SolanaHub) -> No
     moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER)
     body = world.asking(drafted(world.node, compute_limit(), compute_price(), moved))
     assert (await world.settle(body)).body["success"]
+
+
+def guarded(world: SolanaHub) -> dict[str, Any]:
+    """A payment as a wallet signs it that adds an assertion of its own."""
+    moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER)
+    used = (compute_limit(), compute_price(), moved, memo(), lighthouse(BUYER.pubkey()))
+    return world.asking(drafted(world.node, *used))
+
+
+async def test_a_wallet_s_assertion_is_carried_out_with_its_payment(world: SolanaHub) -> None:
+    """By another program at Lighthouse's address, which nobody publishes apart from the clusters."""
+    programs = world.node.chain._svm  # noqa: SLF001 - no cluster takes a program from its clients like this
+    stand_in = programs.get_account(Pubkey.from_string(MEMO_PROGRAM))
+    assert stand_in is not None
+    programs.add_program(Pubkey.from_string(LIGHTHOUSE_PROGRAM), bytes(stand_in.data))
+    body = guarded(world)
+    assert (await world.verify(body)).body["isValid"] is True
+    paid = await world.settle(body)
+    assert paid.body["success"] is True
+    logs = "\n".join(world.node.chain.executed[paid.body["transaction"]].logs)
+    assert f"Program {LIGHTHOUSE_PROGRAM} success" in logs
+    assert world.earned == 10_000
+
+
+async def test_a_chain_without_lighthouse_has_its_payments_refused_and_nothing_is_charged(world: SolanaHub) -> None:
+    """As the sandbox's is. The rules let them pass, and the chain's own word is told."""
+    body, money = guarded(world), world.fee_money
+    verified = await world.verify(body)
+    assert verified.reason == "invalid_exact_svm_payload_transaction_simulation_failed"
+    assert verified.body["details"]["found"] == "InvalidProgramForExecution"
+    assert (await world.settle(body)).reason == verified.reason
+    assert (world.fee_money, world.earned, await world.status(body)) == (money, 0, "unknown")
 
 
 async def test_fees_of_an_hour_are_bounded(tmp_path: Path) -> None:
