@@ -82,6 +82,19 @@ async def test_an_address_without_a_key_is_saved_with_a_warning_and_paid_once_it
     assert (await market.pay(gate, await market.payment(wanted))).status == 200
 
 
+async def test_whose_token_account_was_signed_away_is_told_who_would_be_paid() -> None:
+    """As by those who make a wallet sign a new authority for it. Buyers pay the account that belongs to the address."""
+    async with SolanaNode() as node:
+        wallet, thief = (str(Keypair().pubkey()) for _ in range(2))
+        taken = node.chain.account(node.chain.open_account(thief))
+        assert taken is not None
+        node.chain._put(str(account_of(wallet)), bytes(taken.data))  # noqa: SLF001 - as its owner's signature leaves it
+        asked = TokenAccounts({NETWORK: SolanaChain(SolanaConfig(NETWORKS[NETWORK], (node.url,)))})
+        (warning,) = await asked.warnings((Recipient(NETWORK, wallet),), ASSETS)
+        assert f"of {wallet} on {NETWORK} belongs to {thief}, who gets what is paid there" in warning["message"]
+        await asked.aclose()
+
+
 async def test_a_seller_with_a_wallet_and_no_token_account_is_not_called_anything_else(market: SolanaMarket) -> None:
     gate = await market.gate(paymentAddress=str(Keypair().pubkey()))
     refused = await market.pay(gate, await market.payment(await market.requirements(gate)))

@@ -45,8 +45,11 @@ class AccountChain(Protocol):
     async def open(self) -> None:
         """Asks the nodes who they are. Raises: RpcUnavailable."""
 
-    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, bool]:
-        """Why the address is no wallet's, and whether its token account can be paid. Raises: RpcUnavailable."""
+    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, str | None]:
+        """Why the address is no wallet's, and who holds its token account, where that can be paid.
+
+        Raises: RpcUnavailable.
+        """
 
     async def owner_of(self, account: str) -> str | None:
         """The wallet; None where there is no such account of the token. Raises: RpcUnavailable."""
@@ -71,30 +74,29 @@ class TokenAccounts:
         """
         found = await asyncio.gather(*(self._judged(one, assets.get(one.network)) for one in recipients))
         warnings = []
-        for position, (one, (obstacle, is_missing)) in enumerate(zip(recipients, found, strict=True)):
+        for position, (one, (obstacle, holder)) in enumerate(zip(recipients, found, strict=True)):
             place = {"field": "accepts" if position else "paymentAddress", "network": one.network}
             if obstacle is not None and obstacle.is_never_paid and one not in known:
                 message = f"{one.payment_address} is no wallet and can never be paid: {obstacle.why}"
                 raise ApiError(Code.INVALID_ADDRESS, message, details=place)
-            if obstacle is not None or is_missing:
-                warnings.append({**place, "message": _warning(one, obstacle, is_missing=is_missing)})
+            if obstacle is not None or holder != one.payment_address:
+                warnings.append({**place, "message": _warning(one, obstacle, holder)})
         return warnings
 
-    async def _judged(self, recipient: Recipient, asset: Asset | None) -> tuple[NoWallet | None, bool]:
-        """Why it is no wallet, and whether its token account is missing, as far as anybody says."""
-        if asset is None or not asset.has_accounts:
-            return None, False
+    async def _judged(self, recipient: Recipient, asset: Asset | None) -> tuple[NoWallet | None, str | None]:
+        """Why it is no wallet, and who holds its token account: itself, unless a node says another or none."""
         address = recipient.payment_address
+        if asset is None or not asset.has_accounts:
+            return None, address
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 chain = await self._chain(asset)
-                obstacle, has_account = await chain.recipient(address, asset.account_of(address))
+                return await chain.recipient(address, asset.account_of(address))
         except (RpcUnavailable, TimeoutError) as error:
             if recipient.network in self.chains:
                 _LOG.info("token_account_not_seen", network=recipient.network, reason=str(error))
             why = asset.no_wallet(address)
-            return (NoWallet(why, is_never_paid=False) if why else None), False
-        return obstacle, not has_account
+            return (NoWallet(why, is_never_paid=False) if why else None), address
 
     async def owner(self, account: str, asset: Asset) -> str | None:
         """Whose the token account is; None where there is none. Raises: RpcUnavailable, also where no node is set."""
@@ -123,13 +125,18 @@ class TokenAccounts:
             await chain.close()
 
 
-def _warning(recipient: Recipient, obstacle: NoWallet | None, *, is_missing: bool) -> str:
+def _warning(recipient: Recipient, obstacle: NoWallet | None, holder: str | None) -> str:
     address, network = recipient.payment_address, recipient.network
     without = f"no USDC token account on {network}"
+    if holder not in {None, address}:  # an account's owner can sign it away, or be made to
+        return (
+            f"the USDC token account of {address} on {network} belongs to {holder}, who gets what is paid there: name "
+            "another wallet"
+        )
     if obstacle is None:
         return (
             f"{address} has {without} yet: until it has one nobody can pay this PayGate there. Its first USDC makes "
             "one, or its owner does in a wallet"
         )
-    unpaid = f". It has {without}, so nobody can pay this PayGate there: name a wallet" if is_missing else ""
+    unpaid = f". It has {without}, so nobody can pay this PayGate there: name a wallet" if holder is None else ""
     return f"{address} is no wallet: {obstacle.why}{unpaid}"

@@ -69,6 +69,7 @@ class BlockhashAges:
                 return None
             await asyncio.sleep(_SLOT_SECONDS if again else 0)
             await self._read_once(self._read_at)
+        self._unlisted_until = now() + _LIST_GOOD_SECONDS  # such a list is not waited for each time
         return None
 
     def has_passed(self, blockhash: bytes, height: int) -> bool:

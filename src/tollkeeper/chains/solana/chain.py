@@ -302,10 +302,13 @@ class SolanaChain:
         """
         (info,) = await self.rpc.ask([("getAccountInfo", [account, _BASE64])])
         found = self._held(read_value(info))
+        return self._usable_by(found)
+
+    def _usable_by(self, found: TokenAccount | None) -> str | None:
         return found.owner if found is not None and found.is_usable and found.mint == self._mint else None
 
-    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, bool]:
-        """Why the address is no wallet's, and whether the asset's token account for it is there and usable.
+    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, str | None]:
+        """Why the address is no wallet's, and whose the asset's token account for it is; None unless it is usable.
 
         Raises: RpcUnavailable.
         """
@@ -316,8 +319,7 @@ class SolanaChain:
         info, found = read_value(at_address), self._held(read_value(held))
         data = read_account(info)
         there = None if data is None else Account(info["owner"], info.get("executable") is True, data)
-        is_usable = found is not None and found.is_usable and found.mint == self._mint
-        return no_wallet(address, there), is_usable
+        return no_wallet(address, there), self._usable_by(found)
 
     async def balances(self, addresses: Sequence[str]) -> list[int]:
         """Lamports of each. Raises: RpcUnavailable."""
