@@ -221,6 +221,7 @@ def _checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy | None
         yield from _fee_payer_checks(message, policy)
         yield from _compute_checks(message, policy)
         yield _optional_check(message)
+        yield _moved_check(message)
     else:
         yield _lifetime_check(message)
     yield from _transfer_checks(transaction, asset)
@@ -273,6 +274,13 @@ def _optional_check(message: Message) -> Check:
     return Check("afterTransfer", not others, Reason.SVM_INSTRUCTIONS, "only Memo and Lighthouse", others)
 
 
+def _moved_check(message: Message) -> Check:
+    """To move nothing would cost a fee all the same, and its payer nothing, not even a balance."""
+    transfer = read_transfer_checked(message.instructions[2])
+    amount = None if transfer is None else str(transfer.amount)
+    return Check("moved", amount != "0", Reason.SVM_AMOUNT_LOW, "> 0", amount)
+
+
 def _transfer_checks(transaction: SolanaTransaction, asset: SolanaAsset) -> Iterator[Check]:
     message = transaction.message
     instruction = message.instructions[2]
@@ -293,8 +301,6 @@ def _transfer_checks(transaction: SolanaTransaction, asset: SolanaAsset) -> Iter
     yield Check("mint", mint == asset.address, Reason.SVM_MINT, asset.address, mint)
     decimals = asset.network.usdc.decimals
     yield Check("decimals", transfer.decimals == decimals, Reason.SVM_MINT, decimals, transfer.decimals)
-    # It would cost a fee all the same, and its payer nothing, not even a balance.
-    yield Check("moved", transfer.amount > 0, Reason.SVM_AMOUNT_LOW, "> 0", str(transfer.amount))
     yield from _signature_checks(transaction, is_signed_by_payer=signers == _SIGNERS and is_signer)
 
 
