@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.chains.batching import payers
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.forks import take_back
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.gateway.composed import composed
 from tests.gateway.foreign_on_evm import PAYEE
@@ -43,6 +46,7 @@ class Shop:
     gate: dict[str, Any]
     challenge: dict[str, Any]
     payment: str
+    spent: str = ""
 
     async def call(self, **headers: str) -> Answer:
         return await self.buyer.ask("GET", self.gate["accessUrl"], headers={"X-Payment": self.payment, **headers})
@@ -58,6 +62,21 @@ class Shop:
             while (seen := await self.status())["status"] != wanted:  # noqa: ASYNC110 - over HTTP there is nothing else
                 await asyncio.sleep(0.1)
         return seen
+
+    async def revenue(self, wanted: str) -> str:
+        """What the owner sees that the gate earned, once it is as wanted."""
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while (earned := str((await self.read())["counters"]["revenue"])) != wanted:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.2)
+        return earned
+
+    async def read(self) -> dict[str, Any]:
+        return (await self.buyer.ask("GET", f"{self.url}/api/v1/paygates/{self.gate['id']}")).json()
+
+    def take_back_the_failure(self) -> None:
+        """The block in which the money went elsewhere, and the payment failed, is gone, and so is what was in it."""
+        paid_in = int(self.chain.rpc.call("eth_getTransactionReceipt", self.spent)["blockNumber"], 16)
+        take_back(self.chain, int(self.chain.rpc.call("eth_blockNumber"), 16) - paid_in + 1)
 
     async def presented_by_a_stranger(self, path: str = "/settle") -> dict[str, Any]:
         """The hub's answer to who has the payment from the chain, and asks for the very same."""
@@ -81,7 +100,9 @@ class Shop:
             async with asyncio.timeout(DECIDED_SECONDS):
                 while chain.rpc.call("txpool_status")["pending"] == "0x0":  # noqa: ASYNC110 - a chain is asked
                     await asyncio.sleep(0.02)
-            raw, _ = chain.transaction(chain.wallets.faucet, USDC_ADDRESS, data, max_priority_fee_per_gas=10**8)
+            raw, self.spent = chain.transaction(
+                chain.wallets.faucet, USDC_ADDRESS, data, max_priority_fee_per_gas=10**8
+            )
             chain.rpc.call("eth_sendRawTransaction", raw)
             chain.rpc.call("evm_mine")
         finally:
@@ -131,3 +152,59 @@ async def test_a_stranger_cannot_take_the_next_try_of_a_payment_that_failed_for_
         served = await shop.call()
         assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1))
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_sale_whose_failure_is_taken_back_is_granted_without_its_buyer(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, *, apart: bool
+) -> None:
+    """The buyer was told that nothing was charged; on the other branch it was."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=apart) as shop:
+        before = chain.balance(PAYEE)
+        assert (await shop.fail()).status == 402
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        assert chain.balance(PAYEE) == before + 10_000
+        assert await shop.revenue("0.01") == "0.01"
+        served = await shop.call()
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1))
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+async def test_a_buyer_who_comes_back_while_the_failure_is_taken_back_is_served_once(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=False) as shop:
+        before = chain.balance(PAYEE)
+        assert (await shop.fail()).status == 402
+        shop.take_back_the_failure()
+        statuses = []
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while 200 not in statuses:
+                answers = await asyncio.gather(*(shop.call() for _ in range(3)))
+                statuses += [answer.status for answer in answers]
+        assert set(statuses) <= {200, 402, 503}
+        assert chain.balance(PAYEE) == before + 10_000
+        while (await shop.call()).status == 200:
+            pass
+        assert len(target.requests) == CREDITS
+        assert await shop.revenue("0.01") == "0.01"
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+async def test_a_success_that_was_given_to_somebody_else_is_not_sold_for(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """The hub trusts no gateway here, so a stranger may try again what failed for one: who was told may have served."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=True) as shop:
+        assert (await shop.fail()).status == 402
+        chain.mint(shop.buyer.wallet.address, 1_000_000)
+        assert (await shop.presented_by_a_stranger())["success"] is True
+        await asyncio.sleep(10)  # it is looked at when it is 4 s old
+        refused = await shop.call()
+        assert (refused.status, refused.error_code) == (402, "NONCE_ALREADY_USED")
+        assert target.requests == []
+        assert await shop.revenue("0") == "0"

@@ -151,6 +151,38 @@ async def test_what_failed_for_a_gateway_is_tried_again_for_that_gateway_alone(
         assert (await hub.settle(payment)).reason == "duplicate_settlement"
 
 
+async def test_a_success_that_nobody_was_told_goes_to_the_same_purchase_whatever_its_gate_asks_by_now(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    """Its attempt was taken for failed, and its gate changed before its buyer came back."""
+    trusted = {KEY.key_id: KEY.verifying_key().material}
+    async with (
+        run_chaos(embedded_chain.url) as chaos,
+        run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, trusted_keys=trusted) as hub,
+    ):
+        payment = new_payment(embedded_chain)
+        chaos.on("eth_sendRawTransaction", Act.CUT)
+        body = request_of(payment)
+        assert (await post(hub, body, {**signed(body), "Prefer": "wait=0"})).status == 503
+        chaos.calm()
+        await hub.complete()
+        await hub.complete()
+        assert await hub.status(payment) == "success"
+
+        async def asked(key: str, **changes: Any) -> Answer:
+            changed = payment.requiring(description="another text")
+            data = json.dumps(
+                {**changed, "confirm": True, "purchaseData": {**DATA, "title": "new", **changes}}
+            ).encode()
+            return await post(hub, data, signed(data, idempotency_key=key))
+
+        assert (await asked("claim.8", purchaseId="p-2")).reason == "duplicate_settlement"
+        for _ in range(2):
+            assert (await asked("claim.2")).body["success"] is True
+        assert (await asked("claim.3")).reason == "duplicate_settlement"
+        assert (await hub.settle(payment)).reason == "duplicate_settlement"
+
+
 async def test_an_unknown_gateway_s_purchase_data_is_left_out(
     trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

@@ -367,6 +367,36 @@ async def test_a_sale_whose_payment_was_made_after_all_gets_back_what_it_had_unl
     await shop.ledger_agrees()
 
 
+async def test_a_claim_that_failed_by_a_transaction_is_looked_at_and_open_again_once(shop: Shop) -> None:
+    gate = await shop.gate()
+    shown = (await shop.claim(gate, 1)).purchase
+    never_sent = (await shop.claim(gate, 2)).purchase
+    assert shown is not None
+    assert never_sent is not None
+    await shop.purchases.fail(shown, "reverted", "0xfailed", NOW_MS)
+    await shop.purchases.fail(never_sent, "never_sent", None, NOW_MS)
+    soon_ms = NOW_MS + FIRST_LOOK_MS
+    assert [purchase.id for purchase, _ in await shop.purchases.to_follow(10, soon_ms)] == [shown.id]
+    await shop.purchases.reopen(never_sent, soon_ms)  # it was not kept
+    await shop.purchases.reopen(shown, soon_ms)
+    assert [(purchase.id, bool(request)) for purchase, request in await shop.purchases.in_flight(10)] == [
+        (shown.id, True)
+    ]
+    assert await shop.purchases.to_follow(10, soon_ms) == []
+    await shop.purchases.fail(shown, "reverted", "0xfailed", soon_ms)
+    assert await shop.purchases.to_follow(10, soon_ms + FIRST_LOOK_MS) == []
+    await shop.purchases.reopen(shown, soon_ms)
+    assert await shop.purchases.in_flight(10) == []
+    again = (await shop.claim(gate, 1)).purchase  # the buyer's next try is another attempt
+    assert again is not None
+    assert again.attempt == 2
+    await shop.purchases.fail(again, "reverted", "0xfailed", soon_ms)
+    await shop.purchases.reopen(shown, soon_ms)
+    assert await shop.purchases.in_flight(10) == []
+    assert len(await shop.purchases.to_follow(10, soon_ms + FIRST_LOOK_MS)) == 1
+    await shop.ledger_agrees()
+
+
 async def test_a_sale_is_due_for_a_look_until_its_outcome_stands_and_not_before_it_is_confirmed(
     shop: Shop,
 ) -> None:
@@ -386,8 +416,8 @@ async def test_a_sale_is_due_for_a_look_until_its_outcome_stands_and_not_before_
     assert await due(soon_ms) == {stands.id, fails.id, later.id}
     await shop.purchases.follow(
         [
-            Look(stands.id, PurchaseState.LIVE, "0xhash", NOW_MS, None),
-            Look(later.id, PurchaseState.LIVE, "0xother", soon_ms, soon_ms + FIRST_LOOK_MS),
+            Look(stands.id, 1, PurchaseState.LIVE, "0xhash", NOW_MS, None),
+            Look(later.id, 1, PurchaseState.LIVE, "0xother", soon_ms, soon_ms + FIRST_LOOK_MS),
         ]
     )
     await shop.purchases.void(fails, soon_ms)
@@ -478,7 +508,7 @@ def test_every_statement_that_moves_a_purchase_makes_a_lawful_transition() -> No
         change = re.search(r"UPDATE purchases SET\s+state = '(\w+)'.*WHERE.*state = '(\w+)'", query.sql, re.DOTALL)
         if change is not None:
             moved.append((PurchaseState(change[2]), PurchaseState(change[1])))
-    assert len(moved) == 10
+    assert len(moved) == 11
     for old, new in moved:
         assert may_move(old, new), (old, new)
 

@@ -41,7 +41,7 @@ SETTLEMENT_FAILED: Final = "settlement_failed"
 TRANSITIONS: Final[dict[PurchaseState, frozenset[PurchaseState]]] = {
     PurchaseState.CLAIMED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED, PurchaseState.PARKED}),
     PurchaseState.LIVE: frozenset({PurchaseState.VOID}),
-    PurchaseState.FAILED: frozenset({PurchaseState.CLAIMED, PurchaseState.LIVE}),  # tried again; honoured by hand
+    PurchaseState.FAILED: frozenset({PurchaseState.CLAIMED, PurchaseState.LIVE}),  # tried or made again; honoured
     PurchaseState.VOID: frozenset({PurchaseState.LIVE}),
     PurchaseState.PARKED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED}),
 }

@@ -4,7 +4,8 @@ A trusted sale (`assumeValid`) is followed until its payment is final; every oth
 may still take its payment away (`core.purchases.next_look_ms`): ever more rarely, and each look at a sale by its key,
 at our hub, or on the chain where the facilitator is not ours. What has failed by proof voids the credits that are left.
 What is pending again has not failed, and is followed until it is decided. A failure may be taken back, too: so a sale
-that is void for one is followed as long, and gets back what it had, once its payment is made after all.
+that is void for one is followed as long, and gets back what it had, once its payment is made after all; and a claim
+that failed by a transaction is a claim again, once: whether its payment was made for it, its key tells (`completer`).
 What this module does not do: anything before the grant (`completer`).
 """
 
@@ -94,30 +95,42 @@ class Following:
     async def _look(self, purchase: Purchase, paid_ms: int) -> Look | None:
         """What was seen; None where the sale ended by it, or came back."""
         known, state, standing = purchase.transaction_hash or "", purchase.state, None
-        is_void = state is PurchaseState.VOID
+        had_failed = state is not PurchaseState.LIVE
         try:
             async with self._room:
-                standing = await self._standing(purchase, is_paid=not is_void)
+                standing = await self._standing(purchase, is_paid=not had_failed)
         except (HubUnreachableError, RpcUnavailable) as error:
             _LOG.info("sale_not_followed", purchase_id=purchase.id, error=str(error))
         except Exception:  # noqa: BLE001 - one sale's trouble holds up no other
             _LOG.exception("sale_not_followed", purchase_id=purchase.id)
         if standing is None:
-            return Look(purchase.id, state, known, paid_ms, self._clock_ms() + _UNANSWERED_MS)
+            return self._seen(purchase, known, paid_ms, self._clock_ms() + _UNANSWERED_MS)
         now_ms = self._clock_ms()
-        if is_void and standing.fate is _Fate.PAID:
+        if had_failed and standing.fate is _Fate.PAID:
             _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=standing.transaction)
-            await self._purchases.revive(purchase, standing.transaction, now_ms)
+            await self._take_back(purchase, standing.transaction, now_ms)
             return None
-        if standing.fate is _Fate.FAILED and not is_void:
+        if standing.fate is _Fate.FAILED and not had_failed:
             _LOG.error("sale_lost_its_payment", purchase_id=purchase.id, transaction=known)
             await self._purchases.void(purchase, now_ms)
             return None
         if standing.fate is _Fate.OPEN:
-            return Look(purchase.id, state, known, now_ms, now_ms + FIRST_LOOK_MS)
+            return self._seen(purchase, known, now_ms, now_ms + FIRST_LOOK_MS)
         paid_ms = max(paid_ms, min(standing.since_ms, now_ms))
-        next_ms = next_look_ms(paid_ms, now_ms, is_used_up=purchase.remaining == 0)
-        return Look(purchase.id, state, standing.transaction or known, paid_ms, next_ms)
+        is_used_up = purchase.remaining == 0 and state is not PurchaseState.FAILED
+        next_ms = next_look_ms(paid_ms, now_ms, is_used_up=is_used_up)
+        transaction = known if state is PurchaseState.FAILED else standing.transaction or known
+        return self._seen(purchase, transaction, paid_ms, next_ms)
+
+    async def _take_back(self, purchase: Purchase, transaction: str, now_ms: int) -> None:
+        """A failure was none in the end. A claim's outcome is found out by `completer`, as any claim's."""
+        if purchase.state is PurchaseState.VOID:
+            await self._purchases.revive(purchase, transaction, now_ms)
+        else:
+            await self._purchases.reopen(purchase, now_ms)
+
+    def _seen(self, purchase: Purchase, transaction: str, paid_ms: int, next_ms: int | None) -> Look:
+        return Look(purchase.id, purchase.attempt, purchase.state, transaction, paid_ms, next_ms)
 
     async def _standing(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
         """What is known of its payment now; `is_paid`: it was known to be paid before.
@@ -140,6 +153,8 @@ class Following:
         finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)
         # Whose transaction it was, was judged when it was sold for: a facilitator may have other signers by now.
         is_the_same = is_paid and finding.seen is Seen.FOREIGN and finding.transaction in {named, named.lower()}
+        if purchase.state is PurchaseState.FAILED and finding.transaction not in {named, named.lower()}:
+            return _Standing(_Fate.FAILED)  # made by another transaction, it may have been for another server
         if finding.seen is Seen.PAID or is_the_same:
             return _Standing(_Fate.PAID, finding.transaction)
         if finding.transaction or finding.seen is Seen.FAILED:  # else: used up, but nobody saw where

@@ -139,7 +139,10 @@ class Settlements:
         return None if shared is None or shared.success else shared
 
     async def _known_payment(self, order: Order, row: Settlement) -> Outcome:
-        return await self._records.of_payment(row, order.requirements_hash, order.options, order.deadline)
+        # A gateway's next attempt at one purchase asks for what its last one asked for, whatever the gate says by now.
+        is_same = row.is_of_purchase(order.purchase_data)
+        asked = row.requirements_hash if is_same else order.requirements_hash
+        return await self._records.of_payment(row, asked, order.options, order.deadline)
 
     async def _lead(self, order: Order, row: Settlement | None) -> Outcome:
         """Settles the payment for all callers of this process; they see the outcome through `_leading`."""

@@ -96,10 +96,11 @@ class Paid:
 class Look:
     """A sale's payment as it was seen: in which transaction, since when it is known to be paid (Unix milliseconds).
 
-    `state`: of the sale when it was looked at. `next_ms`: when to look again, None where its outcome stands.
+    `attempt`, `state`: of the sale when it was looked at. `next_ms`: when to look again, None where its outcome stands.
     """
 
     purchase_id: str
+    attempt: int
     state: PurchaseState
     transaction_hash: str
     paid_ms: int
@@ -303,12 +304,16 @@ class Purchases:
         return result
 
     async def fail(self, purchase: Purchase, failure: str, transaction_hash: str | None, now_ms: int) -> bool:
-        """Records that this attempt is proved not settled; False when it was decided otherwise meanwhile."""
+        """Records that this attempt is proved not settled; False when it was decided otherwise meanwhile.
+
+        Where a transaction shows it, a reorganisation may take that away: then it is looked at again.
+        """
         statement = _Q.fail_purchase(
             id=purchase.id,
             attempt=purchase.attempt,
             failure=failure,
             transaction_hash=transaction_hash,
+            follow_ms=now_ms + FIRST_LOOK_MS if transaction_hash else None,
             now_ms=now_ms,
         )
         return bool(await self._database.run(_rows(statement)))
@@ -330,6 +335,10 @@ class Purchases:
     async def revive(self, purchase: Purchase, transaction_hash: str, now_ms: int) -> None:
         """Gives back what `void` took, because the payment was made after all."""
         await self._database.run(_revive(purchase.id, transaction_hash, now_ms))
+
+    async def reopen(self, purchase: Purchase, now_ms: int) -> None:
+        """Makes an attempt that had failed a claim again, once: its payment was made after all, for whomever."""
+        await self._database.run(_rows(_Q.reopen_failed(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)))
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Writes how these calls ended (call id -> status), and what no spend took along.
@@ -425,6 +434,7 @@ def _follow(looks: Sequence[Look]) -> Unit[None]:
     for look in looks:
         yield _Q.follow_purchase(
             id=look.purchase_id,
+            attempt=look.attempt,
             state=look.state.value,
             transaction_hash=look.transaction_hash,
             paid_ms=look.paid_ms,

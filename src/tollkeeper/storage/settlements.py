@@ -85,6 +85,13 @@ class Settlement:
             return True
         return by is not None and by.get("gateway") == json.loads(self.purchase_data).get("gateway")
 
+    def is_of_purchase(self, by: Mapping[str, Any] | None) -> bool:
+        """Is it the settlement of the very purchase that this purchase data names?"""
+        if self.purchase_data is None or by is None or by.get("purchaseId") is None:
+            return False
+        known = json.loads(self.purchase_data)
+        return all(by.get(name) == known.get(name) for name in ("gateway", "purchaseId"))
+
 
 @dataclass(frozen=True, slots=True)
 class Move:

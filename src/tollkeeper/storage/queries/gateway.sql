@@ -160,7 +160,7 @@ UPDATE purchases SET
     credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
     value_micro = :value_micro, valid_before_seconds = :valid_before_seconds,
     credits_expire_after_seconds = :credits_expire_after_seconds, request = :request, transaction_hash = NULL,
-    attempt_ms = :now_ms, updated_ms = :now_ms
+    paid_ms = NULL, follow_ms = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND attempt = :attempt AND attempt < :attempts_max
 RETURNING *;
 
@@ -180,7 +180,7 @@ VALUES (:number, :granted, :granted, :token_used, 1, :expires_ms);
 -- name: honour_failed
 UPDATE purchases SET
     state = 'LIVE', transaction_hash = :transaction_hash, failure = NULL, confirmed = 1, request = NULL,
-    granted_ms = :now_ms, honoured_ms = :now_ms, updated_ms = :now_ms
+    granted_ms = :now_ms, honoured_ms = :now_ms, follow_ms = NULL, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'FAILED'
 RETURNING number, credits, credits_expire_after_seconds, gate_id, value_micro;
 
@@ -206,10 +206,22 @@ UPDATE credits SET is_live = 1, token_used = 1 WHERE number = :number;
 -- name: mark_honoured
 UPDATE purchases SET honoured_ms = :now_ms WHERE id = :id;
 
+-- What failed by a transaction may be made after all: its request is kept for as long as that is looked at, which is not
+-- begun again for one that was open again before (`paid_ms`).
 -- name: fail_purchase
 UPDATE purchases SET
-    state = 'FAILED', failure = :failure, transaction_hash = :transaction_hash, request = NULL, updated_ms = :now_ms
+    state = 'FAILED', failure = :failure, transaction_hash = :transaction_hash, updated_ms = :now_ms,
+    request = CASE WHEN paid_ms IS NULL AND CAST(:follow_ms AS BIGINT) IS NOT NULL THEN request END,
+    follow_ms = CASE WHEN paid_ms IS NULL THEN CAST(:follow_ms AS BIGINT) END,
+    paid_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
+RETURNING id;
+
+-- The payment of an attempt that had failed was made after all: it is open again, once. Whose it was made for is asked then.
+-- name: reopen_failed
+UPDATE purchases SET
+    state = 'CLAIMED', failure = NULL, transaction_hash = NULL, paid_ms = :now_ms, follow_ms = NULL, updated_ms = :now_ms
+WHERE id = :id AND attempt = :attempt AND state = 'FAILED' AND request IS NOT NULL
 RETURNING id;
 
 -- name: park_purchase
@@ -285,14 +297,16 @@ SELECT * FROM holdings WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
 -- name: unconfirmed_purchases
 SELECT * FROM holdings WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' ORDER BY granted_ms LIMIT :limit;
 
--- Confirmed sales, and those that are void for a failed payment, whose payment is due to be looked at again. No other
--- purchase is ever due.
+-- Confirmed sales, those that are void for a failed payment, and claims that failed by a transaction, whose payment is due
+-- to be looked at again. No other purchase is ever due.
 -- name: followed_purchases
-SELECT * FROM holdings WHERE follow_ms <= :now_ms AND confirmed = 1 ORDER BY follow_ms LIMIT :limit;
+SELECT * FROM holdings WHERE follow_ms <= :now_ms AND (confirmed = 1 OR state = 'FAILED')
+ORDER BY follow_ms LIMIT :limit;
 
 -- name: follow_purchase
-UPDATE purchases SET transaction_hash = :transaction_hash, paid_ms = :paid_ms, follow_ms = :follow_ms
-WHERE id = :id AND state = :state;
+UPDATE purchases SET transaction_hash = :transaction_hash, paid_ms = :paid_ms, follow_ms = :follow_ms,
+    request = CASE WHEN CAST(:follow_ms AS BIGINT) IS NULL THEN NULL ELSE request END
+WHERE id = :id AND attempt = :attempt AND state = :state;
 
 -- What may be unpaid, and what was not paid after all, of late: few rows, by an index of their own (hence no bare columns).
 -- name: exposure_of_payer
