@@ -16,9 +16,10 @@ import pytest
 from tests.chains.solana_node import SECOND_BUYER, WALLETS, paying
 from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
+from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR
-from tollkeeper.sandbox.solana_chain import RECENT_SLOTS
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode
 
 EXPIRED = "settle_exact_svm_block_height_exceeded"
@@ -60,6 +61,22 @@ async def test_payments_that_end_at_once_fill_no_queue(tmp_path: Path) -> None:
         assert {(answer.status, answer.reason) for answer in answers} == {(200, EXPIRED)}
         world.node.chain.release()
         assert (await world.settle(world.payment())).body["success"] is True
+
+
+async def test_what_is_lost_is_given_up_as_soon_as_its_own_blockhash_has_ended(tmp_path: Path) -> None:
+    """Not so late as if it had been new when it was signed."""
+    async with run_solana_hub(tmp_path) as world:
+        body = world.payment()
+        world.node.chain.next_slot(RECENT_SLOTS - BLOCKS_LEFT_MIN)
+        world.node.chain.holds = True
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        world.node.chain.drop()
+        world.node.chain.next_slot(BLOCKS_LEFT_MIN + LAG_BLOCKS)
+        await world.complete()
+        assert await world.status(body) == "pending"  # a fork could still show it
+        world.node.chain.next_slot(FINAL_SLOTS + 1)
+        await world.complete()
+        assert await world.status(body) == "failed"
 
 
 async def test_one_payer_has_a_small_share_of_what_is_under_way(tmp_path: Path) -> None:

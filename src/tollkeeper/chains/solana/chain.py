@@ -287,8 +287,8 @@ class SolanaChain:
             [_simulation(transfer), _HEIGHT, ("getBalance", [transfer.fee_payer, _CONFIRMED])]
         )
         error = read_error(simulation)
-        last_height = read_number(height) + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
         left = await self._blocks_left(transfer, simulation, height) if error is None else None
+        last_height = read_number(height) + (BLOCKHASH_LIFETIME_BLOCKS if left is None else left) + LAG_BLOCKS
         return Simulation(error, Lifetime(read_slot(simulation), last_height), read_number(read_value(money)), left)
 
     async def _blocks_left(self, transfer: SolanaTransfer, taken: Answer, height: Answer) -> int | None:
