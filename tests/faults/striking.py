@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, OF_HUB, Fault, TcpChaos, run_tcp_chaos
+from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, OF_HUB, OF_NODE, Fault, TcpChaos, run_tcp_chaos
 from tests.hub.faulty_database import Kind, Moment, order
 from tests.hub.hub_process import HubProcess, TestProcess
 
+# Longer than a node rests that gave no answer, and than the completer takes to ask it for its blocks after that.
+_RESTED_SECONDS: Final = 2.6
 FAULTS: Final = {
     (Kind.CRASH, Moment.BEFORE): Fault.KILL_BEFORE,
     (Kind.CRASH, Moment.AFTER): Fault.KILL_AFTER,
@@ -35,6 +37,7 @@ class Case:
     boundary: str
     moment: Moment
     kind: Kind
+    node: int = 0  # of several, which one is struck
 
     @property
     def is_of_database(self) -> bool:
@@ -42,12 +45,12 @@ class Case:
         return self.boundary.islower() and not self.boundary.startswith(("eth_", "/"))
 
 
-def cases(boundaries: tuple[str, ...], *kinds: Kind) -> Iterator[Case]:
+def cases(boundaries: tuple[str, ...], *kinds: Kind, node: int = 0) -> Iterator[Case]:
     """All combinations; a database gives no answer twice."""
     for boundary in boundaries:
         for moment in Moment:
             for kind in kinds:
-                case = Case(boundary, moment, kind)
+                case = Case(boundary, moment, kind, node)
                 if not case.is_of_database or kind is not Kind.DUPLICATE:
                     yield case
 
@@ -61,9 +64,10 @@ class Victim:
     def __init__(self, orders: Path, chaoses: Sequence[TcpChaos], start: Start) -> None:
         """`orders`: the file that faults of its database are ordered by. `start` is given it, and what to call."""
         self._orders = orders
-        self._chaoses = chaoses
+        self.chaoses = chaoses
         self._start = start
         self._struck = chaoses[0]
+        self._has_resting = False
         self._process: TestProcess | None = None
         self._starting = asyncio.Lock()
         self.starts = 0
@@ -80,22 +84,30 @@ class Victim:
             return self._process.url
 
     def _may_be_killed(self, process: TestProcess) -> None:
-        for chaos in self._chaoses:
+        for chaos in self.chaoses:
             chaos.kill = process.kill
 
     @property
     def seen(self) -> set[str]:
         """Every boundary that any of its processes came by."""
         seen = set(self._orders.with_suffix(".seen").read_text("utf-8").split())
-        return seen.union(*(chaos.methods for chaos in self._chaoses))
+        return seen.union(*(chaos.methods for chaos in self.chaoses))
+
+    async def rested(self) -> None:
+        """Of several nodes each is asked again, also one that gave no answer a moment ago."""
+        if self._has_resting:
+            self._has_resting = False
+            await asyncio.sleep(_RESTED_SECONDS)
 
     def prepare(self, case: Case) -> None:
         """The fault comes as soon as anything comes by its boundary."""
+        is_of_several = sum(chaos.calls is OF_NODE for chaos in self.chaoses) > 1
+        self._has_resting = is_of_several and case.kind in {Kind.ERROR, Kind.TIMEOUT} and not case.is_of_database
         if case.is_of_database:
             order(self._orders, case.boundary, case.moment, case.kind)
             return
         is_of_hub = case.boundary.startswith("/")
-        self._struck = next(chaos for chaos in self._chaoses if (chaos.calls is OF_HUB) is is_of_hub)
+        self._struck = [chaos for chaos in self.chaoses if (chaos.calls is OF_HUB) is is_of_hub][case.node]
         self._struck.strike(case.boundary, FAULTS[case.kind, case.moment])
 
     def has_come(self, case: Case) -> bool:
@@ -118,15 +130,17 @@ class Victim:
 
 
 @asynccontextmanager
-async def faulty_hub(directory: Path, node_url: str, **options: Any) -> AsyncIterator[Victim]:
-    """A hub process between a faulty database and a faulty node; `options`: of `HubProcess`."""
-    async with run_tcp_chaos(node_url) as chaos:
+async def faulty_hub(directory: Path, *node_urls: str, **options: Any) -> AsyncIterator[Victim]:
+    """A hub process between a faulty database and faulty nodes; `options`: of `HubProcess`."""
+    async with AsyncExitStack() as stack:
+        chaoses = [await stack.enter_async_context(run_tcp_chaos(url)) for url in node_urls]
 
         def start(orders: Path, on_start: Callable[[TestProcess], object]) -> TestProcess:
             given = {"node_timeout_seconds": NODE_TIMEOUT_SECONDS, "orders": orders, "on_start": on_start, **options}
-            return HubProcess(directory, chaos.url, **given)
+            first, *others = (chaos.url for chaos in chaoses)
+            return HubProcess(directory, first, other_node_urls=others, **given)
 
-        hub = Victim(directory / "order.json", [chaos], start)
+        hub = Victim(directory / "order.json", chaoses, start)
         try:
             yield hub
         finally:

@@ -185,6 +185,7 @@ async def run_tcp_chaos(node_url: str, calls: re.Pattern[bytes] = OF_NODE) -> As
         yield chaos
     finally:
         server.close()
+        await asyncio.sleep(_QUIET_SECONDS)  # whoever was let in just now is known by then
         for link in list(links):
             link.cancel()
         await asyncio.gather(*links, return_exceptions=True)

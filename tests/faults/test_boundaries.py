@@ -71,10 +71,14 @@ STARTING: Final = frozenset(
 )
 
 
+Sign: TypeAlias = Callable[[ChainUnderTest], TestPayment]
+
+
 async def carry_out(hub: Victim, payment: Signed, key: str, case: Case) -> bool:
     """Presents the payment through the fault, with the same key, until it is known how it ended: its success."""
     if case.boundary == "eth_maxPriorityFeePerGas":
         await asyncio.sleep(FEES_FORGOTTEN_SECONDS)
+    await hub.rested()
     await hub.url()
     hub.prepare(case)
     async with asyncio.timeout(60), aiohttp.ClientSession() as http:
@@ -86,27 +90,31 @@ async def carry_out(hub: Victim, payment: Signed, key: str, case: Case) -> bool:
     return success
 
 
-async def settle_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> Victim:
+async def settle_through(
+    directory: Path, chain: ChainUnderTest, chosen: list[Case], *, sign: Sign = new_payment, nodes: int = 1
+) -> Victim:
     """A payment for each case; each is settled once."""
     before = chain.balance(chain.wallets.owner.address)
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
-    async with faulty_hub(directory, chain.url) as hub:
+    async with faulty_hub(directory, *nodes * [chain.url]) as hub:
         for number, case in enumerate(chosen):
-            payments.append(new_payment(chain))
+            payments.append(sign(chain))
             assert await carry_out(hub, payments[-1], f"key.{number}", case), case
         await assert_settled_once(await hub.url(), directory, chain, payments, before)
     assert chain.nonce(chain.wallets.relayer) == nonce + len(payments)
     return hub
 
 
-async def refuse_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> Victim:
+async def refuse_through(
+    directory: Path, chain: ChainUnderTest, chosen: list[Case], *, sign: Sign = new_payment, nodes: int = 1
+) -> Victim:
     """For each case a payment that a stranger carried out; each is refused, and moves nothing more."""
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
-    async with faulty_hub(directory, chain.url) as hub:
+    async with faulty_hub(directory, *nodes * [chain.url]) as hub:
         for number, case in enumerate(chosen):
-            payments.append(payment := new_payment(chain))
+            payments.append(payment := sign(chain))
             relay(chain, payment)
             balance = chain.balance(chain.wallets.owner.address)
             assert not await carry_out(hub, payment, f"key.{number}", case), case
@@ -117,20 +125,25 @@ async def refuse_through(directory: Path, chain: ChainUnderTest, chosen: list[Ca
     return hub
 
 
-async def finish_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> Victim:
+async def finish_through(
+    directory: Path, chain: ChainUnderTest, chosen: list[Case], *, sign: Sign = new_payment, nodes: int = 1
+) -> Victim:
     """For each case a payment whose transaction waits to be mined, and that nobody asks for until the fault came."""
 
     async def until_it_came(hub: Victim, _payment: TestPayment, _key: str, case: Case) -> None:
+        await hub.rested()
         hub.prepare(case)
         await hub.until_come(case)
         came(f"{case.kind.value} at a boundary")
         chain.rpc.call("evm_setAutomine", True)
         chain.rpc.call("evm_mine")
 
-    return await _left_alone(directory, chain, chosen, until_it_came)
+    return await left_alone(directory, chain, chosen, until_it_came, sign, nodes)
 
 
-async def hand_out_through(directory: Path, chain: ChainUnderTest, chosen: list[Case]) -> Victim:
+async def hand_out_through(
+    directory: Path, chain: ChainUnderTest, chosen: list[Case], *, sign: Sign = new_payment, nodes: int = 1
+) -> Victim:
     """For each case a payment that became a success when nobody was asking; then somebody does, through the fault."""
 
     async def until_it_was_told(hub: Victim, payment: TestPayment, key: str, case: Case) -> None:
@@ -141,22 +154,24 @@ async def hand_out_through(directory: Path, chain: ChainUnderTest, chosen: list[
                 await asyncio.sleep(0.05)
         assert await carry_out(hub, payment, key, case), case
 
-    return await _left_alone(directory, chain, chosen, until_it_was_told)
+    return await left_alone(directory, chain, chosen, until_it_was_told, sign, nodes)
 
 
-async def _left_alone(
+async def left_alone(
     directory: Path,
     chain: ChainUnderTest,
     chosen: list[Case],
     fault: Callable[[Victim, TestPayment, str, Case], Awaitable[None]],
+    sign: Sign,
+    nodes: int,
 ) -> Victim:
     """Each payment's caller was told that its outcome is pending, and went away."""
     before = chain.balance(chain.wallets.owner.address)
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
-    async with faulty_hub(directory, chain.url) as hub, aiohttp.ClientSession() as http:
+    async with faulty_hub(directory, *nodes * [chain.url]) as hub, aiohttp.ClientSession() as http:
         for number, case in enumerate(chosen):
-            payments.append(payment := new_payment(chain))
+            payments.append(payment := sign(chain))
             key = f"key.{number}"
             chain.rpc.call("evm_setAutomine", False)
             assert await present(http, await hub.url(), payment, key=key, wait_seconds=0) is None
@@ -167,7 +182,7 @@ async def _left_alone(
     return hub
 
 
-Through: TypeAlias = Callable[[Path, ChainUnderTest, list[Case]], Awaitable[Victim]]
+Through: TypeAlias = Callable[..., Awaitable[Victim]]
 BOUNDARIES: Final[dict[Through, tuple[str, ...]]] = {
     settle_through: SETTLING,
     refuse_through: REFUSING,

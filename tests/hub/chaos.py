@@ -23,6 +23,7 @@ class Act(Enum):
     LOSE_ANSWER = auto()  # the node carries it out; the connection breaks before its answer
     HANG = auto()  # nothing happens until the caller gives up; the node never sees it
     SERVER_ERROR = auto()  # HTTP 500
+    SWALLOW = auto()  # the node never sees it; `falsify` makes an answer of nothing
 
 
 def _pass(_methods: list[str]) -> Act:
@@ -81,6 +82,9 @@ async def run_chaos(node_url: str) -> AsyncIterator[ChaosNode]:
         if act in {Act.CUT, Act.HANG}:
             request.transport.abort()
             return web.Response()
+        if act is Act.SWALLOW:
+            made_up = [chaos.falsify(call, {"jsonrpc": "2.0", "id": call["id"], "result": None}) for call in calls]
+            return web.json_response(made_up if isinstance(asked, list) else made_up[0])
         async with http.post(node_url, data=body, headers={"Content-Type": "application/json"}) as response:
             answered = json.loads(await response.read())
         chaos.after_pass(methods)

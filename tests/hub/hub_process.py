@@ -72,6 +72,7 @@ class HubProcess(TestProcess):
         directory: Path,
         node_url: str,
         *,
+        other_node_urls: Sequence[str] = (),
         batch_queue_depth: int = 0,
         node_timeout_seconds: float = 2.0,
         life_seconds: float | None = None,
@@ -90,6 +91,7 @@ class HubProcess(TestProcess):
         command = hub_command(
             directory,
             node_url,
+            other_node_urls=list(other_node_urls),
             config={"batch_queue_depth": batch_queue_depth, "timeout_seconds": node_timeout_seconds},
             life_seconds=life_seconds,
             orders=None if orders is None else str(orders),
@@ -109,10 +111,14 @@ async def settle_at(url: str, body: object) -> int | None:
         return None
 
 
+def _urls(options: dict[str, Any]) -> tuple[str, ...]:
+    return options["node_url"], *options.get("other_node_urls", ())
+
+
 def on_evm(database: Database, options: dict[str, Any]) -> Hub:
     """A hub of the chain at the node."""
     key = derive_wallets().relayer.private_key
-    config = hub_config(options["node_url"], **options.get("config", {}))
+    config = hub_config(options["node_url"], **options.get("config", {}), rpc_urls=_urls(options))
     life_seconds = options.get("life_seconds")
     hub = new_hub(
         database,
@@ -129,9 +135,8 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
 
 def on_solana(database: Database, options: dict[str, Any]) -> Hub:
     """The same of the embedded Solana chain."""
-    timeout_seconds = options["config"]["timeout_seconds"]
-    url = options["node_url"]
-    return new_solana_hub(database, url, completer_interval_seconds=0.1, timeout_seconds=timeout_seconds)
+    config = {"timeout_seconds": options["config"]["timeout_seconds"], "rpc_urls": _urls(options)}
+    return new_solana_hub(database, options["node_url"], completer_interval_seconds=0.1, **config)
 
 
 async def main(options: dict[str, Any]) -> None:
