@@ -22,7 +22,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost
 from tests.faults.counts import came
 from tests.faults.load import free_port
-from tests.faults.striking import Case, Victim
+from tests.faults.striking import Case, Struck, Victim
 from tests.faults.tcp_chaos import OF_HUB, run_tcp_chaos
 from tests.gateway.foreign_on_evm import ForeignOnEvm, run_foreign
 from tests.gateway.gateway_process import GatewayProcess, gateway_keys, gateway_settings
@@ -73,7 +73,7 @@ class GatewaySite:
 
     directory: Path
     chain: ChainUnderTest
-    gateway: Victim
+    gateway: Struck
     target: RecordingTarget
     buyer: Buyer
     port: int
@@ -179,13 +179,13 @@ class GatewaySite:
                 await self.gateway.url()
                 await asyncio.sleep(0.02)
 
-    async def charged_once(self, signed: Signed, case: Case) -> None:
-        """One credit is gone for the one call that was served; for one that a crash cut short, perhaps another."""
+    async def charged_once(self, signed: Signed, case: Case, *, calls: int = 1) -> None:
+        """One credit is gone for each call that was served; for one that a crash cut short, perhaps another."""
         lost = 1 if case.kind is Kind.CRASH else 0
         await self.until_sale(
             signed,
             lambda state, _failure, _confirmed, granted, remaining: (
-                state == "LIVE" and granted == CREDITS and 1 <= granted - remaining <= 1 + lost
+                state == "LIVE" and granted == CREDITS and calls <= granted - remaining <= calls + lost
             ),
         )
 

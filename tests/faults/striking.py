@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, OF_HUB, OF_NODE, Fault, TcpChaos, run_tcp_chaos
 from tests.hub.faulty_database import Kind, Moment, order
@@ -56,6 +56,37 @@ def cases(boundaries: tuple[str, ...], *kinds: Kind, node: int = 0) -> Iterator[
 
 
 Start: TypeAlias = Callable[[Path, Callable[[TestProcess], object]], TestProcess]
+
+
+class Struck(Protocol):
+    """Programs that faults befall, and that are started anew."""
+
+    @property
+    def deaths(self) -> int:
+        """Of its processes."""
+
+    @property
+    def starts(self) -> int:
+        """Of its processes."""
+
+    @property
+    def seen(self) -> set[str]:
+        """Every boundary that any of its processes came by."""
+
+    async def url(self) -> str:
+        """Where it is, once it serves."""
+
+    def prepare(self, case: Case) -> None:
+        """The fault comes as soon as anything comes by its boundary."""
+
+    def has_come(self, case: Case) -> bool:
+        """Did it?"""
+
+    async def until_come(self, case: Case) -> None:
+        """It did."""
+
+    def end(self) -> None:
+        """No process runs any more."""
 
 
 class Victim:
