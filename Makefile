@@ -46,7 +46,7 @@ test: setup
 	  wait $$covered || { cat .cache/coverage-core.txt; exit 1; }; \
 	  exit $$passed)
 
-# The long forms of what kills, cuts, forks and fills, and how many faults came: three quarters of an hour on two cores. The short
+# The long forms of what kills, cuts, forks and fills, and how many faults came: an hour and a quarter on two cores. The short
 # ones are in `make test`.
 faults: setup
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile -m long --durations=20 $(PYTEST) tests/faults \
