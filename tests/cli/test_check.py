@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from tests.cli.processes import finished, running
 from tests.gateway.composed import settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
-from tollkeeper.serving.inspection import keep_inspecting
+from tollkeeper.serving.inspection import inspect_books, keep_inspecting
+from tollkeeper.settings import Role
 from tollkeeper.storage import open_database
 
 
@@ -56,6 +58,28 @@ def test_sound_books_agree_and_a_difference_is_a_line_and_an_exit_code(config: P
     assert lines[-1] == f"{len(lines) - 1} differences"
     assert any(line.startswith("i2_remaining_is_the_ledger: pur_") for line in lines)
     assert books.path.read_bytes() == broken
+
+
+async def test_what_is_under_way_on_a_network_that_was_taken_out_of_the_settings_is_told(
+    rpc_url: str, books: Books
+) -> None:
+    """Nobody carries it on: the operator is to switch the network on again until it is done."""
+    settings = settings_for(rpc_url, books.path)
+    assert inspect_books(settings) == []
+    off = replace(settings, networks={})
+    (told,) = inspect_books(off)
+    assert (told.rule, told.subject) == ("i10_what_is_under_way_is_looked_after", "base-sepolia")
+    assert told.found.startswith("2 under way")
+    assert inspect_books(replace(off, role=Role.GATEWAY)) == [], "its hub knows"
+    database, rule = open_database(str(books.path)), {"rule": told.rule}
+    inspecting = asyncio.create_task(keep_inspecting(off, database, 0.01))
+    async with asyncio.timeout(20):
+        await counted(rule, 1)
+        books.break_with("DELETE FROM settlements WHERE state NOT IN ('CONFIRMED', 'FAILED')")
+        await counted(rule, None)
+    inspecting.cancel()
+    await asyncio.gather(inspecting, return_exceptions=True)
+    await database.close()
 
 
 def test_it_works_beside_a_running_server(config: Path) -> None:

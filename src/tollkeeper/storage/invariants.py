@@ -7,6 +7,7 @@ compare. What this module does not do: mend anything.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from tollkeeper.core.transactions import State, may_move
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from tollkeeper.storage.database import Value
     from tollkeeper.storage.queries import Query
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _GATEWAY: Final = load_queries("invariants_gateway.sql")
 _HUB: Final = load_queries("invariants_hub.sql")
+_SETTLEMENTS: Final = load_queries("settlements.sql")
 _BOTH: Final = load_queries("invariants_both.sql")
 _JUDGED_HERE: Final = frozenset({"i10_old_unfinished", "i12_transitions_seen"})
 # A row that is still open so long after its authorization ended is nobody's work any more (I10).
@@ -91,6 +93,18 @@ def inspect(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool)
         if query.name in _OF_ONE_SALE:
             sales = {row["subject"]: query.name for row in rows} | sales
     return Found([*found, *_overdue(snapshot, now_ms), *_unlawful(snapshot)], sales)
+
+
+def unattended(snapshot: Snapshot, networks: Collection[str]) -> list[Difference]:
+    """I10 of a hub with these networks: what is under way where it looks no more. Raises: StorageError."""
+    under_way: Counter[str] = Counter()
+    for row in snapshot.read(_SETTLEMENTS.count_unfinished()):
+        under_way[row["network"]] += row["settlements"]
+    return [
+        Difference("i10_what_is_under_way_is_looked_after", network, f"{count} under way, and it is off")
+        for network, count in under_way.items()
+        if network not in networks
+    ]
 
 
 def _queries(*, is_shared: bool) -> Iterator[Query]:
