@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -21,8 +22,10 @@ from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, read_recent_blockhashes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tollkeeper.chains.nodes import Node
-    from tollkeeper.chains.rpc import Call, Rpc
+    from tollkeeper.chains.rpc import Answer, Call, Rpc
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 _CONFIRMED: Final = {"commitment": "confirmed"}
@@ -36,10 +39,10 @@ _READS_MAX: Final = 3
 # What a list does not hold is concluded from it for so long, so that a node's lie does not outlive the node.
 _LIST_GOOD_SECONDS: Final = 2.0
 _UNLISTED_SECONDS: Final = 60.0  # a node that lists nothing is not asked again for so long
-# How long a blockhash that nobody knows is asked about: these waits, one after the other.
-_WAITS_SECONDS: Final = (0.0, _SLOT_SECONDS, _SLOT_SECONDS, 2 * _SLOT_SECONDS)
+# So often, a slot apart, all nodes are asked about a blockhash that nobody knew, and about so many at a time.
+_ROUNDS: Final = 5
+_AWAITED_MAX: Final = 8
 _WAIT_SECONDS_MAX: Final = 3.0
-_WAITING_MAX: Final = 16
 
 
 class BlockhashAges:
@@ -100,38 +103,76 @@ class BlockhashAges:
             self._heights.update((one, newest - age) for age, one in enumerate(blockhashes))
 
 
+@dataclass(slots=True)
+class _Awaited:
+    """One blockhash, and how often it may still be asked about."""
+
+    done: asyncio.Future[Node | None]
+    rounds: int = _ROUNDS
+
+
 class Newcomers:
-    """Blockhashes that a network's nodes may be about to know. Of a crowd of them few are waited for."""
+    """Blockhashes that a network's nodes may be about to know: asked about together, once a slot, and few at a time."""
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
-        self._waiting = 0
+        self._awaited: dict[str, _Awaited] = {}
+        self._asking: asyncio.Task[None] | None = None
 
     async def known_by(self, blockhash: bytes) -> Node | None:
         """A node that takes it now, or within a moment; None where none does."""
-        if self._waiting >= _WAITING_MAX:
-            return None
-        self._waiting += 1
+        name, loop = encode_key(blockhash), asyncio.get_running_loop()
+        if name not in self._awaited:
+            if len(self._awaited) >= _AWAITED_MAX:
+                return None
+            self._awaited[name] = _Awaited(loop.create_future())
+            if self._asking is None:
+                self._asking = loop.create_task(self._ask())
         try:
-            async with asyncio.timeout(_WAIT_SECONDS_MAX):
-                for seconds in _WAITS_SECONDS:
-                    await asyncio.sleep(seconds)
-                    if (node := await self._asked(encode_key(blockhash))) is not None:
-                        return node
+            async with asyncio.timeout(_WAIT_SECONDS_MAX):  # a node may hang
+                return await asyncio.shield(self._awaited[name].done)
         except TimeoutError:
-            pass
-        finally:
-            self._waiting -= 1
-        return None
+            return None
 
-    async def _asked(self, blockhash: str) -> Node | None:
-        for node, answers in await self._rpc.probe([("isBlockhashValid", [blockhash, _CONFIRMED])]):
+    async def close(self) -> None:
+        """Awaits nothing any more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    async def _ask(self) -> None:
+        try:
+            while self._awaited:
+                names = list(self._awaited)
+                knowing = await self._knowing(names)
+                for name in names:
+                    awaited = self._awaited[name]
+                    awaited.rounds -= 1
+                    if name in knowing or not awaited.rounds:
+                        del self._awaited[name]
+                        awaited.done.set_result(knowing.get(name))
+                await asyncio.sleep(_SLOT_SECONDS if self._awaited else 0)
+        finally:
+            self._asking = None
+            left, self._awaited = self._awaited, {}
+            for one in left.values():
+                one.done.set_result(None)
+
+    async def _knowing(self, names: Sequence[str]) -> dict[str, Node]:
+        """Those of them that some node takes now, each with the first one that does."""
+        found: dict[str, Node] = {}
+        calls: list[Call] = [("isBlockhashValid", [name, _CONFIRMED]) for name in names]
+        for node, answers in await self._rpc.probe(calls):
             if isinstance(answers, RpcUnavailable) or node.barred:
                 continue
-            try:
-                is_taken = read_value(answers[0])
-            except RpcUnavailable:
-                continue
-            if is_taken is True:
-                return node
-        return None
+            for name, answer in zip(names, answers, strict=True):
+                if _is_taken(answer):
+                    found.setdefault(name, node)
+        return found
+
+
+def _is_taken(answer: Answer) -> bool:
+    try:
+        return read_value(answer) is True
+    except RpcUnavailable:
+        return False

@@ -430,7 +430,8 @@ class SolanaChain:
         return read_number(slot), [_sighting(status, {_FINAL}) for status in read_list(statuses, wanted)]
 
     async def close(self) -> None:
-        """Ends the watcher and the connections."""
+        """Ends what waits, the watcher and the connections."""
+        await self._newcomers.close()
         await self._watcher.close()
         await self.rpc.close()
 
