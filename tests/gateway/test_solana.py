@@ -12,7 +12,7 @@ from typing import Any
 import pytest_asyncio
 from solders.keypair import Keypair
 
-from tests.core.solana_payments import OTHER
+from tests.core.solana_payments import OTHER, compute_limit, compute_price, lighthouse
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of, solana_market
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
@@ -173,6 +173,28 @@ async def test_a_fee_payer_that_is_not_the_hubs_gets_nothing(market: SolanaMarke
     error = refusal(await market.pay(gate, await market.payment(wanted)))
     assert error["details"]["reason"] == "fee_payer_not_managed_by_facilitator"
     assert error["message"].endswith("refused the payment: fee_payer_not_managed_by_facilitator")
+
+
+async def test_what_the_chain_or_the_fee_payer_would_not_take_is_told_in_words_with_the_details(
+    market: SolanaMarket,
+) -> None:
+    gate = await market.gate()
+    draft = await market.draft(await market.requirements(gate))
+    limit, price, moved, note = draft.instructions
+    guarded = lighthouse(market.wallet.pubkey())  # which this chain has no program for
+    for instructions, told, found in (
+        (
+            (limit, price, moved, note, guarded),
+            "the chain would not carry the payment out",
+            "InvalidProgramForExecution",
+        ),
+        ((limit, compute_price(100_001), moved, note), "the payment's compute price is above", 100_001),
+        ((compute_limit(400_001), price, moved, note), "the payment's compute limit is above", 400_001),
+    ):
+        error = refusal(await market.pay(gate, header_of(replace(draft, instructions=instructions))))
+        assert error["message"].startswith(told)
+        assert "nothing was charged" in error["message"]
+        assert error["details"]["found"] == found
 
 
 async def test_either_of_the_hubs_fee_payers_may_be_named(market: SolanaMarket) -> None:

@@ -180,6 +180,16 @@ class _Solana(FamilyRow):
                 "the payment's blockhash is too old to be settled, or newer than the facilitator's node knows",
                 "sign a new payment, or, if this one is only seconds old, send it once more",
             ),
+            Reason.SVM_SIMULATION: Explained(
+                "the chain would not carry the payment out",
+                "its word for why is in the details; sign another payment once that is mended",
+            ),
+            Reason.SVM_COMPUTE_LIMIT_HIGH: Explained(
+                "the payment's compute limit is above the facilitator's", "sign a new payment with a lower one"
+            ),
+            Reason.SVM_COMPUTE_PRICE_HIGH: Explained(
+                "the payment's compute price is above the facilitator's", "sign a new payment with a lower one"
+            ),
             Reason.SVM_TRANSACTION_FAILED: Explained(
                 "the payment was carried out and failed on the chain", "sign a new payment"
             ),
