@@ -14,11 +14,12 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
-from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
+from tests.hub.hub_under_test import HubUnderTest, TestPayment, fresh_nonce, new_payment, run_hub
 from tests.hub.test_reorganisations import cancel_calldata, events_of, height
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.settling import Depths
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.database import Statement
 
 DEPTH = 3
@@ -186,3 +187,59 @@ async def test_a_payment_is_tried_three_times_in_all_and_each_failure_is_proven_
     assert (exhausted.body["success"], exhausted.reason) == (False, "invalid_exact_evm_transaction_failed")
     assert (await row_of(hub))["attempt"] == 3
     assert (await events_of(hub, payment)).count("CLAIMED") == 3
+
+
+async def test_what_failed_may_not_be_called_failed_while_an_earlier_attempt_s_transaction_can_be_mined(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+) -> None:
+    """A reorganisation gave the first signer its nonce back; the second one's transaction failed on the new branch."""
+    chain, buyer, other = anvil_fiat_token, anvil_fiat_token.wallets.second_buyer, derive_wallet("another signer")
+    chain.rpc.call("anvil_setBalance", other.address, hex(10**18))
+    chain.rpc.call("anvil_mine", "0x8")
+    keys = (chain.wallets.relayer.private_key, other.private_key)
+
+    def mined_before(raw: str) -> None:
+        """In one block, behind what takes all that the buyer has."""
+        taken = chain.authorization(
+            payer=buyer.address, pay_to="0x" + "77" * 20, value=chain.balance(buyer.address), nonce=fresh_nonce()
+        )
+        data = transfer_calldata(taken, chain.sign(taken, signer=buyer))
+        chain.rpc.call("eth_sendRawTransaction", chain.transaction(chain.wallets.faucet, USDC_ADDRESS, data, **FAST)[0])
+        transaction = chain.rpc.call("eth_sendRawTransaction", raw)
+        chain.rpc.call("evm_mine")
+        assert chain.rpc.call("eth_getTransactionReceipt", transaction)["status"] == "0x0"
+
+    async with run_hub(tmp_path, chain, signer_keys=keys) as hub:
+        payment = await unsent(hub, chain, signer=buyer)
+        first = await row_of(hub)
+        mined_before(await raw_of(hub, first["transaction_hash"]))
+        failed_in = height(chain)
+        await hub.complete()
+        assert await hub.status(payment) == "failed"
+        chain.rpc.call("evm_setAutomine", True)
+        chain.mint(buyer.address, 1_000_000)
+        chain.rpc.call("evm_setAutomine", False)
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+        second = await row_of(hub)
+        assert (second["attempt"], second["signer"]) == (2, other.address)
+        raw = await raw_of(hub, second["transaction_hash"])
+        chain.rpc.call("anvil_dropTransaction", second["transaction_hash"])
+        take_back(chain, height(chain) - failed_in + 1)
+        chain.rpc.call("anvil_dropTransaction", first["transaction_hash"])
+        mined_before(raw)
+        for _ in range(3):
+            await hub.complete()
+            assert await hub.status(payment) == "pending"
+        chain.rpc.call("anvil_dropTransaction", first["transaction_hash"])
+        chain.rpc.call("evm_setAutomine", True)
+        chain.mint(buyer.address, 1_000_000)
+        for _ in range(3):
+            await hub.complete()
+        shown = (await hub.get(payment.status_path)).body
+        assert (shown["status"], shown["transaction"]) == ("success", first["transaction_hash"])
+
+
+async def raw_of(hub: HubUnderTest, transaction_hash: str) -> str:
+    statement = Statement("SELECT raw FROM raw_transactions WHERE hash = :hash", {"hash": transaction_hash})
+    (row,) = await hub.database.read(statement)
+    return "0x" + bytes(row["raw"]).hex()

@@ -21,7 +21,7 @@ from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
 from tollkeeper.storage.settlements import Move, Settlement, name_transaction
-from tollkeeper.storage.transactions import RawTransaction, adopt_transaction, transactions_of
+from tollkeeper.storage.transactions import RawTransaction, adopt_transaction, transactions_before, transactions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,14 +121,16 @@ class Recovery:
                 return await self._found(row, raw.hash, sighting)
         if any(sighting.verdict is Verdict.DOUBTED for sighting in sightings):
             return Finding(row)
+        earlier = await transactions_before(self._database, row)
+        every = [*raws, *earlier]
         is_over = valid_before(row) + OVERDUE_SECONDS <= self._clock_ms() // 1000
         judged = await chain.agreed(
-            partial(_judge, account, row, raws), lambda found: _needs_no_second_word(found, is_over=is_over)
+            partial(_judge, account, row, every), lambda found: _needs_no_second_word(found, is_over=is_over)
         )
         if judged is None:
             _LOG.warning("failure_doubted", settlement=row.id)
         if judged is None or judged.conclusion is Conclusion.WAIT:
-            await self._send_of_former_signers(account, raws)
+            await self._send_of_former_signers(account, every)
             return Finding(row)
         if judged.conclusion is Conclusion.REVERTED:
             again = await self._second_try.alone(account, row, raws)
@@ -136,7 +138,8 @@ class Recovery:
                 return Finding(again)
         if judged.conclusion is Conclusion.OURS and judged.signed is not None:
             return await self._adopt(account, row, judged.signed)
-        failure = self._failure(judged.conclusion, sightings, judged.use, judged.block)
+        former = await chain.look([expected_transfer(row, depths, raw.hash) for raw in earlier]) if earlier else []
+        failure = self._failure(judged.conclusion, [*sightings, *former], judged.use, judged.block)
         return Finding(row, replace(failure, cost_gas=_cost_gas(raws, sightings)))
 
     async def _send_of_former_signers(self, account: Account, raws: Sequence[RawTransaction]) -> None:
@@ -172,12 +175,13 @@ class Recovery:
         return Finding(row, None if move.to is row.state else move)
 
     def _failure(self, conclusion: Conclusion, sightings: list[Sighting], use: Use | None, read: Block) -> Move:
-        """FAILED, resting on the block that shows why; else on the one that the facts are of, `read`.
+        """FAILED, resting on the newest block that shows why; else on the one that the facts are of, `read`.
 
         Were that taken away, the facts might be others: the row would be open again.
         """
         proof, reason = _FAILURES[conclusion]
-        shown = next((one for one in sightings if one.block_number is not None), None)
+        found = (one for one in sightings if one.block_number is not None)
+        shown = max(found, key=lambda one: one.block_number or 0, default=None)
         where: tuple[int | None, str | None] = (read.number, read.hash or None)
         if conclusion is Conclusion.REVERTED and shown is not None:
             where = (shown.block_number, shown.block_hash)
@@ -196,7 +200,10 @@ class Recovery:
 
 
 async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], view: View) -> _Judged:
-    """What follows from what these nodes show of the authorization. Raises: RpcUnavailable, Unexplained."""
+    """What follows from what these nodes show of the authorization; `raws` are those of all attempts.
+
+    Raises: RpcUnavailable, Unexplained.
+    """
     key, depth = row.key, account.chain.config.depths.of(row.value)
     signers = sorted({raw.signer for raw in raws})
     standing = await view.authorizations.standing(key.payer, key.nonce, signers, depth)

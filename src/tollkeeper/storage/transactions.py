@@ -184,6 +184,14 @@ async def transactions_of(database: Database, settlement: Settlement) -> list[Ra
     return [_raw(row) for row in await database.read(statement)]
 
 
+async def transactions_before(database: Database, settlement: Settlement) -> list[RawTransaction]:
+    """Every transaction of the row's earlier attempts: a reorganisation may let one of them be mined after all."""
+    if settlement.attempt == 1:
+        return []
+    statement = _QUERIES.transactions_of_earlier_attempts(settlement_id=settlement.id, attempt=settlement.attempt)
+    return [_raw(row) for row in await database.read(statement)]
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A stored transaction, and of the settlements that it is to carry out one, with the process that holds it."""

@@ -55,6 +55,14 @@ JOIN raw_transactions ON raw_transactions.network = settlement_slots.network
 WHERE settlement_slots.settlement_id = :settlement_id AND settlement_slots.attempt = :attempt
 ORDER BY raw_transactions.created_ms DESC, raw_transactions.hash;
 
+-- name: transactions_of_earlier_attempts
+SELECT raw_transactions.* FROM settlement_slots
+JOIN raw_transactions ON raw_transactions.network = settlement_slots.network
+    AND raw_transactions.signer = settlement_slots.signer
+    AND raw_transactions.signer_nonce = settlement_slots.signer_nonce
+WHERE settlement_slots.settlement_id = :settlement_id AND settlement_slots.attempt < :attempt
+ORDER BY raw_transactions.created_ms DESC, raw_transactions.hash;
+
 -- With one of the settlements that it is to carry out, and who carries that one forward.
 -- name: transactions_after
 SELECT raw_transactions.*, settlements.id AS settlement_id, settlements.holder AS holder FROM raw_transactions
