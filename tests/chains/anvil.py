@@ -1,18 +1,25 @@
-"""Anvil as a process of the tests, with Circle's FiatTokenV2_2 at base-sepolia's canonical USDC address."""
+"""Anvil as a process of the tests, with Circle's FiatTokenV2_2 at base-sepolia's canonical USDC address.
+
+anvil 1.7 mines what comes, but for one in some five thousand transactions that come while it mines another: that one
+waits in its pool until something else comes. A hub gets over it (F9), 45 seconds later; a test that is about something
+else need not wait for that, so a node that stands still over a full pool is told to mine.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.chains.abi import encode_call
-from tests.chains.rpc_client import RpcClient
+from tests.chains.rpc_client import RpcClient, RpcFailure
 from tollkeeper.core.evm import keccak256
 from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID
 from tollkeeper.sandbox.genesis import BUYER_BALANCE_MICRO, RELAYER_BALANCE_WEI, USDC_ADDRESS, planted_token
@@ -27,6 +34,7 @@ _ANVIL: Final = _INSTALLED / "@foundry-rs" / "anvil-linux-amd64" / "bin" / "anvi
 _CONTRACTS: Final = _INSTALLED / "@offchainlabs" / "stablecoin-evm" / "artifacts" / "hardhat" / "contracts"
 _START_SECONDS: Final = 20
 _RECEIPT_SECONDS: Final = 10
+_STILL_SECONDS: Final = 1.0
 _IMPLEMENTATION_SLOT: Final = "0x" + keccak256(b"org.zeppelinos.proxy.implementation").hex()
 _ADMIN_SLOT: Final = "0x" + keccak256(b"org.zeppelinos.proxy.admin").hex()
 _PROXY_ADMIN: Final = "0x00000000000000000000000000000000000000ad"
@@ -54,10 +62,43 @@ def run_anvil() -> Iterator[str]:
     process = subprocess.Popen([*command, "--silent"])
     try:
         _wait_until_listening(process, port)
-        yield f"http://127.0.0.1:{port}"
+        with _kept_mining(f"http://127.0.0.1:{port}") as url:
+            yield url
     finally:
         process.terminate()
         process.wait()
+
+
+@contextlib.contextmanager
+def _kept_mining(url: str) -> Iterator[str]:
+    """Meanwhile a node that mines by itself is not left with the same transactions at the same height."""
+    is_over = threading.Event()
+    watch = threading.Thread(target=_keep_mining, args=(url, is_over), daemon=True)
+    watch.start()
+    try:
+        yield url
+    finally:
+        is_over.set()
+        watch.join()
+
+
+def _keep_mining(url: str, is_over: threading.Event) -> None:
+    before: tuple[str, str] | None = None
+    asked = [
+        {"jsonrpc": "2.0", "id": method, "method": method, "params": []}
+        for method in ("anvil_getAutomine", "txpool_status", "eth_blockNumber")
+    ]
+    with contextlib.closing(RpcClient(url)) as rpc:
+        while not is_over.wait(_STILL_SECONDS):
+            try:
+                answers = {answer["id"]: answer["result"] for answer in rpc.post(asked)}
+                pending, height = answers["txpool_status"]["pending"], answers["eth_blockNumber"]
+                now = (pending, height) if answers["anvil_getAutomine"] and int(pending, 16) else None
+                if now is not None and now == before:
+                    rpc.call("evm_mine")
+                before = now
+            except (OSError, http.client.HTTPException, KeyError, ValueError, RpcFailure):
+                before = None  # a node that a test has frozen or ended
 
 
 def _wait_until_listening(process: subprocess.Popen[bytes], port: int) -> None:
