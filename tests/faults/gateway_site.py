@@ -159,9 +159,11 @@ class GatewaySite:
         assert len(found) <= 1
         return found[0] if found else (None, None, None, None, None)
 
-    async def until_sale(self, signed: Signed, is_so: Callable[..., bool]) -> tuple[Any, ...]:
+    async def until_sale(
+        self, signed: Signed, is_so: Callable[..., bool], *, seconds: float = PATIENCE_SECONDS
+    ) -> tuple[Any, ...]:
         """The sale once it is so; whoever died meanwhile is started."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(seconds):
             while not is_so(*(found := self.sale(signed))):
                 await self.gateway.url()
                 await asyncio.sleep(0.02)

@@ -13,12 +13,14 @@ from typing import Final
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.faults.gateway_site import GatewaySite, Signed, abroad
+from tests.faults.gateway_site import PATIENCE_SECONDS, GatewaySite, Signed, abroad
 from tests.faults.striking import Case
 from tests.faults.test_gateway_boundaries import ACTS as ACTS_AT_HOME
 from tests.faults.test_gateway_boundaries import Act, assert_all_known, honour_through, strike, void_again
 from tests.gateway.foreign_facilitator import hands_over, honest
 from tests.hub.faulty_database import Kind, Moment
+from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.gateway.buying import EXPIRY_MARGIN_SECONDS
 from tollkeeper.sandbox.buyer import Answer
 
 ASKED: Final = Case("/settle", Moment.AFTER, Kind.CRASH)
@@ -99,7 +101,9 @@ async def park(site: GatewaySite, case: Case) -> None:
     site.foreign.sender = site.chain.wallets.faucet
     site.gateway.prepare(case)
     assert await site.call(signed) is None
-    await site.until_sale(signed, lambda state, *_: state == "PARKED")
+    # Where nobody heard the answer, the transaction is somebody else's for sure once the request has expired.
+    patience_seconds = SETTLE_REQUEST_LIFETIME_SECONDS + EXPIRY_MARGIN_SECONDS + PATIENCE_SECONDS
+    await site.until_sale(signed, lambda state, *_: state == "PARKED", seconds=patience_seconds)
     await site.come(case, deaths)
     site.foreign.sender = site.chain.wallets.relayer
     assert await site.call(signed) is None
