@@ -84,7 +84,7 @@ def _kept_mining(url: str) -> Iterator[str]:
 
 def _keep_mining(url: str, is_over: threading.Event) -> None:
     before: tuple[str, str] | None = None
-    asked = [
+    asked: list[dict[str, object]] = [
         {"jsonrpc": "2.0", "id": method, "method": method, "params": []}
         for method in ("anvil_getAutomine", "txpool_status", "eth_blockNumber")
     ]

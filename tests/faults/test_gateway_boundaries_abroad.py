@@ -38,6 +38,7 @@ async def sell(site: GatewaySite, case: Case) -> None:
 
 async def _end(site: GatewaySite, signed: Signed, case: Case, buying: asyncio.Task[Answer]) -> None:
     """Bought, if the facilitator knows of it; else nothing is said until the payer gives up."""
+    await site.until_sale(signed, lambda state, *_: state is not None)  # a verification may have to be given up first
     await asyncio.wait({buying}, timeout=2)
     used = signed.authorization
     if await asyncio.to_thread(site.chain.is_used, used.payer, used.nonce):
