@@ -11,7 +11,7 @@ from solders.pubkey import Pubkey
 from solders.token.associated import get_associated_token_address
 
 from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, PAYER, signed_payment
-from tests.core.solana_payments import AMOUNT, DEVNET, FEE_PAYER, OTHER, PAY_TO, Draft, payment, usual
+from tests.core.solana_payments import AMOUNT, DEVNET, FEE_PAYER, OTHER, PAY_TO, Draft, encoded, payment, usual
 from tests.core.solana_payments import PAYER as SOLANA_PAYER
 from tollkeeper.core.evm import address_of_key, checksum_address
 from tollkeeper.core.families import FAMILIES, row_of
@@ -66,7 +66,9 @@ def test_a_payments_row_shows_its_payer_and_what_it_says_in_plain_words() -> Non
     assert (EVM.payer_of(signed), EVM.signed_value(signed)) == (checksum_address(PAYER), AUTHORIZATION.value)
     on_solana = payment(Draft(usual()).payload())
     assert row_of(on_solana) is SOLANA
-    assert (SOLANA.payer_of(on_solana), SOLANA.signed_value(on_solana)) == (str(SOLANA_PAYER.pubkey()), None)
+    assert (SOLANA.payer_of(on_solana), SOLANA.signed_value(on_solana)) == (str(SOLANA_PAYER.pubkey()), AMOUNT)
+    unreadable = payment(encoded(b"no transaction"))
+    assert (SOLANA.payer_of(unreadable), SOLANA.signed_value(unreadable)) == (None, None)
     assert EVM.name_of(signed) == (PAYER, AUTHORIZATION.nonce)
     message = decode_transaction(on_solana.transacted.transaction).message
     assert SOLANA.name_of(on_solana) == (str(SOLANA_PAYER.pubkey()), message.hash)

@@ -103,6 +103,13 @@ async def test_what_does_not_meet_the_requirements_is_named(
     assert world.earned == 0
 
 
+async def test_what_is_refused_is_told_with_the_amount_that_was_signed(world: SolanaHub) -> None:
+    body = world.asking(paying(world.node, 9_999), 10_000)
+    assert (await world.settle(body)).body["amount"] == "9999"
+    unreadable = await world.settle(body_of(encoded(b"x"), 10_000))
+    assert (unreadable.body["amount"], unreadable.body["payer"]) == ("10000", None)
+
+
 async def test_an_authorization_is_no_payment_on_solana(world: SolanaHub) -> None:
     body = world.payment()
     body["paymentPayload"]["payload"] = {

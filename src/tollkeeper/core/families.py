@@ -80,7 +80,7 @@ class FamilyRow(Protocol):
         """Its payer and nonce, as they are kept; None where they cannot be read."""
 
     def signed_value(self, payment: Payment) -> int | None:
-        """How much the payload says in plain words; None where it says it to the chain alone."""
+        """How much was signed; None where that cannot be read."""
 
     def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
         """What a history item's `x402Data` shows of a stored payload that another family's has not."""
@@ -217,8 +217,9 @@ class _Solana(FamilyRow):
         payer = solana.payer_of(payment.transacted)
         return None if payer is None else (payer, decode_transaction(payment.transacted.transaction).message.hash)
 
-    def signed_value(self, payment: Payment) -> int | None:  # noqa: ARG002 - the transaction's bytes say it
-        return None
+    def signed_value(self, payment: Payment) -> int | None:
+        transfer = solana.transfer_of(payment.transacted)
+        return None if transfer is None else transfer.value
 
     def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
         signature = decode_transaction(payload["transaction"]).signatures[1]

@@ -229,7 +229,7 @@ def _verdict(failed: Check | None, payer: str | None, explained: list[Check] | N
 
 
 def settled_body(payment: Payment, amount: int, outcome: Outcome, *, use_db_id: bool) -> dict[str, Any]:
-    """The answer to a settlement whose outcome is known. `amount` is what was asked, where the payload shows none."""
+    """The answer to a settlement whose outcome is known. `amount`: what was asked, told where none can be read."""
     signed = row_of(payment).signed_value(payment)
     value = amount if signed is None else signed
     transaction = outcome.settlement_id or "" if use_db_id else outcome.transaction

@@ -25,6 +25,7 @@ from tollkeeper.core.solana.rules import (
     recipient_checks,
     requirement_checks,
     transaction_checks,
+    transfer_of,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "recipient_checks",
     "requirement_checks",
     "transaction_checks",
+    "transfer_of",
 ]

@@ -184,12 +184,18 @@ def read_transfer(payload: SolanaPayload) -> SolanaTransfer:
     )
 
 
-def payer_of(payload: SolanaPayload) -> str | None:
-    """Who would pay, where the payload holds a transfer at all."""
+def transfer_of(payload: SolanaPayload) -> SolanaTransfer | None:
+    """The transfer, where the payload holds one at all, whatever rules it breaks."""
     try:
-        return read_transfer(payload).payer
+        return read_transfer(payload)
     except (MalformedTransaction, IndexError):
         return None
+
+
+def payer_of(payload: SolanaPayload) -> str | None:
+    """Who would pay, where the payload holds a transfer at all."""
+    transfer = transfer_of(payload)
+    return None if transfer is None else transfer.payer
 
 
 def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> Iterator[Check]:

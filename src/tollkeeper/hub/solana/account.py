@@ -13,12 +13,12 @@ from tollkeeper.core.solana import (
     FEE_PAYER_WITHOUT_MONEY,
     SolanaTransfer,
     chain_checks,
-    payer_of,
     payment_key,
     read_transfer,
     recipient_checks,
     requirement_checks,
     transaction_checks,
+    transfer_of,
 )
 from tollkeeper.core.verification import Check, Reason
 from tollkeeper.core.wire import SCHEME, Requirements
@@ -99,10 +99,9 @@ class SolanaAccount:
         yield Check("requirements.network", network in ours, Reason.NETWORK, ours, network)
         payload = asked.payment.transacted
         yield from transaction_checks(payload, self.asset, self.policy)
-        if payer_of(payload) is not None:
-            yield from requirement_checks(
-                read_transfer(payload), asked.requirements, self.asset, self.fee_payers.addresses
-            )
+        transfer = transfer_of(payload)
+        if transfer is not None:
+            yield from requirement_checks(transfer, asked.requirements, self.asset, self.fee_payers.addresses)
 
     async def signed(self, payment: Payment) -> Check:
         """The payer's signature was judged with the transaction."""
@@ -117,7 +116,8 @@ class SolanaAccount:
         """
         asset, payload = self.asset, asked.payment.transacted
         yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
-        if payer_of(payload) is not None and read_transfer(payload).value == 0:
+        offered = transfer_of(payload)
+        if offered is not None and offered.value == 0:
             raise nothing_moved("amount")
         yield from transaction_checks(payload, asset, self.policy)
         transfer = read_transfer(payload)
