@@ -38,6 +38,8 @@ _SLOT_SECONDS: Final = 0.4
 _READS_MAX: Final = 3
 # What a list does not hold is concluded from it for so long, so that a node's lie does not outlive the node.
 _LIST_GOOD_SECONDS: Final = 2.0
+# What was simulated is signed afterwards, and must not have grown old meanwhile.
+_LIST_WAIT_SECONDS: Final = 2.0
 _UNLISTED_SECONDS: Final = 60.0  # a node that lists nothing is not asked again for so long
 # So often, a slot apart, all nodes are asked about a blockhash that nobody knew, and about so many at a time.
 _ROUNDS: Final = 5
@@ -57,10 +59,7 @@ class BlockhashAges:
         self._reading = asyncio.Lock()
 
     async def blocks_left(self, blockhash: bytes, slot: int, height: int) -> int | None:
-        """For so many blocks after `height` a blockhash is taken that a node took in `slot`; None where no node says.
-
-        Raises: RpcUnavailable.
-        """
+        """For so many blocks after `height` a blockhash is taken that a node took in `slot`; None where none says."""
         now = asyncio.get_running_loop().time
         for again in range(_READS_MAX):
             made = self._heights.get(blockhash)
@@ -85,11 +84,12 @@ class BlockhashAges:
         async with self._reading:
             if self._read_at != read_at:
                 return
-            listed, height = await self._rpc.ask(_LISTING)
             try:
+                async with asyncio.timeout(_LIST_WAIT_SECONDS):
+                    listed, height = await self._rpc.ask(_LISTING)
                 blockhashes = read_recent_blockhashes(read_account(read_value(listed)) or b"")
                 slot, newest = read_slot(listed), read_number(height)
-            except RpcUnavailable:
+            except (RpcUnavailable, TimeoutError):
                 blockhashes = None
             now = asyncio.get_running_loop().time()
             self._read_at = now
