@@ -172,6 +172,23 @@ async def test_a_sale_whose_failure_is_taken_back_is_granted_without_its_buyer(
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_buyer_who_comes_back_once_the_failure_is_taken_back_is_not_told_to_pay_again(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, *, apart: bool
+) -> None:
+    """The hub calls the payment used by then, and so it is: for this sale."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=apart) as shop:
+        before = chain.balance(PAYEE)
+        assert (await shop.fail()).status == 402
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        answers = await asyncio.gather(*(shop.call() for _ in range(3)))
+        assert [answer.status for answer in answers] == [200, 200, 200], [answer.body for answer in answers]
+        assert chain.balance(PAYEE) == before + 10_000
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
 async def test_a_buyer_who_comes_back_while_the_failure_is_taken_back_is_served_once(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
 ) -> None:

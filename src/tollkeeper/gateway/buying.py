@@ -199,8 +199,8 @@ class Buying:
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
         try:
             terms, asked, refusal = await self._judge(opened, presented)
-        except ApiError:
-            if await self._is_claimed(presented.key):
+        except ApiError as refused:
+            if await self._is_claimed(presented.key) or await self._is_claimed_again(refused, opened, presented.key):
                 return _ASK_AGAIN
             raise
         network, tender = presented.key.network, presented.tender
@@ -267,6 +267,17 @@ class Buying:
         """Has somebody bought with it meanwhile, or does? Then that is why it is refused."""
         purchase = await self._purchases.by_payment(key)
         return purchase is not None and purchase.state is not PurchaseState.FAILED
+
+    async def _is_claimed_again(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
+        """Is it used, and had failed here? Then its failure may have been taken back, which our hub says for its key.
+
+        Only once for an attempt, and only while that may be (`following`).
+        """
+        if refused.code is not Code.NONCE_ALREADY_USED or not self._supported().is_ours:
+            return False
+        purchase = await self._purchases.by_payment(key)
+        is_here = purchase is not None and purchase.gate_id == opened.gate.id
+        return is_here and purchase is not None and await self._purchases.reopen(purchase, self._clock_ms())
 
     def _purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
         """What the hub's history says of the purchase."""

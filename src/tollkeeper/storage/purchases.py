@@ -336,9 +336,13 @@ class Purchases:
         """Gives back what `void` took, because the payment was made after all."""
         await self._database.run(_revive(purchase.id, transaction_hash, now_ms))
 
-    async def reopen(self, purchase: Purchase, now_ms: int) -> None:
-        """Makes an attempt that had failed a claim again, once: its payment was made after all, for whomever."""
-        await self._database.run(_rows(_Q.reopen_failed(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)))
+    async def reopen(self, purchase: Purchase, now_ms: int) -> bool:
+        """Makes an attempt that had failed a claim again, once: its payment was made after all, for whomever.
+
+        False for one that has not failed, or had been open again, or is followed no more.
+        """
+        statement = _Q.reopen_failed(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)
+        return bool(await self._database.run(_rows(statement)))
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Writes how these calls ended (call id -> status), and what no spend took along.
