@@ -99,7 +99,7 @@ class Load:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
             while not self._stop.is_set():
                 await self._ask(session, name, method, path, wanted, **more)
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.03)  # many enough to meet every moment, few enough for two cores
 
     async def _ask(
         self, session: aiohttp.ClientSession, name: str, method: str, path: str, wanted: int, **more: Any
@@ -151,7 +151,7 @@ class Load:
                     await self._ask(session, "change", "PUT", path, 200, json=change)
                     await self._ask(session, "secret", "POST", path + "/secret", 200)
                     await self._ask(session, "read", "GET", path, 200)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.06)
 
     async def _buy(self) -> None:
         """Claims hold a sealed address and a sealed request."""
