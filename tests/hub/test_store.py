@@ -432,6 +432,19 @@ async def test_who_was_taken_over_writes_nothing_more(database: Database) -> Non
     assert not await database.run(renew("p-1", 9_000, 6_000))  # it was too late
 
 
+async def test_who_died_before_the_clock_was_put_back_is_not_believed_to_live_until_that_time_comes_again(
+    database: Database,
+) -> None:
+    day_ms = 86_400_000
+    await database.run(join("p-1", day_ms + 10_000, day_ms, is_alone=False))
+    await database.run(join("p-2", day_ms + 10_000, day_ms, is_alone=False))
+    await claimed(database)
+    assert await database.run(take_over("p-2", 0)) == 0  # nobody has said anything since
+    assert await database.run(renew("p-2", 10_000, 0))
+    assert await database.run(take_over("p-2", 9_000)) == 0  # who lives says so until then
+    assert await database.run(take_over("p-2", 10_000)) == 1
+
+
 async def test_a_lease_has_one_holder_and_fences_off_the_one_before(database: Database) -> None:
     for process in ("p-1", "p-2"):
         await database.run(join(process, 5_000, 1_000, is_alone=False))

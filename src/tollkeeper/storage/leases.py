@@ -38,7 +38,11 @@ def join(process_id: str, expires_ms: int, now_ms: int, *, is_alone: bool) -> Un
 
 
 def renew(process_id: str, expires_ms: int, now_ms: int) -> Unit[bool]:
-    """Say it again; False where that came too late, so that what the process held may be another's."""
+    """Say it again; False where that came too late, so that what the process held may be another's.
+
+    What others said before the clock was put back ends with what this one says now.
+    """
+    yield _QUERIES.correct_processes(expires_ms=expires_ms)
     return bool((yield _QUERIES.renew_process(id=process_id, expires_ms=expires_ms, now_ms=now_ms)))
 
 
