@@ -189,6 +189,7 @@ def _transfers(scene: Scene) -> Iterator[tuple[str, SolanaPayload]]:
         "a byte too few": instruction(TOKEN_PROGRAM, data[:-1], accounts),
         "of no program": instruction(MEMO_PROGRAM, data, accounts),
         "from us as account": transfer(scene.amount, payer=thief, pay_to=scene.pay_to, source=ours),
+        "of nothing": transfer(0, payer=thief, pay_to=scene.pay_to),
         "to us as account": transfer(scene.amount, payer=thief, pay_to=scene.pay_to, destination=ours),
     }.items():
         yield f"transfer: {name}", scene.draft(limit, price, bad)
