@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 _CONFIRMED: Final = {"commitment": "confirmed"}
-_LISTING: Final[list[Call]] = [
-    ("getAccountInfo", [RECENT_BLOCKHASHES_SYSVAR, {"encoding": "base64", **_CONFIRMED}]),
-    ("getBlockHeight", [_CONFIRMED]),
-]
+LIST: Final[Call] = ("getAccountInfo", [RECENT_BLOCKHASHES_SYSVAR, {"encoding": "base64", **_CONFIRMED}])
+_LISTING: Final[list[Call]] = [LIST, ("getBlockHeight", [_CONFIRMED])]
 _SLOT_SECONDS: Final = 0.4
 # Providers spread calls over nodes of which one lags: so often a list is asked for that is as new as it must be.
 _READS_MAX: Final = 3
@@ -74,6 +72,34 @@ class BlockhashAges:
         self._unlisted_until = now() + _LIST_GOOD_SECONDS  # such a list is not waited for each time
         return None
 
+    def lacks(self, blockhash: bytes) -> bool:
+        """Is it worth asking for `LIST` beside the question whether a node takes this one? At most once a slot."""
+        now = asyncio.get_running_loop().time()
+        is_due = now >= max(self._read_at + _SLOT_SECONDS, self._unlisted_until)
+        return is_due and blockhash not in self._heights
+
+    def learn(self, listed: Answer, height: Answer) -> None:
+        """Takes in a list, and the height that the same node named with it."""
+        try:
+            blockhashes = read_recent_blockhashes(read_account(read_value(listed)) or b"")
+            slot, newest = read_slot(listed), read_number(height)
+        except RpcUnavailable:
+            blockhashes = None
+        if blockhashes is None:
+            self.give_up()
+            return
+        self._read_at = asyncio.get_running_loop().time()
+        self._slot, self._is_full = slot, len(blockhashes) == BLOCKHASH_LIFETIME_BLOCKS
+        kept = newest - 2 * BLOCKHASH_LIFETIME_BLOCKS
+        self._heights = {one: made for one, made in self._heights.items() if kept <= made <= newest}
+        self._heights.update((one, newest - age) for age, one in enumerate(blockhashes))
+
+    def give_up(self) -> None:
+        """No node lists them, or answers where the list is asked for: for a minute nobody asks."""
+        self._read_at = asyncio.get_running_loop().time()
+        self._unlisted_until = self._read_at + _UNLISTED_SECONDS
+        _LOG.warning("blockhashes_not_listed", account=RECENT_BLOCKHASHES_SYSVAR)
+
     def has_passed(self, blockhash: bytes, height: int) -> bool:
         """Is it known to be taken no more at this height?"""
         made = self._heights.get(blockhash)
@@ -86,21 +112,9 @@ class BlockhashAges:
                 return
             try:
                 async with asyncio.timeout(_LIST_WAIT_SECONDS):
-                    listed, height = await self._rpc.ask(_LISTING)
-                blockhashes = read_recent_blockhashes(read_account(read_value(listed)) or b"")
-                slot, newest = read_slot(listed), read_number(height)
+                    self.learn(*await self._rpc.ask(_LISTING))
             except (RpcUnavailable, TimeoutError):
-                blockhashes = None
-            now = asyncio.get_running_loop().time()
-            self._read_at = now
-            if blockhashes is None:
-                self._unlisted_until = now + _UNLISTED_SECONDS
-                _LOG.warning("blockhashes_not_listed", account=RECENT_BLOCKHASHES_SYSVAR)
-                return
-            self._slot, self._is_full = slot, len(blockhashes) == BLOCKHASH_LIFETIME_BLOCKS
-            kept = newest - 2 * BLOCKHASH_LIFETIME_BLOCKS
-            self._heights = {one: made for one, made in self._heights.items() if kept <= made <= newest}
-            self._heights.update((one, newest - age) for age, one in enumerate(blockhashes))
+                self.give_up()
 
 
 @dataclass(slots=True)

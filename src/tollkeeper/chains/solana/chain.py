@@ -26,7 +26,7 @@ from tollkeeper.chains.solana.answers import (
     read_slot,
     read_value,
 )
-from tollkeeper.chains.solana.blockhashes import BlockhashAges, Newcomers
+from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
@@ -263,13 +263,14 @@ class SolanaChain:
         return None if node is None else self._at(node)
 
     async def _facts(self, transfer: SolanaTransfer) -> SolanaFacts:
-        accounts, recent, simulation, height = await self.rpc.ask(
+        accounts, recent, simulation, height = await self._ask_of_new(
+            transfer,
             [
                 ("getMultipleAccounts", [[transfer.source, transfer.destination], _BASE64]),
                 ("isBlockhashValid", [_blockhash(transfer), _CONFIRMED]),
                 _simulation(transfer),
                 _HEIGHT,
-            ]
+            ],
         )
         found = read_value(accounts)
         if not isinstance(found, list) or len(found) != 2:
@@ -283,13 +284,28 @@ class SolanaChain:
         return SolanaFacts(self._held(found[0]), self._held(found[1]), is_recent, read_error(simulation), left)
 
     async def _simulated(self, transfer: SolanaTransfer) -> Simulation:
-        simulation, height, money = await self.rpc.ask(
-            [_simulation(transfer), _HEIGHT, ("getBalance", [transfer.fee_payer, _CONFIRMED])]
+        simulation, money, height = await self._ask_of_new(
+            transfer, [_simulation(transfer), ("getBalance", [transfer.fee_payer, _CONFIRMED]), _HEIGHT]
         )
         error = read_error(simulation)
         left = await self._blocks_left(transfer, simulation, height) if error is None else None
         last_height = read_number(height) + (BLOCKHASH_LIFETIME_BLOCKS if left is None else left) + LAG_BLOCKS
         return Simulation(error, Lifetime(read_slot(simulation), last_height), read_number(read_value(money)), left)
+
+    async def _ask_of_new(self, transfer: SolanaTransfer, calls: Sequence[Call]) -> list[Answer]:
+        """The answers; the list of blockhashes comes with them where it is due. The last call is `_HEIGHT`.
+
+        Raises: RpcUnavailable.
+        """
+        if not self._ages.lacks(transfer.transaction.message.recent_blockhash):
+            return await self.rpc.ask(calls)
+        try:
+            *answers, height, listed = await self.rpc.ask([*calls, LIST])
+        except RpcUnavailable:
+            self._ages.give_up()  # where it is the list that is not answered, the next payment gets its answers
+            raise
+        self._ages.learn(listed, height)
+        return [*answers, height]
 
     async def _blocks_left(self, transfer: SolanaTransfer, taken: Answer, height: Answer) -> int | None:
         blockhash = transfer.transaction.message.recent_blockhash
