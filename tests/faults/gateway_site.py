@@ -147,6 +147,12 @@ class GatewaySite:
                 await asyncio.sleep(0.02)
         came(f"{case.kind.value} at a boundary of a gateway")
 
+    async def bought_once(self, signed: Signed, case: Case, deaths: int, *, calls: int = 1) -> None:
+        """The fault came; its payer paid once, and was charged for what was served."""
+        await self.come(case, deaths)
+        self.paid.append(signed.authorization)
+        await self.charged_once(signed, case, calls=calls)
+
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """What a statement of ours gives on the gateway's file."""
         with closing(sqlite3.connect(self.directory / "gateway.db", timeout=20)) as connection, connection:

@@ -86,10 +86,13 @@ OF_CALLS: Final = (
     _refusing("eth_call", "execution reverted: ECRecover: invalid signature", 3),
     _refusing("eth_call", "execution reverted: FiatTokenV2: authorization is used or canceled", 3),
     _refusing("eth_call", "out of gas"),
-    _instead("eth_call", "nothing is called", lambda _: "0x"),
-    _instead("eth_call", "all is nought", lambda told: "0x" + "00" * (len(told) // 2 - 1)),
     _instead("eth_call", "all is one", lambda _: f"0x{1:064x}"),
     _instead("eth_call", "no word", lambda _: True),
+)
+# Of calls that return something, which a transfer does not.
+OF_READS: Final = (
+    _instead("eth_call", "nothing is called", lambda _: "0x"),
+    _instead("eth_call", "all is nought", lambda told: "0x" + "00" * (len(told) // 2 - 1)),
 )
 OF_PRICES: Final = (
     _instead("eth_maxPriorityFeePerGas", "for nothing", lambda _: "0x0"),

@@ -40,9 +40,7 @@ async def start(site: GatewaySite, case: Case) -> None:
     deaths = site.gateway.deaths
     site.gateway.prepare(case)
     await site.until(signed)
-    await site.come(case, deaths)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def sell(site: GatewaySite, case: Case) -> None:
@@ -50,9 +48,7 @@ async def sell(site: GatewaySite, case: Case) -> None:
     signed, deaths = await site.sign(), site.gateway.deaths
     site.gateway.prepare(case)
     await site.until(signed)
-    await site.come(case, deaths)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def sell_to_the_patient(site: GatewaySite, case: Case) -> None:
@@ -63,9 +59,7 @@ async def sell_to_the_patient(site: GatewaySite, case: Case) -> None:
     await asyncio.sleep(0.2)
     site.hub.is_down = False
     await waiting
-    await site.come(case, deaths)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def give_back(site: GatewaySite, case: Case) -> None:
@@ -77,9 +71,7 @@ async def give_back(site: GatewaySite, case: Case) -> None:
     deaths = site.gateway.deaths
     site.gateway.prepare(case)
     await site.until(signed)
-    await site.come(case, deaths)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def refuse(site: GatewaySite, case: Case) -> None:
@@ -113,10 +105,8 @@ async def finish(site: GatewaySite, case: Case) -> None:
     site.gateway.prepare(case)
     site.hub.is_down = False
     await site.until_sale(signed, lambda state, *_: state == "LIVE")
-    await site.come(case, deaths)
     await site.until(signed)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def give_up(site: GatewaySite, case: Case) -> None:
@@ -126,11 +116,9 @@ async def give_up(site: GatewaySite, case: Case) -> None:
     site.rows("UPDATE purchases SET attempt_ms = attempt_ms - 100000 WHERE nonce = ?", signed.authorization.nonce)
     site.hub.is_down = False
     await site.until_sale(signed, lambda state, *_: state == "FAILED")
-    await site.come(case, deaths)
     assert site.sale(signed)[1] == "never_sent"
     await site.until(signed)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def _lost(site: GatewaySite, *, reaches_hub: bool) -> Signed:
@@ -157,9 +145,7 @@ async def trust(site: GatewaySite, case: Case) -> None:
     site.gateway.prepare(case)
     _mine(site.chain)
     await site.until_sale(signed, lambda _state, _failure, confirmed, *_: confirmed == 1)
-    await site.come(case, deaths)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def lose_trust(site: GatewaySite, case: Case) -> None:
@@ -195,10 +181,8 @@ async def follow(site: GatewaySite, case: Case) -> None:
     await site.until(signed)
     site.gateway.prepare(case)
     site.look_now(signed)
-    await site.come(case, deaths)
     await site.looked(signed)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def take_back(site: GatewaySite, case: Case) -> None:

@@ -67,10 +67,8 @@ async def finish(site: GatewaySite, case: Case) -> None:
     deaths = site.gateway.deaths + 1
     site.gateway.prepare(case)
     await site.until_sale(signed, lambda state, *_: state == "LIVE")
-    await site.come(case, deaths)
     await site.until(signed)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def give_up(site: GatewaySite, case: Case) -> None:
@@ -137,9 +135,7 @@ async def trust(site: GatewaySite, case: Case) -> None:
     site.chain.rpc.call("evm_setAutomine", True)
     site.chain.rpc.call("evm_mine")
     await site.until_sale(signed, lambda _state, _failure, confirmed, *_: confirmed == 1)
-    await site.come(case, deaths)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def lose_trust(site: GatewaySite, case: Case) -> None:
@@ -170,10 +166,8 @@ async def follow(site: GatewaySite, case: Case) -> None:
     await site.until(signed)
     site.gateway.prepare(case)
     site.look_now(signed)
-    await site.come(case, deaths)
     await site.looked(signed)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case)
+    await site.bought_once(signed, case, deaths)
 
 
 async def take_back(site: GatewaySite, case: Case) -> None:

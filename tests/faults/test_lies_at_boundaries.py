@@ -30,6 +30,7 @@ from tests.faults.lying import (
     OF_NOTHING,
     OF_PRICES,
     OF_PROOFS,
+    OF_READS,
     OF_RECEIPTS,
     OF_REVERTED,
     OF_SENDS,
@@ -132,7 +133,7 @@ async def fail(scene: Scene, node: ChaosNode, lie: Lie) -> bool:
     return is_told
 
 
-OF_FAILURES: Final = (*OF_NOTHING, *OF_REVERTED, *OF_CALLS, *OF_BLOCKS, *OF_NONCES, *OF_PROOFS)
+OF_FAILURES: Final = (*OF_NOTHING, *OF_REVERTED, *OF_CALLS, *OF_READS, *OF_BLOCKS, *OF_NONCES, *OF_PROOFS)
 # What is done, at which node, and what it says meanwhile.
 ACTS: Final[dict[str, tuple[Act, int, Sequence[Lie]]]] = {
     "settle, first": (

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.faults.counts import came
-from tests.gateway.composed import composed
+from tests.faults.sold import CREDITS, DECIDED_SECONDS, Facilitator, assert_stays_good, serve_with, until_void
 from tests.gateway.foreign_on_evm import PAYEE, run_foreign
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.hub.hub_under_test import new_payment
@@ -30,19 +29,9 @@ from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings import NetworkSettings
 
-CREDITS = 50
-DECIDED_SECONDS = 90
 NETWORK = "base-sepolia"
-
-
-class Facilitator(Enum):
-    """Who settles."""
-
-    OWN = auto()
-    APART = auto()
-    FOREIGN = auto()
 
 
 @dataclass(slots=True)
@@ -100,16 +89,10 @@ async def selling(
     network = NetworkSettings(NETWORKS[NETWORK], (chain.url,), asset_name=chain.token_name)
     changes: dict[str, Any] = {"networks": {NETWORK: network}, "inspection_seconds": 1}
     async with AsyncExitStack() as stack:
-        if facilitator is Facilitator.OWN:
-            url = await stack.enter_async_context(composed(chain.url, folder / "books.db", **changes))
-        else:
-            if facilitator is Facilitator.APART:
-                hub = composed(chain.url, folder / "hub.db", role=Role.HUB, **changes)
-                hub_url = await stack.enter_async_context(hub)
-            else:
-                hub_url = (await stack.enter_async_context(run_foreign(chain))).url
-            gateway = composed(chain.url, folder / "gateway.db", role=Role.GATEWAY, hub_url=hub_url, **changes)
-            url = await stack.enter_async_context(gateway)
+        foreign_url = ""
+        if facilitator is Facilitator.FOREIGN:
+            foreign_url = (await stack.enter_async_context(run_foreign(chain))).url
+        url = await serve_with(stack, facilitator, chain.url, folder, foreign_url, **changes)
         buyer = await stack.enter_async_context(Buyer(payer))
         body = {"price": "0.01", "targetUrl": target.url, "paymentAddress": PAYEE, "credits": CREDITS, **fields}
         gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
@@ -152,14 +135,7 @@ async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_branc
         if facilitator is Facilitator.FOREIGN:  # nobody sends it again: it has failed when it is over
             chain.rpc.call("evm_increaseTime", 7200)
             chain.rpc.call("evm_mine")
-        async with asyncio.timeout(DECIDED_SECONDS):
-            while (answer := await sale.call()).status != 402:
-                assert answer.status in {200, 503}
-                await asyncio.sleep(0.5)
-        assert answer.json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
-        read = await sale.read()
-        assert read["counters"]["revenue"] == "0"
-        assert read["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
+        await until_void(sale)
         await assert_nothing_lost(tmp_path, chain, paid=[], refused=[authorization_in(sale.payment)])
 
 
@@ -217,11 +193,5 @@ async def test_nothing_is_void_where_the_payment_is_mined_again(
         async with asyncio.timeout(DECIDED_SECONDS):
             while chain.balance(PAYEE) != before + 10_000:  # noqa: ASYNC110 - a chain is asked
                 await asyncio.sleep(0.1)
-        for calls in range(2, 12):  # while it is looked at again
-            answer = await sale.call()
-            assert (answer.status, answer.headers["x-credits-remaining"]) == (200, str(CREDITS - calls))
-            await asyncio.sleep(1.5)
-        read = await sale.read()
-        assert read["counters"]["revenue"] == "0.01"
-        assert "trusted" not in read
+        await assert_stays_good(sale)
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(sale.payment)])

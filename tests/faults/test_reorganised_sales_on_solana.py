@@ -11,14 +11,13 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults.aftermath import assert_nothing_lost_on_solana
-from tests.gateway.composed import composed
+from tests.faults.sold import CREDITS, DECIDED_SECONDS, Facilitator, assert_stays_good, serve_with, until_void
 from tests.gateway.foreign_on_solana import EXPIRED_SLOTS, ForeignOnSolana, run_foreign_on_solana
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.gateway.solana_market import NETWORK, SolanaMarket
@@ -29,19 +28,9 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, EmbeddedSolanaChain
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings import NetworkSettings
 
-CREDITS = 50
-DECIDED_SECONDS = 90
 SLOTS_AT_ONCE = 20
-
-
-class Facilitator(Enum):
-    """Who settles."""
-
-    OWN = auto()
-    APART = auto()
-    FOREIGN = auto()
 
 
 @dataclass(slots=True)
@@ -105,16 +94,9 @@ async def selling(
             "inspection_seconds": 1,
         }
         foreign = None
-        if facilitator is Facilitator.OWN:
-            url = await stack.enter_async_context(composed("", folder / "books.db", **changes))
-        else:
-            if facilitator is Facilitator.APART:
-                hub_url = await stack.enter_async_context(composed("", folder / "hub.db", role=Role.HUB, **changes))
-            else:
-                foreign = await stack.enter_async_context(run_foreign_on_solana(node))
-                hub_url = foreign.url
-            gateway = composed("", folder / "gateway.db", role=Role.GATEWAY, hub_url=hub_url, **changes)
-            url = await stack.enter_async_context(gateway)
+        if facilitator is Facilitator.FOREIGN:
+            foreign = await stack.enter_async_context(run_foreign_on_solana(node))
+        url = await serve_with(stack, facilitator, "", folder, foreign.url if foreign else "", **changes)
         buyer = await stack.enter_async_context(Buyer(derive_wallets().buyer))
         market = SolanaMarket(url, node.url, wallets, target, buyer, NETWORK)
         gate = await market.gate(credits=CREDITS, **fields)
@@ -150,16 +132,8 @@ async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_fork(
         sale.spend_elsewhere()
         if facilitator is Facilitator.FOREIGN:  # nobody sends it again: it has failed when it is over
             sale.chain.next_slot(EXPIRED_SLOTS)
-        async with asyncio.timeout(DECIDED_SECONDS):
-            while (answer := await sale.call()).status != 402:
-                assert answer.status in {200, 503}
-                sale.chain.next_slot(SLOTS_AT_ONCE)
-                await asyncio.sleep(0.5)
-        assert answer.json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
+        await until_void(sale, lambda: sale.chain.next_slot(SLOTS_AT_ONCE))
         assert sale.earned() == 0
-        read = await sale.read()
-        assert read["counters"]["revenue"] == "0"
-        assert read["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
         await assert_nothing_lost_on_solana(tmp_path, sale.node, paid=[], refused=[sale.transfer])
 
 
@@ -175,12 +149,5 @@ async def test_nothing_is_void_where_the_payment_is_carried_out_again(
         async with asyncio.timeout(DECIDED_SECONDS):
             while sale.earned() != 10_000:  # noqa: ASYNC110 - a chain is asked
                 await asyncio.sleep(0.1)
-        for calls in range(2, 12):  # while it is looked at again
-            sale.chain.next_slot(SLOTS_AT_ONCE)
-            answer = await sale.call()
-            assert (answer.status, answer.headers["x-credits-remaining"]) == (200, str(CREDITS - calls))
-            await asyncio.sleep(1.5)
-        read = await sale.read()
-        assert read["counters"]["revenue"] == "0.01"
-        assert "trusted" not in read
+        await assert_stays_good(sale, lambda: sale.chain.next_slot(SLOTS_AT_ONCE))
         await assert_nothing_lost_on_solana(tmp_path, sale.node, paid=[sale.transfer])

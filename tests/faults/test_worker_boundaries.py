@@ -16,7 +16,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.counts import came
-from tests.faults.gateway_site import GatewaySite, Signed, until_told
+from tests.faults.gateway_site import GatewaySite, until_told
 from tests.faults.ledger_chaos import Harm, LedgerCase, ledger_cases
 from tests.faults.striking import Case
 from tests.faults.test_gateway_boundaries import Act, follow, restore, sell
@@ -31,7 +31,7 @@ async def spend(site: GatewaySite, case: Case) -> None:
     deaths = site.gateway.deaths
     site.gateway.prepare(case)
     await site.until(signed)
-    await _spent(site, signed, case, deaths)
+    await site.bought_once(signed, case, deaths, calls=2)
 
 
 async def spend_by_token(site: GatewaySite, case: Case) -> None:
@@ -41,7 +41,7 @@ async def spend_by_token(site: GatewaySite, case: Case) -> None:
     deaths = site.gateway.deaths
     site.gateway.prepare(case)
     await until_told(partial(site.ask, "GET", signed.gate["accessUrl"], headers={"X-Credit-Token": token}), 200)
-    await _spent(site, signed, case, deaths)
+    await site.bought_once(signed, case, deaths, calls=2)
 
 
 async def spend_of_wallet(site: GatewaySite, case: Case) -> None:
@@ -53,13 +53,7 @@ async def spend_of_wallet(site: GatewaySite, case: Case) -> None:
     deaths = site.gateway.deaths
     site.gateway.prepare(case)
     await until_told(partial(ask, headers=bearer), 200)
-    await _spent(site, signed, case, deaths)
-
-
-async def _spent(site: GatewaySite, signed: Signed, case: Case, deaths: int) -> None:
-    await site.come(case, deaths)
-    site.paid.append(signed.authorization)
-    await site.charged_once(signed, case, calls=2)
+    await site.bought_once(signed, case, deaths, calls=2)
 
 
 # What is done, and what hub or worker ask of the ledger's process meanwhile, in that order.
