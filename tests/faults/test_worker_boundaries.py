@@ -85,7 +85,6 @@ ALL: Final = {boundary for _, boundaries in ACTS.values() for boundary in bounda
 # A few for every run: where money was taken, and nobody knows.
 SOME: Final = (
     LedgerCase("ClaimPurchase", Moment.AFTER, Kind.ERROR, harm=Harm.LEDGER_KILLED),
-    LedgerCase("End of RecordSigned", Moment.AFTER, Kind.ERROR, harm=Harm.LEDGER_KILLED),
     LedgerCase("GrantPurchase", Moment.AFTER, Kind.CRASH, harm=Harm.ASKER_KILLED),
 )
 
