@@ -189,6 +189,32 @@ async def test_a_buyer_who_comes_back_once_the_failure_is_taken_back_is_not_told
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
+async def test_a_buyer_is_not_told_to_sign_another_payment_while_its_last_try_may_be_made_after_all(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=False) as shop:
+        before = chain.balance(PAYEE)
+        for _ in range(3):
+            chain.mint(shop.buyer.wallet.address, 1_000_000)
+            assert (await shop.fail()).status == 402
+        exhausted = await shop.call()
+        assert exhausted.json()["error"]["details"]["reason"] in {"attempts_exhausted", "insufficient_funds"}
+        chain.rpc.call("evm_setAutomine", False)
+        try:
+            shop.take_back_the_failure()
+            await shop.reached("pending")
+            called = asyncio.create_task(shop.call())
+            await asyncio.sleep(3)
+            assert not called.done(), (await called).body
+        finally:
+            chain.rpc.call("evm_setAutomine", True)
+            chain.rpc.call("evm_mine")
+        assert (await called).status == 200
+        assert chain.balance(PAYEE) == before + 10_000
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
 async def test_a_buyer_who_comes_back_while_the_failure_is_taken_back_is_served_once(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
 ) -> None:

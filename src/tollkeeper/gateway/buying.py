@@ -24,7 +24,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.findings import Owed
-from tollkeeper.gateway.hub_client import Settlement, asked_of, unavailable
+from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, asked_of, unavailable
 from tollkeeper.gateway.refusals import Refusal, Refusals
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, TrustCaps
@@ -226,6 +226,8 @@ class Buying:
             now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
         )
         if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
+            if await self._is_under_way_again(claim.purchase, presented.key):
+                return _ASK_AGAIN
             raise refusal.error if refusal else attempts_exhausted()
         if claim.outcome is not Claim.WON or claim.purchase is None:
             return _ASK_AGAIN
@@ -278,6 +280,17 @@ class Buying:
         purchase = await self._purchases.by_payment(key)
         is_here = purchase is not None and purchase.gate_id == opened.gate.id
         return is_here and purchase is not None and await self._purchases.reopen(purchase, self._clock_ms())
+
+    async def _is_under_way_again(self, purchase: Purchase | None, key: PaymentKey) -> bool:
+        """Was its last failure taken back? Nobody is told to sign another payment while this one may be made."""
+        if purchase is None or not self._supported().is_ours:
+            return False
+        try:
+            told = await self._hub.payment_status(key)
+        except HubUnreachableError:
+            raise self.pending(purchase) from None
+        is_over = told is None or told.status == "failed"
+        return not is_over and await self._purchases.reopen(purchase, self._clock_ms())
 
     def _purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
         """What the hub's history says of the purchase."""
