@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 API_VERSION: Final = "v1"
 JSON: Final = b"application/json"
+# The name that a caller gives a request. An answer that has another one is of another request: a connection on which
+# something sent an answer twice looks like any other.
+CORRELATION_ID: Final = b"x-correlation-id"
+_CORRELATION: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOG = structlog.get_logger("tollkeeper.api")
 _ENCODE = msgspec.json.Encoder().encode
 
@@ -251,6 +256,12 @@ def _from_litestar(error: HTTPException) -> ApiError:
     return invalid("request", error.detail or "the request cannot be read")
 
 
+def _correlation(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """What a caller named its request by, to be repeated with the answer; nothing for what is no such name."""
+    named = [(name, value) for name, value in headers if name == CORRELATION_ID]
+    return named if len(named) == 1 and _CORRELATION.fullmatch(named[0][1]) else []
+
+
 def _check_head(scope: Scope) -> None:
     if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > HEAD_MAX:
         raise ApiError(Code.HEADERS_TOO_LARGE, "the request head is too large", details={"limitBytes": HEAD_MAX})
@@ -308,7 +319,7 @@ class Shell:
             return
         request_id = new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
-        own = [(b"x402-version", b"1"), (b"x-request-id", request_id.encode())]
+        own = [(b"x402-version", b"1"), (b"x-request-id", request_id.encode()), *_correlation(scope["headers"])]
         started = False
 
         async def send_with_own(message: Message) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.edge.targets import Behaviour, Connection, Target, answers, serves, sized, target
+from tests.edge.targets import OK, Behaviour, Connection, Target, answers, serves, sized, target
 from tollkeeper.gateway.hub_client import HubUnreachableError
 from tollkeeper.gateway.transports import ANSWER_SIZE_BYTES, HttpTransport
 
@@ -53,6 +53,33 @@ async def test_what_is_no_whole_answer_is_none(behave: Behaviour) -> None:
     async with facilitator(behave) as (transport, _):
         with pytest.raises(HubUnreachableError):
             await transport.request("POST", "/settle", {}, b"{}", 5)
+
+
+def _named(request: bytes, body: bytes) -> bytes:
+    """An answer that names the request as our hub does."""
+    (name,) = (line for line in request.split(b"\r\n") if line.lower().startswith(b"x-correlation-id: "))
+    return OK + name + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def test_an_answer_that_comes_twice_is_not_the_next_requests() -> None:
+    async def answer_twice(connection: Connection) -> None:
+        first, _ = await connection.request()
+        await connection.send(_named(first, b'{"success": true}'))
+        if connection.target.connections > 1:
+            await connection.wait_closed()
+            return
+        second, _ = await connection.request()
+        await connection.send(_named(first, b'{"success": true}'), _named(second, b'{"success": false}'))
+        await connection.wait_closed()
+
+    async with facilitator(answer_twice) as (transport, there):
+        assert await transport.request("POST", "/settle", {}, b"{}", 5) == (200, b'{"success": true}')
+        with pytest.raises(HubUnreachableError, match="another request's"):
+            await transport.request("POST", "/transfer", {}, b"{}", 5)
+        async with asyncio.timeout(5):
+            while there.connections < 2:
+                with contextlib.suppress(HubUnreachableError):
+                    await transport.request("POST", "/transfer", {}, b"{}", 5)
 
 
 async def test_the_largest_answer_comes_through() -> None:

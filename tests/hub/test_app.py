@@ -78,3 +78,15 @@ async def test_a_network_of_another_family_is_a_fault_of_the_settings(tmp_path: 
     with pytest.raises(ValueError, match="solana-devnet is configured as a network of another family"):
         new_hub(database, (bytes(range(1, 33)),), hub_config("http://x", network=NETWORKS["solana-devnet"]))
     await database.close()
+
+
+@pytest.mark.parametrize("path", ["/supported", "/nowhere"])
+async def test_an_answer_repeats_what_its_request_was_named(hub: HubUnderTest, path: str) -> None:
+    answer = await hub.send("GET", path, headers={"X-Correlation-Id": "aZ.0_9-" + 57 * "x"})
+    assert answer.headers["X-Correlation-Id"] == "aZ.0_9-" + 57 * "x"
+
+
+@pytest.mark.parametrize("name", [None, "", "x" * 65, "a b", "a;b", "\u00e9"])
+async def test_what_is_no_name_is_not_repeated(hub: HubUnderTest, name: str | None) -> None:
+    answer = await hub.send("GET", "/supported", headers={} if name is None else {"X-Correlation-Id": name})
+    assert (answer.status, answer.headers.get("X-Correlation-Id")) == (200, None)

@@ -146,6 +146,7 @@ def _content(by_type: Mapping[str, Schema]) -> dict[str, Any]:
 _EVERYBODYS: Final = {
     "X402-Version": {"$ref": "#/components/headers/X402Version"},
     "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
+    "X-Correlation-Id": {"$ref": "#/components/headers/CorrelationId"},
 }
 _LIMITS: Final = {
     "RateLimit": {"$ref": "#/components/headers/RateLimit"},
@@ -155,6 +156,11 @@ _COMPONENTS: Final = {
     "headers": {
         "X402Version": {"required": True, "schema": {"type": "string", "const": "1"}},
         "RequestId": {"required": True, "description": "Names the log line.", "schema": {"type": "string"}},
+        "CorrelationId": {
+            "required": False,
+            "description": "As the request had it, where that was 1 to 64 of A-Z, a-z, 0-9, dot, hyphen, underscore.",
+            "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
+        },
         "RateLimit": {
             "required": False,
             "description": "How the caller stands: the limit's name, how many more at once (r), seconds to all (t).",

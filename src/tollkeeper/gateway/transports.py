@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from tollkeeper.api import CORRELATION_ID, new_request_id
 from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header, encode_request_head
@@ -34,16 +35,20 @@ class HttpTransport:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
     ) -> tuple[int, bytes]:
-        """See `hub_client.Transport`. Redirects are not followed: a payment goes where the operator said."""
+        """See `hub_client.Transport`. Redirects are not followed: a payment goes where the operator said.
+
+        An answer that names another request is none: something sent that one twice. Only our hub repeats the name.
+        """
+        name = new_request_id().encode()
         try:
             if self._forwarder is None:
                 self._base = check_target_url(self._url, allow_private=True)  # the operator's own word
                 self._forwarder = Forwarder(Resolver(allow_private=True))
-            lines = self._lines(headers, body)
+            lines = [*self._lines(headers, body), (CORRELATION_ID, name)]
             head = encode_request_head(method, self._base.path.rstrip("/").encode() + path.encode(), lines)
             # Reaching it and its answer have this time each: no timer besides the one of all relays.
             limits = ForwardLimits(timeout_seconds, timeout_seconds, ANSWER_SIZE_BYTES, ANSWER_SIZE_BYTES)
-            answer = _Answer()
+            answer = _Answer(name)
             relay = self._forwarder.relay(RelayRequest(self._base, method, head + body, b"", 0), answer, limits=limits)
             try:
                 relay.start()
@@ -70,9 +75,13 @@ class HttpTransport:
 
 
 class _Answer:
-    """The owner of a relay whose answer is awaited. It fits into memory, or was refused as too large."""
+    """The owner of a relay whose answer to the request of that name is awaited.
 
-    def __init__(self) -> None:
+    It fits into memory, or was refused as too large.
+    """
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
         self.come: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
@@ -81,6 +90,8 @@ class _Answer:
         if not isinstance(body, list):
             body.close()
             self.on_refusal(HubUnreachableError("the answer is too large"))
+        elif any(key.lower() == CORRELATION_ID and value != self._name for key, value in head.headers):
+            self.on_refusal(HubUnreachableError("the answer is another request's"))
         elif not self.come.done():
             self.come.set_result((head.status, b"".join(body)))
 
