@@ -82,7 +82,10 @@ async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
                 name: value for name, value in request.headers.items() if name.lower() not in {"host", "content-length"}
             }
             async with http.request(request.method, hub_url + request.path_qs, data=body, headers=names) as answer:
-                return web.Response(status=answer.status, body=await answer.read(), content_type="application/json")
+                passed = {name: value for name, value in answer.headers.items() if name.lower() == "x-correlation-id"}
+                return web.Response(
+                    status=answer.status, body=await answer.read(), content_type="application/json", headers=passed
+                )
 
         if hostile.is_down:
             return await cut(request, forward)
