@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 CLIENT ?=
 NAME ?=
-JOBS ?= 3
+JOBS ?= 4
 PYTEST ?=
 
 bin := $(abspath $(VENV))/bin
