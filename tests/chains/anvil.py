@@ -1,8 +1,9 @@
 """Anvil as a process of the tests, with Circle's FiatTokenV2_2 at base-sepolia's canonical USDC address.
 
 anvil 1.7 mines what comes, but for one in some five thousand transactions that come while it mines another: that one
-waits in its pool until something else comes. A hub gets over it (F9), 45 seconds later; a test that is about something
-else need not wait for that, so a node that stands still over a full pool is told to mine.
+waits in its pool until something else comes, or for ever, queued behind a nonce that is mined already. A hub gets over
+it (F9), 45 seconds later; a test that is about something else need not wait for that, so a node that stands still over
+a full pool is told to mine, and given what it queued once more.
 """
 
 from __future__ import annotations
@@ -83,22 +84,33 @@ def _kept_mining(url: str) -> Iterator[str]:
 
 
 def _keep_mining(url: str, is_over: threading.Event) -> None:
-    before: tuple[str, str] | None = None
-    asked: list[dict[str, object]] = [
-        {"jsonrpc": "2.0", "id": method, "method": method, "params": []}
-        for method in ("anvil_getAutomine", "txpool_status", "eth_blockNumber")
-    ]
+    before: dict[str, Any] | None = None
+    methods = ("anvil_getAutomine", "txpool_status", "eth_blockNumber")
+    asked: list[dict[str, object]] = [{"jsonrpc": "2.0", "id": one, "method": one, "params": []} for one in methods]
     with contextlib.closing(RpcClient(url)) as rpc:
         while not is_over.wait(_STILL_SECONDS):
             try:
-                answers = {answer["id"]: answer["result"] for answer in rpc.post(asked)}
-                pending, height = answers["txpool_status"]["pending"], answers["eth_blockNumber"]
-                now = (pending, height) if answers["anvil_getAutomine"] and int(pending, 16) else None
-                if now is not None and now == before:
-                    rpc.call("evm_mine")
+                now = {answer["id"]: answer["result"] for answer in rpc.post(asked)}
+                pool = now["txpool_status"]
+                if now == before and now["anvil_getAutomine"]:
+                    if int(pool["queued"], 16):
+                        _queue_again(rpc)
+                    if int(pool["pending"], 16):
+                        rpc.call("evm_mine")
                 before = now
             except (OSError, http.client.HTTPException, KeyError, ValueError, RpcFailure):
                 before = None  # a node that a test has frozen or ended
+
+
+def _queue_again(rpc: RpcClient) -> None:
+    """What waits for no other transaction, though the node thinks so, comes anew; what waits behind a gap stays."""
+    for sender, queued in rpc.call("txpool_content")["queued"].items():
+        nonces = sorted(map(int, queued))
+        if nonces[0] == int(rpc.call("eth_getTransactionCount", sender, "latest"), 16):
+            raws = [rpc.call("eth_getRawTransactionByHash", queued[str(nonce)]["hash"]) for nonce in nonces]
+            rpc.call("anvil_removePoolTransactions", sender)
+            for raw in raws:
+                rpc.call("eth_sendRawTransaction", raw)
 
 
 def _wait_until_listening(process: subprocess.Popen[bytes], port: int) -> None:
