@@ -68,6 +68,16 @@ def outrun(chain: ChainUnderTest, number: int) -> TestPayment:
     return payment
 
 
+async def mined_through(hub: Victim, chain: ChainUnderTest, case: Case) -> None:
+    """What waits is mined, and the hub, which is about to look, meets the fault."""
+    await hub.rested()
+    hub.prepare(case)
+    chain.rpc.call("evm_setAutomine", True)
+    chain.rpc.call("evm_mine")
+    await hub.until_come(case)
+    came(f"{case.kind.value} at a boundary before two nodes")
+
+
 async def fail_through(directory: Path, chain: ChainUnderTest, chosen: list[Case], *, nodes: int = 2) -> Victim:
     """For each case a payment under way that a stranger carries out first; each is refused once that is proven."""
     nonce = chain.nonce(chain.wallets.relayer)
@@ -76,12 +86,7 @@ async def fail_through(directory: Path, chain: ChainUnderTest, chosen: list[Case
         for number, case in enumerate(chosen):
             payment, key = outrun(chain, number), f"key.{number}"
             assert await present(http, await hub.url(), payment, key=key, wait_seconds=0) is None
-            await hub.rested()
-            hub.prepare(case)
-            chain.rpc.call("evm_setAutomine", True)
-            chain.rpc.call("evm_mine")
-            await hub.until_come(case)
-            came(f"{case.kind.value} at a boundary before two nodes")
+            await mined_through(hub, chain, case)
             assert (await pay(await hub.url(), payment, key=key))["success"] is False, case
             refused.append(payment.authorization)
         await assert_nothing_lost(directory, chain, paid=[], refused=refused)
@@ -93,12 +98,7 @@ async def believe_through(directory: Path, chain: ChainUnderTest, chosen: list[C
     """For each case a payment that is mined when nobody asks for it: the completer believes two nodes."""
 
     async def as_it_is_mined(hub: Victim, _payment: TestPayment, _key: str, case: Case) -> None:
-        await hub.rested()
-        hub.prepare(case)
-        chain.rpc.call("evm_setAutomine", True)
-        chain.rpc.call("evm_mine")
-        await hub.until_come(case)
-        came(f"{case.kind.value} at a boundary before two nodes")
+        await mined_through(hub, chain, case)
 
     return await left_alone(directory, chain, chosen, as_it_is_mined, new_payment, nodes)
 

@@ -200,7 +200,7 @@ class Buying:
         try:
             terms, asked, refusal = await self._judge(opened, presented)
         except ApiError as refused:
-            if await self._is_claimed(presented.key) or await self._is_claimed_again(refused, opened, presented.key):
+            if await self._is_claimed(refused, opened, presented.key):
                 return _ASK_AGAIN
             raise
         network, tender = presented.key.network, presented.tender
@@ -265,21 +265,17 @@ class Buying:
             self._require_proof(network)
         return terms, asked, refusal
 
-    async def _is_claimed(self, key: PaymentKey) -> bool:
-        """Has somebody bought with it meanwhile, or does? Then that is why it is refused."""
-        purchase = await self._purchases.by_payment(key)
-        return purchase is not None and purchase.state is not PurchaseState.FAILED
+    async def _is_claimed(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
+        """Has somebody bought with it meanwhile, or does? Then that is why it is refused.
 
-    async def _is_claimed_again(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
-        """Is it used, and had failed here? Then its failure may have been taken back, which our hub says for its key.
-
-        Only once for an attempt, and only while that may be (`following`).
+        Where it is used and had failed here, its failure may have been taken back, which our hub says for its key: it
+        is claimed again, only once for an attempt, and only while that may be (`following`).
         """
-        if refused.code is not Code.NONCE_ALREADY_USED or not self._supported().is_ours:
-            return False
         purchase = await self._purchases.by_payment(key)
-        is_here = purchase is not None and purchase.gate_id == opened.gate.id
-        return is_here and purchase is not None and await self._purchases.reopen(purchase, self._clock_ms())
+        if purchase is None or purchase.state is not PurchaseState.FAILED:
+            return purchase is not None
+        is_used = refused.code is Code.NONCE_ALREADY_USED and purchase.gate_id == opened.gate.id
+        return is_used and self._supported().is_ours and await self._purchases.reopen(purchase, self._clock_ms())
 
     async def _is_under_way_again(self, purchase: Purchase | None, key: PaymentKey) -> bool:
         """Was its last failure taken back? Nobody is told to sign another payment while this one may be made."""

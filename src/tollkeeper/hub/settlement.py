@@ -259,9 +259,8 @@ class Settlements:
         if reason is not Reason.NONCE_USED:
             return await self._recorded_with_key(order, refusal(reason.value))
         row = await find_settlement(self._database, order.key)
-        if row is not None and not row.may_be_claimed_again(
-            order.purchase_data
-        ):  # another was faster, or this one just before
+        # Another process was faster, or this one just before.
+        if row is not None and not row.may_be_claimed_again(order.purchase_data):
             return await self._known_payment(order, row)
         authorizations = order.account.chain.authorizations
         use = await authorizations.find_use(order.key.payer, order.key.nonce)

@@ -229,9 +229,8 @@ class SolanaSettlements(Settlements):
         if reason not in _FORGOTTEN:
             return await self._recorded_with_key(order, refusal(reason.value))
         row = await find_settlement(self._database, order.key)
-        if row is not None and not row.may_be_claimed_again(
-            order.purchase_data
-        ):  # another was faster, or this one just before
+        # Another process was faster, or this one just before.
+        if row is not None and not row.may_be_claimed_again(order.purchase_data):
             return await self._known_payment(order, row)
         account: SolanaAccount = order.account
         signature, sighting = await _own_transaction(account, order.payload)
