@@ -16,7 +16,7 @@ import structlog
 
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
-from tollkeeper.storage import StatementError
+from tollkeeper.storage import StatementError, StorageError
 from tollkeeper.storage.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Traffic:
         self._dropped = 0
         self.not_logged = 0  # of all that was counted, since the start
         self._next_forgetting = 0.0
+        self._is_forgetting_late = False  # and it was told
 
     def _of(self, gate_id: int) -> list[int]:
         counts = self._counts.get(gate_id)
@@ -260,12 +261,25 @@ class Traffic:
         return {(gate_id, newest_ms[gate_id]): count for gate_id, count in missing.items() if count}
 
     async def forget(self) -> None:
-        """Deletes what of the log and of the hours' sums is older than its days, once an hour."""
+        """Deletes what of the log and of the hours' sums is older than its days, once an hour.
+
+        Where the database does not, that is told once and tried again.
+        """
         now = time.monotonic()
-        if now >= self._next_forgetting:
-            self._next_forgetting = now + _FORGET_SECONDS
-            now_ms = self._clock_ms()
+        if now < self._next_forgetting:
+            return
+        now_ms = self._clock_ms()
+        try:
             await self._statistics.forget(now_ms - self._kept.log_days * DAY_MS, now_ms - self._kept.sum_days * DAY_MS)
+        except StorageError as error:
+            if not self._is_forgetting_late:
+                _LOG.warning("old_requests_not_deleted", reason=str(error))
+            self._is_forgetting_late = True
+            return
+        except StatementError:  # a fault of ours, which is there the next time as well
+            _LOG.exception("old_requests_not_deleted")
+        self._next_forgetting = now + _FORGET_SECONDS
+        self._is_forgetting_late = False
 
     async def run(self) -> None:
         """Flushes until cancelled; a flush that has begun is finished all the same."""

@@ -1,0 +1,81 @@
+"""What is older than its days is deleted, also where the ledger's process was away when that was due."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from tollkeeper.core.paygates import CreateDefaults, parse_create
+from tollkeeper.core.sealing import KeyRing
+from tollkeeper.core.statistics import DAY_MS, Kept, Outcome
+from tollkeeper.gateway.traffic import Traffic
+from tollkeeper.storage import Statement, StorageError, open_database
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.ledger_process import listen, serve_ledger
+from tollkeeper.storage.paygates import PayGates
+from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.remote import RemoteDatabase
+from tollkeeper.storage.sealing import Sealing
+from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics
+
+NOW_MS = 1_000 * DAY_MS
+PAYEE = "0x" + "77" * 20
+
+
+@asynccontextmanager
+async def ledger(folder: Path) -> AsyncIterator[None]:
+    """The process that has the database, but for being one."""
+    database, stop = open_database(str(folder / "x.db")), asyncio.Event()
+    serving = asyncio.create_task(serve_ledger(database, listen(folder / "ledger.sock"), stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await serving
+        await database.close()
+
+
+async def logged(database: Database) -> list[str]:
+    """The requests that the log has, once the database can be asked."""
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(StorageError):
+                rows = await database.read(Statement("SELECT id FROM requests ORDER BY id"))
+                return [row["id"] for row in rows]
+            await asyncio.sleep(0.02)
+
+
+def request(gate_id: int, name: str, at_ms: int) -> Counted:
+    one = LoggedRequest(name, gate_id, at_ms, "GET", 402, Outcome.CHALLENGED, None, 0, None)
+    return Counted({}, {}, {}, [one], {})
+
+
+async def test_what_could_not_be_deleted_is_told_once_and_deleted_later(tmp_path: Path) -> None:
+    database = RemoteDatabase(tmp_path / "ledger.sock")
+    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    purchases, gates = Purchases(database, sealing), PayGates(database, sealing, os.urandom)
+    statistics = Statistics(database)
+    traffic = Traffic(purchases, statistics, lambda: NOW_MS, Kept(log_days=1))
+    async with ledger(tmp_path):
+        await database.open()
+        new = parse_create({"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", PAYEE))
+        gate = await gates.create(new, None, None, NOW_MS)
+        await statistics.add(request(gate.id, "old", NOW_MS - 2 * DAY_MS))
+        await statistics.add(request(gate.id, "new", NOW_MS))
+    running = asyncio.create_task(traffic.run())
+    try:
+        with capture_logs() as said:
+            await asyncio.sleep(2)
+            assert [(line["event"], line["log_level"]) for line in said] == [("old_requests_not_deleted", "warning")]
+            async with ledger(tmp_path), asyncio.timeout(30):
+                while await logged(database) != ["new"]:  # noqa: ASYNC110 - a database is asked
+                    await asyncio.sleep(0.1)
+            assert len(said) == 1
+    finally:
+        running.cancel()
+        await database.close()
