@@ -256,7 +256,7 @@ def _from_litestar(error: HTTPException) -> ApiError:
     return invalid("request", error.detail or "the request cannot be read")
 
 
-def _correlation(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def correlation_of(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """What a caller named its request by, to be repeated with the answer; nothing for what is no such name."""
     named = [(name, value) for name, value in headers if name == CORRELATION_ID]
     return named if len(named) == 1 and _CORRELATION.fullmatch(named[0][1]) else []
@@ -319,7 +319,7 @@ class Shell:
             return
         request_id = new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
-        own = [(b"x402-version", b"1"), (b"x-request-id", request_id.encode()), *_correlation(scope["headers"])]
+        own = [(b"x402-version", b"1"), (b"x-request-id", request_id.encode()), *correlation_of(scope["headers"])]
         started = False
 
         async def send_with_own(message: Message) -> None:

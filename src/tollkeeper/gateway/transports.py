@@ -17,7 +17,7 @@ from tollkeeper.edge.spool import SpooledBody
 from tollkeeper.gateway.hub_client import HubUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from litestar.types import ASGIApp
 
@@ -29,8 +29,7 @@ class HttpTransport:
 
     def __init__(self, hub_url: str) -> None:
         self._url = hub_url
-        self._forwarder: Forwarder | None = None
-        self._base: TargetUrl
+        self._way: tuple[Forwarder, TargetUrl] | None = None
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
@@ -39,39 +38,57 @@ class HttpTransport:
 
         An answer that names another request is none: something sent that one twice. Only our hub repeats the name.
         """
-        name = new_request_id().encode()
         try:
-            if self._forwarder is None:
-                self._base = check_target_url(self._url, allow_private=True)  # the operator's own word
-                self._forwarder = Forwarder(Resolver(allow_private=True))
-            lines = [*self._lines(headers, body), (CORRELATION_ID, name)]
-            head = encode_request_head(method, self._base.path.rstrip("/").encode() + path.encode(), lines)
-            # Reaching it and its answer have this time each: no timer besides the one of all relays.
-            limits = ForwardLimits(timeout_seconds, timeout_seconds, ANSWER_SIZE_BYTES, ANSWER_SIZE_BYTES)
-            answer = _Answer(name)
-            relay = self._forwarder.relay(RelayRequest(self._base, method, head + body, b"", 0), answer, limits=limits)
-            try:
-                relay.start()
-                return await answer.come
-            finally:
-                relay.close()
+            base = self._reachable()[1]
+            lines = _lines(base, headers)
+            whole = base.path.rstrip("/").encode() + path.encode()
+            head, content = await self.exchange(method, whole, lines, body, timeout_seconds)
         except ApiError as error:
             raise HubUnreachableError(error.message) from error
+        return head.status, content
 
-    def _lines(self, headers: Mapping[str, str], body: bytes) -> list[Header]:
-        return [
-            (b"host", self._base.authority.encode()),
-            (b"user-agent", b"tollkeeper"),
-            (b"accept", b"application/json"),
-            (b"accept-encoding", b"identity"),
-            (b"content-length", b"%d" % len(body)),
-            *((name.encode(), value.encode()) for name, value in headers.items()),
-        ]
+    async def exchange(
+        self, method: str, path_and_query: bytes, lines: Iterable[Header], body: bytes, timeout_seconds: float
+    ) -> tuple[ResponseHead, bytes]:
+        """The answer to a request whose head has these lines, besides its name and its body's length.
+
+        Raises: ApiError, HubUnreachableError; ValueError for a line or a path that cannot be sent.
+        """
+        forwarder, base = self._reachable()
+        name = new_request_id().encode()
+        own = [(b"content-length", b"%d" % len(body)), (CORRELATION_ID, name)]
+        head = encode_request_head(method, path_and_query, [*lines, *own])
+        # Reaching it and its answer have this time each: no timer besides the one of all relays.
+        limits = ForwardLimits(timeout_seconds, timeout_seconds, ANSWER_SIZE_BYTES, ANSWER_SIZE_BYTES)
+        answer = _Answer(name)
+        relay = forwarder.relay(RelayRequest(base, method, head + body, b"", 0), answer, limits=limits)
+        try:
+            relay.start()
+            return await answer.come
+        finally:
+            relay.close()
+
+    def _reachable(self) -> tuple[Forwarder, TargetUrl]:
+        """The way there, and where it leads. Raises: ApiError for a URL that is none."""
+        if self._way is None:
+            base = check_target_url(self._url, allow_private=True)  # the operator's own word
+            self._way = Forwarder(Resolver(allow_private=True)), base
+        return self._way
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._forwarder is not None:
-            self._forwarder.close()
+        if self._way is not None:
+            self._way[0].close()
+
+
+def _lines(base: TargetUrl, headers: Mapping[str, str]) -> list[Header]:
+    return [
+        (b"host", base.authority.encode()),
+        (b"user-agent", b"tollkeeper"),
+        (b"accept", b"application/json"),
+        (b"accept-encoding", b"identity"),
+        *((name.encode(), value.encode()) for name, value in headers.items()),
+    ]
 
 
 class _Answer:
@@ -82,7 +99,7 @@ class _Answer:
 
     def __init__(self, name: bytes) -> None:
         self._name = name
-        self.come: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self.come: asyncio.Future[tuple[ResponseHead, bytes]] = asyncio.get_running_loop().create_future()
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         """See `relay.AnswerOwner`."""
@@ -93,7 +110,7 @@ class _Answer:
         elif any(key.lower() == CORRELATION_ID and value != self._name for key, value in head.headers):
             self.on_refusal(HubUnreachableError("the answer is another request's"))
         elif not self.come.done():
-            self.come.set_result((head.status, b"".join(body)))
+            self.come.set_result((head, b"".join(body)))
 
     def on_refusal(self, error: BaseException) -> None:
         """See `relay.AnswerOwner`."""
