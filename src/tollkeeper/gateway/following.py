@@ -72,6 +72,7 @@ class Following:
         self._proofs = proofs
         self._clock_ms = clock_ms
         self._room = asyncio.Semaphore(_AT_ONCE)
+        self._looked_ms: int | None = None
 
     async def finish_trust(self, purchase: Purchase) -> None:
         """Confirms or voids a trusted sale whose payment is decided. Raises: HubUnreachableError, RpcUnavailable."""
@@ -84,6 +85,10 @@ class Following:
 
     async def look_again(self) -> None:
         """One look at every sale that is due for one. Raises: StorageError."""
+        began_ms = self._clock_ms()
+        if self._looked_ms is None or began_ms < self._looked_ms:  # the clock was put back, or may have been before
+            await self._purchases.follow_sooner(began_ms)
+        self._looked_ms = began_ms
         while True:
             due = await self._purchases.to_follow(_PAGE, self._clock_ms())
             looks = await asyncio.gather(*(self._look(purchase, paid_ms) for purchase, paid_ms in due))
@@ -96,6 +101,7 @@ class Following:
         """What was seen; None where the sale ended by it, or came back."""
         known, state, standing = purchase.transaction_hash or "", purchase.state, None
         had_failed = state is not PurchaseState.LIVE
+        paid_ms = min(paid_ms, self._clock_ms())  # of before the clock was put back: its age begins anew
         try:
             async with self._room:
                 standing = await self._standing(purchase, is_paid=not had_failed)
@@ -116,7 +122,8 @@ class Following:
             return None
         if standing.fate is _Fate.OPEN:
             return self._seen(purchase, known, now_ms, now_ms + FIRST_LOOK_MS)
-        paid_ms = max(paid_ms, min(standing.since_ms, now_ms))
+        if standing.since_ms <= now_ms:  # else its clock is ahead of ours, or was when it wrote that
+            paid_ms = max(paid_ms, standing.since_ms)
         is_used_up = purchase.remaining == 0 and state is not PurchaseState.FAILED
         next_ms = next_look_ms(paid_ms, now_ms, is_used_up=is_used_up)
         transaction = known if state is PurchaseState.FAILED else standing.transaction or known

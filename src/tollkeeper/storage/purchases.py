@@ -17,6 +17,7 @@ import msgspec
 
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
+    FOLLOWED_MS,
     SETTLEMENT_FAILED,
     CallState,
     Claim,
@@ -414,6 +415,10 @@ class Purchases:
         """Sales whose payment is due to be looked at again, each with since when it is known to be paid, or not to."""
         rows = await self._database.read(_Q.followed_purchases(limit=limit, now_ms=now_ms))
         return [(purchase_from(row), row["paid_ms"] or row["granted_ms"]) for row in rows]
+
+    async def follow_sooner(self, now_ms: int) -> None:
+        """Makes sales due now whose next look was set before the clock was put back; they would wait until then."""
+        await self._database.run(_rows(_Q.correct_followed(now_ms=now_ms, longest_ms=FOLLOWED_MS)))
 
     async def follow(self, looks: Sequence[Look]) -> None:
         """Records what was seen of sales' payments, in one commit."""

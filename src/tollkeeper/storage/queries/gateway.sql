@@ -303,6 +303,11 @@ SELECT * FROM holdings WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIV
 SELECT * FROM holdings WHERE follow_ms <= :now_ms AND (confirmed = 1 OR state = 'FAILED')
 ORDER BY follow_ms LIMIT :limit;
 
+-- What was set before the clock was put back: a look that is later than any is, or at what was paid only to come.
+-- name: correct_followed
+UPDATE purchases SET follow_ms = :now_ms
+WHERE follow_ms > :now_ms AND (paid_ms > :now_ms + 1000 OR follow_ms > :now_ms + :longest_ms);
+
 -- name: follow_purchase
 UPDATE purchases SET transaction_hash = :transaction_hash, paid_ms = :paid_ms, follow_ms = :follow_ms,
     request = CASE WHEN CAST(:follow_ms AS BIGINT) IS NULL THEN NULL ELSE request END
