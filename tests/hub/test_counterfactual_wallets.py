@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.counterfactual import FACTORY, OTHER_FACTORY, FutureWallet, plant_factory
+from tests.hub.chaos import Act, run_chaos
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub, settle_body
 from tests.hub.test_contract_wallets import ALWAYS_YES, SIGNATURE, in_thread, nothing_was_sent, reasons
 from tollkeeper.chains.batcher import batcher_address
@@ -229,6 +230,24 @@ async def test_payer_and_operator_are_told_why_a_listed_factory_cannot_be_called
             while (await hub.get("/readyz")).body["problems"]:  # noqa: ASYNC110 - over HTTP
                 await asyncio.sleep(0.1)
         assert (await hub.settle(payment)).body["success"] is True
+
+
+async def test_nobody_is_refused_before_anybody_has_looked_for_the_factories(
+    tmp_path: Path, factory_chain: ChainUnderTest
+) -> None:
+    """The node says who it is, and not yet what stands where the factories are to be."""
+    chain = factory_chain
+    wallet = await in_thread(funded, chain)
+    payment = await in_thread(payment_of, wallet)
+    async with run_chaos(chain.url) as node:
+        node.act = lambda methods: Act.CUT if methods == ["eth_getCode"] * 2 else Act.PASS
+        async with run_hub(tmp_path, chain, rpc_url=node.url, config=ALLOWED) as hub:
+            for path in ("/verify", "/settle"):
+                answer = await hub.post(path, payment.body)
+                assert (answer.status, answer.code) == (503, "UNAVAILABLE")
+            node.calm()
+            await hub.complete()
+            assert (await hub.settle(payment)).body["success"] is True
 
 
 def hostile_call(kind: str, wallet: FutureWallet, authorization: Any) -> bytes:

@@ -337,12 +337,15 @@ async def open_account(account: AnyAccount, settlements: Settlements) -> None:
     """Opens a network and, where it was not open, its signers' lanes. Raises: RpcUnavailable, StorageError."""
     was_open = account.chain.asset is not None
     await account.chain.open()
-    if account.chain.asset is not None and not was_open:
-        try:
-            await settlements.open_lanes(account)
-        except RpcUnavailable:
-            account.chain.asset = None  # not usable before its nonces are known
-            raise
-    if account.chain.asset is not None:
+    if account.chain.asset is None:
+        return
+    if was_open:
         with suppress(RpcUnavailable):  # settlements go as they went before
             await account.look_around()
+        return
+    try:
+        await settlements.open_lanes(account)
+        await account.look_around()
+    except (RpcUnavailable, StorageError):
+        account.chain.asset = None  # not usable before its nonces are known, and whom a payment may have called
+        raise
