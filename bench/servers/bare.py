@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 from bench.held import filled
 from bench.servers.bookkeeping import Statements, behind_ledger
 from bench.servers.listening import serve_protocol
+from tollkeeper.edge.secure import connect_secure
 from tollkeeper.serving.http_server import run, until_signalled
 from tollkeeper.storage.opening import open_database
 
@@ -57,11 +58,16 @@ class Target(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
+        self._write: Callable[[bytes], None] = self._transport.write
+
+    def write_through(self, write: Callable[[bytes], None]) -> None:
+        """See `SecureSpeaker`."""
+        self._write = write
 
     def ask(self, caller: Caller, data: bytes) -> None:
         """Send these bytes; the answer goes to `caller`."""
         self._caller = caller
-        self._transport.write(data)
+        self._write(data)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -131,7 +137,11 @@ class Relay:
 
     async def _open(self, caller: Caller, data: bytes) -> None:
         loop = asyncio.get_running_loop()
-        _, target = await loop.create_connection(lambda: Target(self._kept), "localhost", self._port, ssl=self._tls)
+        target = Target(self._kept)
+        if self._tls is None:
+            await loop.create_connection(lambda: target, "localhost", self._port)
+        else:
+            await connect_secure(self._tls, "localhost", target, "localhost", self._port)
         target.ask(caller, data)
 
 

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.heads import RememberedAnswers
+from tollkeeper.edge.secure import connect_secure
 from tollkeeper.edge.target import Lane, TargetConnection, TargetKey
 
 # Below the 5 seconds after which widespread servers (uvicorn, Node) close: a POST on a connection that the target is
@@ -116,18 +117,14 @@ class TargetPool:
             connection.drop()
 
     async def _connect(self, key: TargetKey) -> TargetConnection:
-        loop, lane = self.loop, self.lane(key)
-        secure = key.scheme == "https"
-        if secure and self._tls is None:
-            self._tls = target_tls_context()
-        transport, connection = await loop.create_connection(
-            lambda: TargetConnection(key, lane, self._keep, self._forget, self._answers),
-            key.address,
-            key.port,
-            ssl=self._tls if secure else None,
-            server_hostname=key.server_name if secure else None,
-        )
-        if self._closed or transport.is_closing():
+        connection = TargetConnection(key, self.lane(key), self._keep, self._forget, self._answers)
+        if key.scheme == "https":
+            if self._tls is None:
+                self._tls = target_tls_context()
+            await connect_secure(self._tls, key.server_name, connection, key.address, key.port)
+        else:
+            await self.loop.create_connection(lambda: connection, key.address, key.port)
+        if self._closed or connection.is_closing():
             connection.abort()
             raise ConnectionResetError
         self._open.add(connection)

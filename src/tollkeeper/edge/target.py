@@ -102,6 +102,7 @@ class TargetConnection(asyncio.Protocol):
         "_reusable",
         "_served",
         "_status",
+        "_write",
         "keep_alive_seconds",
         "key",
         "lane",
@@ -125,6 +126,7 @@ class TargetConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._parser: HttpResponseParser | None = None
         self.transport: asyncio.Transport
+        self._write: Callable[[bytes], None]
         self._served = 0
         self._reading_paused = False
         self._reset("")
@@ -165,7 +167,7 @@ class TargetConnection(asyncio.Protocol):
         else:
             self._exchange, self._method, self._heard = exchange, method, False
         self._request_sent = True
-        self.transport.write(request)
+        self._write(request)
 
     def hand_over(self, exchange: Exchange) -> None:
         """Tell `exchange` the rest of the one that it carries."""
@@ -181,7 +183,7 @@ class TargetConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send a part of the request; with framing, as it goes on the wire."""
-        self.transport.write(data)
+        self._write(data)
 
     def end_request(self) -> None:
         """The request was written to its last byte."""
@@ -269,6 +271,11 @@ class TargetConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self.transport = cast("asyncio.Transport", transport)
+        self._write = self.transport.write
+
+    def write_through(self, write: Callable[[bytes], None]) -> None:
+        """See `secure.SecureSpeaker`."""
+        self._write = write
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -329,6 +336,7 @@ class TargetConnection(asyncio.Protocol):
             self._finish()
         else:
             self._end_early()
+        self._parser = None  # it knows this connection: without a cycle both go at once
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""

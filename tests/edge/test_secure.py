@@ -1,0 +1,291 @@
+"""TLS to a target, record by record: how records are cut, what ends it, what is told where it ends too early."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.edge.forwarded import ForwardRequest, forward
+from tests.edge.targets import OK, Connection, certificate, forwarder, sized, target
+from tollkeeper.core.addresses import TargetUrl
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.edge.addresses import Resolver
+from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.pool import target_tls_context
+from tollkeeper.edge.relay import ForwardLimits
+from tollkeeper.edge.secure import Secured
+from tollkeeper.edge.target import TargetConnection
+
+NAME = "good.example"
+
+
+class Cipher:
+    """The server's side of TLS by hand, so that a test has every byte of it."""
+
+    def __init__(self, connection: Connection, context: ssl.SSLContext) -> None:
+        self.connection = connection
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    async def shake_hands(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self.connection.send(self._outgoing.read())
+                await self._more()
+            else:
+                await self.connection.send(self._outgoing.read())
+                return
+
+    async def request(self) -> bytes:
+        """A request's head."""
+        text = b""
+        while not text.endswith(b"\r\n\r\n"):
+            try:
+                text += self.tls.read(65536)
+            except ssl.SSLWantReadError:
+                await self._more()
+        return text
+
+    def records(self, *texts: bytes) -> bytes:
+        """Each of `texts` in records of its own."""
+        for text in texts:
+            self.tls.write(text)
+        return self._outgoing.read()
+
+    def end(self) -> bytes:
+        """TLS's own end."""
+        with contextlib.suppress(ssl.SSLError):
+            self.tls.unwrap()
+        return self._outgoing.read()
+
+    async def _more(self) -> None:
+        read = await self.connection.reader.read(65536)
+        if not read:
+            raise EOFError
+        self._incoming.write(read)
+
+
+def _asked(url: TargetUrl, method: str = "GET") -> ForwardRequest:
+    return ForwardRequest(url, method, [])
+
+
+async def _here(_host: str, _port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+@contextlib.asynccontextmanager
+async def _behind(
+    says: Callable[[Cipher], Awaitable[None]], folder: Path, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> AsyncIterator[tuple[Forwarder, TargetUrl]]:
+    """A target whose TLS is in the test's hands."""
+    server, client = certificate(folder, NAME)
+    server.maximum_version = version
+
+    async def behave(connection: Connection) -> None:
+        cipher = Cipher(connection, server)
+        await cipher.shake_hands()
+        await says(cipher)
+
+    async with target(behave) as there, forwarder(Resolver(allow_private=True, lookup=_here), client) as edge:
+        yield edge, TargetUrl("https", NAME, there.port, "/", "")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("size_bytes", [1, 7, 100_000])
+async def test_records_may_be_cut_anywhere_and_come_together(
+    version: ssl.TLSVersion, size_bytes: int, tmp_path: Path
+) -> None:
+    async def says(cipher: Cipher) -> None:
+        for _ in range(3):
+            await cipher.request()
+            sent = cipher.records(OK, b"content-length: 9\r\n", b"\r\n", b"one", b"two", b"six")
+            for start in range(0, len(sent), size_bytes):
+                await cipher.connection.send(sent[start : start + size_bytes])
+                await asyncio.sleep(0)
+        await cipher.connection.wait_closed()
+
+    async with _behind(says, tmp_path, version) as (edge, url):
+        for _ in range(3):
+            assert (await forward(edge, _asked(url), b"")).body == b"onetwosix"
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_large_bodies_pass_both_ways(version: ssl.TLSVersion, tmp_path: Path) -> None:
+    server, client = certificate(tmp_path, NAME)
+    server.maximum_version = version
+    large = bytes(range(256)) * 32_768  # 8 MiB
+
+    async def behave(connection: Connection) -> None:
+        _, body = await connection.request()
+        await asyncio.sleep(0.2)  # what was sent meanwhile waits
+        await connection.send(OK + b"content-length: %d\r\n\r\n" % len(body) + body)
+        await connection.wait_closed()
+
+    async with (
+        target(behave, tls=server) as there,
+        forwarder(Resolver(allow_private=True, lookup=_here), client) as edge,
+    ):
+        url = TargetUrl("https", NAME, there.port, "/", "")
+        answer = await forward(edge, _asked(url, "POST"), large)
+        body = answer.body
+        assert not isinstance(body, bytes), "eight mebibytes go to the disk"
+        read = b"".join([part async for part in body])
+        assert read == large
+        assert there.bodies == [large]
+
+
+@pytest.mark.parametrize(
+    "whole", [b"content-length: 3\r\n\r\none", b"transfer-encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n"]
+)
+async def test_an_answer_that_says_where_it_ends_needs_no_end_of_tls(whole: bytes, tmp_path: Path) -> None:
+    async def says(cipher: Cipher) -> None:
+        await cipher.request()
+        await cipher.connection.send(cipher.records(OK + whole))
+
+    async with _behind(says, tmp_path) as (edge, url):
+        assert (await forward(edge, _asked(url), b"")).body == b"one"
+
+
+async def test_an_answer_that_ends_with_the_connection_ends_with_the_end_of_tls(tmp_path: Path) -> None:
+    async def says(cipher: Cipher) -> None:
+        await cipher.request()
+        await cipher.connection.send(cipher.records(OK + b"\r\n", b"one", b"two") + cipher.end())
+
+    async with _behind(says, tmp_path) as (edge, url):
+        assert (await forward(edge, _asked(url), b"")).body == b"onetwo"
+
+
+@pytest.mark.parametrize("cut", ["behind a record", "within a record", "reset"])
+async def test_an_answer_that_somebody_on_the_way_may_have_cut_is_refused(cut: str, tmp_path: Path) -> None:
+    async def says(cipher: Cipher) -> None:
+        await cipher.request()
+        sent = cipher.records(OK + b"\r\n", b"one", b"two")
+        await cipher.connection.send(sent[:-5] if cut == "within a record" else sent)
+        if cut == "reset":
+            cipher.connection.reset()
+
+    async with _behind(says, tmp_path) as (edge, url):
+        with pytest.raises(ApiError) as refusal:
+            await forward(edge, _asked(url), b"")
+        assert refusal.value.code is Code.UPSTREAM_INVALID
+        assert edge.pool.open_count == 0
+
+
+async def test_what_is_not_a_record_ends_the_exchange_behind_what_came_whole(tmp_path: Path) -> None:
+    async def says(cipher: Cipher) -> None:
+        await cipher.request()
+        await cipher.connection.send(cipher.records(OK + b"content-length: 6\r\n\r\none") + b"not a record at all")
+        await cipher.connection.wait_closed()
+
+    async with _behind(says, tmp_path) as (edge, url):
+        with pytest.raises(ApiError) as refusal:
+            await forward(edge, _asked(url), b"")
+        assert refusal.value.code is Code.UPSTREAM_INVALID
+        assert edge.pool.open_count == 0
+
+
+async def test_a_kept_connection_that_is_spoken_to_is_dropped(tmp_path: Path) -> None:
+    heard = asyncio.Event()
+
+    async def says(cipher: Cipher) -> None:
+        await cipher.request()
+        await cipher.connection.send(cipher.records(sized(b"one")))
+        await asyncio.sleep(0.1)
+        await cipher.connection.send(cipher.records(sized(b"for nobody")))
+        await cipher.connection.wait_closed()
+
+        heard.set()
+
+    async with _behind(says, tmp_path) as (edge, url):
+        assert (await forward(edge, _asked(url), b"")).body == b"one"
+        assert edge.pool.idle_count == 1
+        async with asyncio.timeout(5):
+            await heard.wait()
+        assert edge.pool.idle_count == edge.pool.open_count == 0
+
+
+async def test_a_connection_that_ended_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def says(cipher: Cipher) -> None:
+        await cipher.request()
+        await cipher.connection.send(cipher.records(sized(b"one", b"connection: close")))
+        await cipher.connection.wait_closed()
+
+    async with _behind(says, tmp_path) as (edge, url):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                assert (await forward(edge, _asked(url), b"")).body == b"one"
+            await asyncio.sleep(0.1)
+            assert [one for one in gc.get_objects() if isinstance(one, Secured | TargetConnection)] == []
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("when", ["before a byte", "after the first answer of the handshake", "never"])
+async def test_a_handshake_that_ends_or_never_does_reaches_no_target(when: str, tmp_path: Path) -> None:
+    _, client = certificate(tmp_path, NAME)
+
+    async def behave(connection: Connection) -> None:
+        if when != "before a byte":
+            await connection.reader.read(65536)
+        if when == "after the first answer of the handshake":
+            await connection.send(b"\x16\x03\x03\x00\x7a")  # the beginning of a record
+        elif when == "never":
+            await connection.wait_closed()
+
+    async with target(behave) as there, forwarder(Resolver(allow_private=True, lookup=_here), client) as edge:
+        request = _asked(TargetUrl("https", NAME, there.port, "/", ""))
+        with pytest.raises(ApiError) as refusal:
+            await forward(edge, request, b"", limits=ForwardLimits(request_seconds=1))
+        assert refusal.value.code in {Code.UPSTREAM_UNREACHABLE, Code.UPSTREAM_TIMEOUT}
+        async with asyncio.timeout(5):
+            await there.lost.wait()
+        assert edge.pool.open_count == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "command"), [("-tls1_3", "K"), ("-tls1_3", "k"), ("-tls1_2", "r"), ("-tls1_2", "R")]
+)
+async def test_new_keys_are_taken_and_a_new_handshake_too(version: str, command: str, tmp_path: Path) -> None:
+    """OpenSSL's own server: K renews keys and asks for ours, k renews its own, r and R ask for a new handshake."""
+    certificate(tmp_path, NAME)
+    client = target_tls_context()
+    client.load_verify_locations(tmp_path / f"{NAME}.pem")
+    server = await asyncio.create_subprocess_exec(
+        *("openssl", "s_server", version, "-accept", "127.0.0.1:0", "-naccept", "1"),
+        *("-cert", tmp_path / f"{NAME}.pem", "-key", tmp_path / f"{NAME}.key"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        async with asyncio.timeout(20), forwarder(Resolver(allow_private=True, lookup=_here), client) as edge:
+            while not (line := await server.stdout.readline()).startswith(b"ACCEPT"):
+                pass
+            port = int(line.rpartition(b":")[2])
+            asked = _asked(TargetUrl("https", NAME, port, "/", ""))
+            for number in range(3):
+                asking = asyncio.create_task(forward(edge, asked, b""))
+                while await server.stdout.readline() != b"\r\n":
+                    pass
+                for lines in (f"{command}\n", f"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{number}\n"):
+                    server.stdin.write(lines.encode())
+                    await server.stdin.drain()
+                    await asyncio.sleep(0.1)  # a command is one only at the start of what it reads
+                assert (await asking).body == b"%d\n" % number
+            assert edge.pool.open_count == 1
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.kill()
+        await server.wait()
