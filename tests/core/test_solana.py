@@ -50,6 +50,7 @@ from tollkeeper.core.solana import (
     read_transfer,
     requirement_checks,
     transaction_checks,
+    transfer_of,
 )
 from tollkeeper.core.solana.message import MalformedTransaction
 from tollkeeper.core.solana.programs import (
@@ -289,6 +290,34 @@ def test_lookup_tables_are_refused() -> None:
     assert raw[-1] == 0
     with_table = raw[:-1] + b"\x01" + bytes(32) + b"\x00\x00"
     assert judged(encoded(with_table)) == [("lookupTables", Reason.SVM_TRANSACTION)]
+
+
+def with_a_table(raw: bytes) -> SolanaPayload:
+    """The transaction, which must have none, with a lookup table behind it, so that positions may lie there."""
+    assert raw[-1] == 0
+    return encoded(raw[:-1] + b"\x01" + bytes(32) + b"\x00\x00")
+
+
+def test_a_program_that_only_a_lookup_table_names_is_read_by_nobody() -> None:
+    """Who has every check explained has requirements judged, too, of a transaction that is refused already."""
+    raw = bytes(Draft(usual(memo(b"order 7"))).transaction())
+    at = raw.rindex(b"\x00\x07order 7") - 1
+    beyond = with_a_table(raw[:at] + b"\xc8" + raw[at + 1 :])
+    assert judged(beyond) == [("lookupTables", Reason.SVM_TRANSACTION)]
+    asked = replace(REQUIREMENTS, extra={"memo": "order 7"})
+    found = refused(requirement_checks(read_transfer(beyond), asked, DEVNET))
+    assert found == [("memoCount", Reason.SVM_MEMO_COUNT), ("memo", Reason.SVM_MEMO)]
+
+
+@given(at=st.integers(0, 400), change=st.integers(1, 255), is_tabled=st.booleans())
+def test_no_transaction_makes_the_rules_fail_otherwise(at: int, change: int, *, is_tabled: bool) -> None:
+    raw = bytearray(bytes(Draft(usual(memo(b"order 7"))).transaction()))
+    raw[129 + at % (len(raw) - 130)] ^= change
+    payload = with_a_table(bytes(raw)) if is_tabled else encoded(bytes(raw))
+    judged(payload)
+    offered = transfer_of(payload)
+    if offered is not None:
+        list(requirement_checks(offered, replace(REQUIREMENTS, extra={"memo": "order 7"}), DEVNET))
 
 
 @given(st.integers(0, 511))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 
@@ -138,6 +139,20 @@ def test_what_we_read_with_any_byte_changed_is_what_solders_reads(at: int, chang
 def test_no_bytes_make_the_reader_fail_otherwise(raw: bytes) -> None:
     with suppress(MalformedTransaction):
         read_transaction(raw)
+
+
+def test_a_number_of_accounts_that_cannot_be_there_costs_next_to_nothing() -> None:
+    """Anybody can send any such number: none of them may stay in memory, or take time, for what it promises."""
+    tracemalloc.start()
+    try:
+        for count in range(0xFFFF - 50, 0xFFFF):
+            with pytest.raises(MalformedTransaction, match="ends early"):
+                read_message(b"\x80\x01\x00\x00" + encode_compact(count) + bytes(1000))
+        kept_bytes, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 100_000
+    assert most_bytes < 1_000_000
 
 
 @pytest.mark.parametrize(

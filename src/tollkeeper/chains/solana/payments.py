@@ -100,6 +100,9 @@ async def signatures_of(chain: SolanaChain, address: str, slots: range, *, commi
         options = {"limit": _PAGE, **before, "commitment": commitment}
         (page,) = await chain.rpc.ask([("getSignaturesForAddress", [address, options])])
         entries = _entries(page)
+        if before and entries and entries[-1].signature == before["before"]:  # else it would have no end
+            msg = "the node lists the same transactions again"
+            raise RpcUnavailable(msg)
         for entry in entries:
             if entry.slot in slots:
                 yield entry

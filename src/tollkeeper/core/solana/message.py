@@ -130,7 +130,7 @@ def read_message(raw: bytes) -> Message:
     """The message that these bytes are. Raises: MalformedTransaction."""
     try:
         message, end = _message(raw)
-    except (IndexError, struct.error):
+    except IndexError:
         raise _ends_early() from None
     if end > len(raw):
         raise _ends_early()
@@ -142,7 +142,7 @@ def read_message(raw: bytes) -> Message:
 
 
 # These read at a place and say where they ended. A part that is cut off is noticed by what comes behind it: by an
-# IndexError there, by keys that are not there (struct.error), or by an end behind the bytes' own.
+# IndexError there, or by an end behind the bytes' own.
 
 
 def _message(raw: bytes) -> tuple[Message, int]:
@@ -154,6 +154,8 @@ def _message(raw: bytes) -> tuple[Message, int]:
             raise MalformedTransaction(msg)
     required_signatures, readonly_signed, readonly_unsigned = raw[at], raw[at + 1], raw[at + 2]
     count, at = _compact(raw, at + 3)
+    if at + (count + 1) * _KEY_SIZE_BYTES > len(raw):  # before so many are made room for
+        raise _ends_early()
     *accounts, blockhash = struct.unpack_from(_KEY * (count + 1), raw, at)
     at += (count + 1) * _KEY_SIZE_BYTES
     instructions, at = _instructions(raw, at)

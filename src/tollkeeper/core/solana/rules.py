@@ -361,12 +361,18 @@ def recipient_checks(transfer: SolanaTransfer, pay_to: str, asset: SolanaAsset) 
 
 def has_memo(transfer: SolanaTransfer) -> bool:
     """Did the payer add a memo? Clients do so to tell one payment from another."""
-    message = transfer.transaction.message
-    return any(_program(message, used) == MEMO_PROGRAM for used in message.instructions[3:])
+    return bool(_memos(transfer.transaction.message))
+
+
+def _memos(message: Message) -> list[bytes]:
+    """What the memos behind the transfer say. A program that only a lookup table names is none."""
+    own = len(message.accounts)
+    behind = [used for used in message.instructions[3:] if used.program < own]
+    return [used.data for used in behind if _program(message, used) == MEMO_PROGRAM]
 
 
 def _memo_checks(message: Message, memo: str) -> Iterator[Check]:
-    memos = [used.data for used in message.instructions[3:] if _program(message, used) == MEMO_PROGRAM]
+    memos = _memos(message)
     yield Check("memoCount", len(memos) == 1, Reason.SVM_MEMO_COUNT, 1, len(memos))
     yield Check("memo", memo.encode() in memos, Reason.SVM_MEMO, memo, [data.hex() for data in memos])
 
