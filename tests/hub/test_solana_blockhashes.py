@@ -6,17 +6,21 @@ A payment whose blockhash ends within a moment would be under way, for nothing, 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from solders.keypair import Keypair
 
 from tests.chains.solana_node import SECOND_BUYER, WALLETS, paying
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
+from tollkeeper.chains.rpc import Rpc
 from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.chains.solana.blockhashes import BlockhashAges
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
@@ -161,6 +165,99 @@ async def test_what_one_node_does_not_know_is_judged_by_another_that_does(tmp_pa
         body = world.payment()
         assert (await world.verify(body)).body["isValid"] is True
         assert (await world.settle(body)).body["success"] is True
+
+
+async def test_a_node_that_hangs_keeps_nobody_from_what_another_one_knows(tmp_path: Path) -> None:
+    """Nor does it keep the few places for what is asked about."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as late,
+        run_chaos(node.url) as hanging,
+        hub_of(tmp_path, node, rpc_urls=(late.url, hanging.url, node.url)) as world,
+    ):
+        late.falsify = not_knowing(lambda: False)
+        hanging.act = lambda methods: Act.HANG if set(methods) == {"isBlockhashValid"} else Act.PASS
+        for _ in range(9):
+            body = world.payment()
+            world.node.chain.next_slot()
+            async with asyncio.timeout(2.5):
+                assert (await world.verify(body)).body["isValid"] is True
+
+
+async def test_what_one_node_said_of_the_height_is_no_buyers_last_block(tmp_path: Path) -> None:
+    """Providers spread calls over nodes of which one may lag by far: what it listed, it counted from too low."""
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        world.node.chain.next_slot(2 * RECENT_SLOTS)
+        body = world.payment()
+
+        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            is_height = call["method"] == "getBlockHeight"
+            return answer | {"result": answer["result"] - RECENT_SLOTS + 5} if is_height else answer
+
+        proxy.falsify = falsify
+        assert (await world.verify(body)).body["isValid"] is True
+        proxy.calm()
+        world.node.chain.next_slot()
+        assert (await world.settle(body)).body["success"] is True
+
+
+async def test_a_list_that_one_node_turned_round_ends_with_that_node(tmp_path: Path) -> None:
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        world.node.chain.next_slot(2 * RECENT_SLOTS)
+        body = world.payment()
+
+        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            if call["params"][:1] != [RECENT_BLOCKHASHES_SYSVAR]:
+                return answer
+            shown = answer["result"]["value"]
+            data = base64.b64decode(shown["data"][0])
+            entries = [data[at : at + 40] for at in range(8, len(data), 40)]
+            turned = base64.b64encode(data[:8] + b"".join(reversed(entries))).decode()
+            value = shown | {"data": [turned, "base64"]}
+            return answer | {"result": answer["result"] | {"value": value}}
+
+        proxy.falsify = falsify
+        assert failed_checks((await world.hub.post("/verify?explain=true", body)).body) == ["blocksLeft"]
+        proxy.calm()
+        world.node.chain.next_slot()
+        assert (await world.verify(body)).body["isValid"] is True
+        assert (await world.settle(body)).body["success"] is True
+
+
+async def test_payments_that_end_soon_have_the_list_read_once_a_slot(tmp_path: Path) -> None:
+    """However many of them come: anybody can sign them, for nothing."""
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        bodies = [world.payment() for _ in range(100)]
+        world.node.chain.next_slot(RECENT_SLOTS - 2)
+        assert (await world.verify(bodies[0])).reason == EXPIRED
+        world.node.chain.next_slot()
+        proxy.calls.clear()
+        answers = await asyncio.gather(*(world.verify(body) for body in bodies))
+        assert {answer.reason for answer in answers} == {EXPIRED}
+        assert proxy.calls["getAccountInfo"] == 1
+
+
+async def test_a_node_that_lists_what_never_was_makes_nobody_remember_it_for_ever() -> None:
+    ages = BlockhashAges(Rpc(["http://127.0.0.1:1"]))
+    honest = Keypair().pubkey()
+    for number in range(100):
+        names = [number.to_bytes(4, "big") + place.to_bytes(28, "big") for place in range(149)]
+        data = (150).to_bytes(8, "little") + b"".join(one + bytes(8) for one in [*names, bytes(honest)])
+        shown = {"data": [base64.b64encode(data).decode(), "base64"], "owner": "Sysvar"}
+        ages.learn({"context": {"slot": 1_000}, "value": shown}, 900)
+    assert len(ages._heights) <= 5 * RECENT_SLOTS  # noqa: SLF001 - what it remembers
+    assert await ages.blocks_left(bytes(honest), 1_000, 900) == 1
+
+
+async def test_after_one_unanswered_question_the_age_is_known_again(tmp_path: Path) -> None:
+    """Else whoever waits for a node's bad moment has a minute for payments that end at once."""
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        bodies = [world.payment() for _ in range(2)]
+        world.node.chain.next_slot(RECENT_SLOTS - 1)
+        proxy.act = lambda _methods: Act.SERVER_ERROR
+        assert (await world.settle(bodies[0])).code == "UNAVAILABLE"
+        proxy.calm()
+        assert (await world.settle(bodies[1])).reason == EXPIRED
 
 
 async def test_a_blockhash_that_no_node_knows_is_refused_as_what_it_may_be_and_good_once_it_is_known(

@@ -1,9 +1,9 @@
 """How long a blockhash is taken still, and one that no node knows yet (contract 5.2; A-24, A-26; decision 0051).
 
 A cluster lists its 150 newest blockhashes in an account, so their ages need no call of their own for each payment: the
-list is read again where it lacks one that a node took later. One that a node does not know is too old, or so new that
-only the buyer's node has it: nothing shows which, so all nodes are asked again for a moment. What is too short is
-decided in `core.solana`.
+list is read again where it lacks one that a node took later, and before a payment is refused by what is remembered. One
+that a node does not know is too old, or so new that only the buyer's node has it: nothing shows which, so all nodes are
+asked again for a moment. What is too short is decided in `core.solana`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.answers import read_account, read_number, read_slot, read_value
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS
 from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.solana import BLOCKS_LEFT_MIN
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, read_recent_blockhashes
 
 if TYPE_CHECKING:
@@ -39,9 +40,12 @@ _LIST_GOOD_SECONDS: Final = 2.0
 # What was simulated is signed afterwards, and must not have grown old meanwhile.
 _LIST_WAIT_SECONDS: Final = 2.0
 _UNLISTED_SECONDS: Final = 60.0  # a node that lists nothing is not asked again for so long
+# Those that are taken still, and as many before them; a node that makes up new ones makes us remember no more.
+_REMEMBERED_MAX: Final = 4 * BLOCKHASH_LIFETIME_BLOCKS
 # So often, a slot apart, all nodes are asked about a blockhash that nobody knew, and about so many at a time.
 _ROUNDS: Final = 5
 _AWAITED_MAX: Final = 8
+_LAST_ROUND_SECONDS: Final = 1.0  # for what was asked and is not answered yet
 _WAIT_SECONDS_MAX: Final = 3.0
 
 
@@ -51,32 +55,50 @@ class BlockhashAges:
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
         self._heights: dict[bytes, int] = {}
+        self._newest = 0  # the height that was named with the list
         self._is_full = False  # a list of a young chain lacks nothing
         self._slot, self._read_at = -1, -math.inf
         self._unlisted_until = -math.inf
+        self._is_apart = False
         self._reading = asyncio.Lock()
 
     async def blocks_left(self, blockhash: bytes, slot: int, height: int) -> int | None:
-        """For so many blocks after `height` a blockhash is taken that a node took in `slot`; None where none says."""
+        """For so many blocks after `height` a blockhash is taken that a node took in `slot`; None where none says.
+
+        Nobody is refused by what is only remembered: the heights that it was counted from, and by, may be of nodes that
+        lag, or lied. A list as new as the answer needs none.
+        """
         now = asyncio.get_running_loop().time
         for again in range(_READS_MAX):
-            made = self._heights.get(blockhash)
-            if made is not None:
-                return min(max(0, made + BLOCKHASH_LIFETIME_BLOCKS - height), BLOCKHASH_LIFETIME_BLOCKS)
+            left = self._left_at(height, blockhash)
+            if left is not None and left >= BLOCKS_LEFT_MIN:
+                return left
             if self._slot >= slot and now() - self._read_at < _LIST_GOOD_SECONDS:
-                return 0 if self._is_full else None
+                listed = 0 if self._is_full else None
+                return listed if left is None else self._left_at(self._newest, blockhash)
             if now() < self._unlisted_until:
-                return None
-            await asyncio.sleep(_SLOT_SECONDS if again else 0)
+                return left
+            is_due = left is None and not again
+            await asyncio.sleep(0 if is_due else self._read_at + _SLOT_SECONDS - now())
             await self._read_once(self._read_at)
         self._unlisted_until = now() + _LIST_GOOD_SECONDS  # such a list is not waited for each time
-        return None
+        return self._left_at(height, blockhash)
+
+    def _left_at(self, height: int, blockhash: bytes) -> int | None:
+        made = self._heights.get(blockhash)
+        if made is None:
+            return None
+        return min(max(0, made + BLOCKHASH_LIFETIME_BLOCKS - height), BLOCKHASH_LIFETIME_BLOCKS)
 
     def lacks(self, blockhash: bytes) -> bool:
         """Is it worth asking for `LIST` beside the question whether a node takes this one? At most once a slot."""
         now = asyncio.get_running_loop().time()
         is_due = now >= max(self._read_at + _SLOT_SECONDS, self._unlisted_until)
-        return is_due and blockhash not in self._heights
+        return is_due and not self._is_apart and blockhash not in self._heights
+
+    def ask_apart(self) -> None:
+        """What was asked together with the list was not answered: it may be the list that is not."""
+        self._is_apart = True
 
     def learn(self, listed: Answer, height: Answer) -> None:
         """Takes in a list, and the height that the same node named with it."""
@@ -88,10 +110,11 @@ class BlockhashAges:
         if blockhashes is None:
             self.give_up()
             return
-        self._read_at = asyncio.get_running_loop().time()
-        self._slot, self._is_full = slot, len(blockhashes) == BLOCKHASH_LIFETIME_BLOCKS
+        self._read_at, self._is_apart = asyncio.get_running_loop().time(), False
+        self._slot, self._newest, self._is_full = slot, newest, len(blockhashes) == BLOCKHASH_LIFETIME_BLOCKS
         kept = newest - 2 * BLOCKHASH_LIFETIME_BLOCKS
-        self._heights = {one: made for one, made in self._heights.items() if kept <= made <= newest}
+        former = {one: made for one, made in self._heights.items() if kept <= made <= newest}
+        self._heights = former if len(former) <= _REMEMBERED_MAX else {}
         self._heights.update((one, newest - age) for age, one in enumerate(blockhashes))
 
     def give_up(self) -> None:
@@ -132,6 +155,7 @@ class Newcomers:
         self._rpc = rpc
         self._awaited: dict[str, _Awaited] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._answering: dict[Node, asyncio.Task[None]] = {}
 
     async def known_by(self, blockhash: bytes) -> Node | None:
         """A node that takes it now, or within a moment; None where none does."""
@@ -143,46 +167,63 @@ class Newcomers:
             if self._asking is None:
                 self._asking = loop.create_task(self._ask())
         try:
-            async with asyncio.timeout(_WAIT_SECONDS_MAX):  # a node may hang
+            async with asyncio.timeout(_WAIT_SECONDS_MAX):  # nodes may hang, and there may be other names
                 return await asyncio.shield(self._awaited[name].done)
         except TimeoutError:
             return None
 
     async def close(self) -> None:
         """Awaits nothing any more."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        tasks = [*self._answering.values(), *([] if self._asking is None else [self._asking])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while self._awaited:
+                ends = loop.time() + _SLOT_SECONDS
                 names = list(self._awaited)
-                knowing = await self._knowing(names)
+                self._begin(names)
+                is_last = any(one.rounds == 1 for one in self._awaited.values())
+                if self._answering:
+                    seconds = _LAST_ROUND_SECONDS if is_last else _SLOT_SECONDS
+                    await asyncio.wait(self._answering.values(), timeout=seconds)
                 for name in names:
-                    awaited = self._awaited[name]
-                    awaited.rounds -= 1
-                    if name in knowing or not awaited.rounds:
-                        del self._awaited[name]
-                        awaited.done.set_result(knowing.get(name))
-                await asyncio.sleep(_SLOT_SECONDS if self._awaited else 0)
+                    awaited = self._awaited.get(name)  # none where a node knew it
+                    if awaited is not None:
+                        awaited.rounds -= 1
+                        if not awaited.rounds:
+                            self._tell(name, None)
+                await asyncio.sleep(max(0, ends - loop.time()) if self._awaited else 0)
         finally:
             self._asking = None
-            left, self._awaited = self._awaited, {}
-            for one in left.values():
-                one.done.set_result(None)
+            for name in tuple(self._awaited):
+                self._tell(name, None)
 
-    async def _knowing(self, names: Sequence[str]) -> dict[str, Node]:
-        """Those of them that some node takes now, each with the first one that does."""
-        found: dict[str, Node] = {}
-        calls: list[Call] = [("isBlockhashValid", [name, _CONFIRMED]) for name in names]
-        for node, answers in await self._rpc.probe(calls):
-            if isinstance(answers, RpcUnavailable) or node.barred:
-                continue
-            for name, answer in zip(names, answers, strict=True):
-                if _is_taken(answer):
-                    found.setdefault(name, node)
-        return found
+    def _begin(self, names: Sequence[str]) -> None:
+        """Asks each node about them that has answered what it was asked before: one that hangs is not waited for."""
+        for node in self._rpc.nodes.all:
+            if not node.barred and node not in self._answering:
+                task = asyncio.get_running_loop().create_task(self._ask_of(node, names))
+                self._answering[node] = task
+                task.add_done_callback(lambda _task, node=node: self._answering.pop(node))  # type: ignore[misc] # of this turn
+
+    async def _ask_of(self, node: Node, names: Sequence[str]) -> None:
+        try:
+            answers = await self._rpc.ask_of(node, [("isBlockhashValid", [name, _CONFIRMED]) for name in names])
+        except RpcUnavailable:
+            return
+        for name, answer in zip(names, answers, strict=True):
+            if _is_taken(answer):
+                self._tell(name, node)
+
+    def _tell(self, name: str, node: Node | None) -> None:
+        """Those who wait for it, and nobody twice."""
+        awaited = self._awaited.pop(name, None)
+        if awaited is not None:
+            awaited.done.set_result(node)
 
 
 def _is_taken(answer: Answer) -> bool:

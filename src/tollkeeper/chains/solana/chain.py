@@ -7,6 +7,7 @@ Whether a payment is good is decided in `core.solana`, what a settlement becomes
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from copy import copy
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from tollkeeper.chains.solana.answers import (
 )
 from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
+from tollkeeper.chains.solana.uses import SEARCHES_MAX
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
@@ -151,6 +153,7 @@ class SolanaChain:
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._ages, self._newcomers = BlockhashAges(self.rpc), Newcomers(self.rpc)
+        self.searches = asyncio.Semaphore(SEARCHES_MAX)
         self._mint = config.asset or config.network.usdc.address
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self)
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
@@ -302,7 +305,7 @@ class SolanaChain:
         try:
             *answers, height, listed = await self.rpc.ask([*calls, LIST])
         except RpcUnavailable:
-            self._ages.give_up()  # where it is the list that is not answered, the next payment gets its answers
+            self._ages.ask_apart()  # where it is the list that is not answered, the next payment gets its answers
             raise
         self._ages.learn(listed, height)
         return [*answers, height]
