@@ -14,7 +14,8 @@ from tests.core.solana_payments import account_of
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain
-from tollkeeper.chains.solana.uses import UseReader
+from tollkeeper.chains.solana.uses import UseReader, is_listed
+from tollkeeper.core.base58 import encode
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
 from tollkeeper.sandbox.rpc_server import JsonRpcApp
@@ -35,6 +36,19 @@ class ShowsNothing(JsonRpcApp):
 
     def call(self, method: str, params: object = ()) -> Any:
         return None if method == "getTransaction" else self._honest.call(method, params)
+
+
+class ShowsOnePage(JsonRpcApp):
+    """A node that does not know what `before` is, and has as many transactions as a page."""
+
+    def __init__(self, chain: EmbeddedSolanaChain) -> None:
+        super().__init__({})
+        self._honest = solana_rpc_app(chain)
+
+    def call(self, method: str, params: object = ()) -> Any:
+        if method != "getSignaturesForAddress":
+            return self._honest.call(method, params)
+        return [{"signature": encode(number.to_bytes(64, "big")), "slot": 7, "err": None} for number in range(1_000)]
 
 
 def executed(node: SolanaNode, draft: Any) -> str:
@@ -133,3 +147,14 @@ async def test_nothing_is_said_where_the_node_lists_what_it_does_not_show(
         await uses.find(key, 0)
     node.rpc = shown
     assert await uses.find(key, 0) is None
+
+
+async def test_a_node_that_lists_the_same_page_again_and_again_is_not_listened_to_for_ever(
+    node: SolanaNode, solana: SolanaChain
+) -> None:
+    node.rpc = ShowsOnePage(node.chain)
+    key = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
+    async with asyncio.timeout(20):
+        for search in (UseReader(solana).find(key, 0), is_listed(solana, key.payer, "5" * 87)):
+            with pytest.raises(RpcUnavailable, match="the same transactions again"):
+                await search

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.chains.solana_node import FEE_PAYER, WALLETS
+from tests.chains.solana_node import FEE_PAYER, SECOND_BUYER, WALLETS, paying
 from tests.hub.chaos import run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tollkeeper.core.base58 import encode
@@ -21,6 +21,7 @@ from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 
 FAILED = "invalid_exact_svm_transaction_failed"
+EXPIRED = "settle_exact_svm_block_height_exceeded"
 
 
 @pytest_asyncio.fixture
@@ -139,3 +140,29 @@ async def test_a_payer_with_many_transactions_is_looked_through_in_pages(tmp_pat
             verified = await world.verify(body)
             assert verified.reason == "duplicate_settlement"
             assert verified.body["transaction"] == paid.body["transaction"]
+
+
+async def test_accounts_with_many_transactions_are_looked_through_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody can have it done for nothing, by payments of theirs that are too old; nobody else waits for it."""
+    monkeypatch.setattr("tollkeeper.chains.solana.uses._TURN_SECONDS", 0)
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        hub_of(tmp_path, node) as world,
+    ):
+        paid = await world.settle(world.payment())
+        other = world.asking(paying(node, 10_000, buyer=SECOND_BUYER))
+        assert (await world.settle(other)).body["success"] is True
+        first = node.chain.executed[paid.body["transaction"]]
+        for number in range(1, 2_500):
+            node.chain.executed[encode(number.to_bytes(64, "big"))] = first
+        bodies = [world.payment() for _ in range(12)]
+        little = world.asking(paying(node, 10_000, buyer=SECOND_BUYER))
+        node.chain.next_slot(RECENT_SLOTS + 1)
+        await world.verify(bodies[0])  # from now on the blockhash is known to have passed, and not waited for
+        answers = await asyncio.gather(*(world.verify(body) for body in bodies), world.verify(little))
+        assert {answer.reason for answer in answers if answer.status == 200} == {EXPIRED}
+        assert {answer.code for answer in answers if answer.status != 200} == {"UNAVAILABLE"}
+        assert answers[-1].status == 200
+        assert (await world.verify(bodies[1])).reason == EXPIRED  # once it is its turn

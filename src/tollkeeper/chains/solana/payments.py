@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.solana import SolanaAsset
 
-_PAGE: Final = 1_000  # signatures that one question is answered with at most
+PAGE: Final = 1_000  # signatures that one question is answered with at most
 _TRANSACTIONS_AT_ONCE: Final = 50
 _FINALIZED: Final = {"commitment": "finalized"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_FINALIZED}
@@ -97,7 +97,7 @@ async def signatures_of(chain: SolanaChain, address: str, slots: range, *, commi
     """What was executed with this account in these slots, the newest first. Raises: RpcUnavailable."""
     before: dict[str, str] = {}
     while True:
-        options = {"limit": _PAGE, **before, "commitment": commitment}
+        options = {"limit": PAGE, **before, "commitment": commitment}
         (page,) = await chain.rpc.ask([("getSignaturesForAddress", [address, options])])
         entries = _entries(page)
         if before and entries and entries[-1].signature == before["before"]:  # else it would have no end
@@ -106,7 +106,7 @@ async def signatures_of(chain: SolanaChain, address: str, slots: range, *, commi
         for entry in entries:
             if entry.slot in slots:
                 yield entry
-        if len(entries) < _PAGE or entries[-1].slot < slots.start:
+        if len(entries) < PAGE or entries[-1].slot < slots.start:
             return
         before = {"before": entries[-1].signature}
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import Verdict
-from tollkeeper.chains.solana.payments import asset_of, payments_in, signatures_of, transaction_bytes
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana.payments import PAGE, asset_of, payments_in, signatures_of, transaction_bytes
 from tollkeeper.core.solana.message import MalformedTransaction, read_transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from tollkeeper.chains.receipts import Sighting
     from tollkeeper.chains.rpc import Answer
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _READ_AT_ONCE: Final = 50
 _MESSAGES_MAX: Final = 20_000
 _LISTED_MAX: Final = 10_000  # of one account, the newest: ten questions
+SEARCHES_MAX: Final = 2  # behind the first page, at a time
+_TURN_SECONDS: Final = 2.0
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_CONFIRMED}
 
@@ -43,14 +47,33 @@ class Use:
 async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
     """Does the node name this transaction among the newest of those with the account? Raises: RpcUnavailable.
 
-    It is not told which one is looked for.
+    It is not told which one is looked for. Few look behind an account's first page at a time: anybody can have it
+    looked through, for nothing, as often as he likes.
     """
     looked_at = 0
-    async for one in signatures_of(chain, account, range(2**63), commitment="confirmed"):
-        looked_at += 1
-        if one.signature == signature or looked_at == _LISTED_MAX:
-            return one.signature == signature
+    async with AsyncExitStack() as turn:
+        async for one in signatures_of(chain, account, range(2**63), commitment="confirmed"):
+            looked_at += 1
+            if one.signature == signature or looked_at == _LISTED_MAX:
+                return one.signature == signature
+            if looked_at == PAGE:
+                await turn.enter_async_context(_turn(chain))
     return False
+
+
+@asynccontextmanager
+async def _turn(chain: SolanaChain) -> AsyncIterator[None]:
+    """Raises: RpcUnavailable where it does not come in time."""
+    try:
+        async with asyncio.timeout(_TURN_SECONDS):
+            await chain.searches.acquire()
+    except TimeoutError as error:
+        msg = "too many accounts are looked through"
+        raise RpcUnavailable(msg) from error
+    try:
+        yield
+    finally:
+        chain.searches.release()
 
 
 class UseReader:
