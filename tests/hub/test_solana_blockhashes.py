@@ -24,7 +24,7 @@ from tollkeeper.chains.solana.blockhashes import BlockhashAges
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana_node import SLOT_SECONDS, SolanaNode
 
 EXPIRED = "settle_exact_svm_block_height_exceeded"
 
@@ -232,9 +232,11 @@ async def test_payments_that_end_soon_have_the_list_read_once_a_slot(tmp_path: P
         assert (await world.verify(bodies[0])).reason == EXPIRED
         world.node.chain.next_slot()
         proxy.calls.clear()
+        began = asyncio.get_running_loop().time()
         answers = await asyncio.gather(*(world.verify(body) for body in bodies))
+        slots = (asyncio.get_running_loop().time() - began) / SLOT_SECONDS
         assert {answer.reason for answer in answers} == {EXPIRED}
-        assert proxy.calls["getAccountInfo"] == 1
+        assert 1 <= proxy.calls["getAccountInfo"] <= 1 + slots
 
 
 async def test_a_node_that_lists_what_never_was_makes_nobody_remember_it_for_ever() -> None:
