@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
@@ -26,6 +26,9 @@ class Act(Enum):
     SWALLOW = auto()  # the node never sees it; `falsify` makes an answer of nothing
 
 
+_ONE_CALL: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "one call at a time"}}
+
+
 def _pass(_methods: list[str]) -> Act:
     return Act.PASS
 
@@ -36,13 +39,17 @@ def _unchanged(_call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class ChaosNode:
-    """`act` judges each HTTP request by its methods; `falsify` may change each answer; `calls` counts methods."""
+    """`act` judges each HTTP request by its methods; `falsify` may change each answer; `calls` counts methods.
+
+    Where it does not take batches each call is a request of its own, as of some nodes.
+    """
 
     url: str = ""
     act: Callable[[list[str]], Act] = _pass
     falsify: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = _unchanged
     after_pass: Callable[[list[str]], object] = lambda _methods: None
     calls: Counter[str] = field(default_factory=Counter)
+    takes_batches: bool = True
 
     def on(self, method: str, act: Act, *, times: int = 1_000_000) -> None:
         """Do that to the next requests that hold this method."""
@@ -75,8 +82,8 @@ async def run_chaos(node_url: str) -> AsyncIterator[ChaosNode]:
         chaos.calls.update(methods)
         act = chaos.act(methods)
         assert request.transport is not None
-        if act is Act.SERVER_ERROR:
-            return web.Response(status=500)
+        if act is Act.SERVER_ERROR or (isinstance(asked, list) and not chaos.takes_batches):
+            return web.json_response(_ONE_CALL, status=500 if act is Act.SERVER_ERROR else 200)
         if act is Act.HANG:
             await asyncio.sleep(30)
         if act in {Act.CUT, Act.HANG}:

@@ -16,7 +16,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tests.hub.test_completer import leave_pending
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm import SELECTOR_AUTHORIZATION_STATE, checksum_address
 from tollkeeper.hub.signer_pool import SignerPool
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.database import Statement
@@ -110,3 +110,33 @@ async def test_what_a_key_signed_is_sent_also_where_it_is_configured_no_more(
         for payment in payments:
             await hub.wait_for_status(payment, "success")
         assert (await hub.settle(new_payment(chain))).body["success"] is True
+
+
+@pytest.mark.parametrize("behind", ["eth_getTransactionReceipt", "eth_call"])
+async def test_what_a_former_key_signed_and_is_mined_while_it_is_looked_for_is_no_failure(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest, behind: str
+) -> None:
+    """Between two answers of one look, as of a node that takes one call at a time, or of several behind one URL."""
+    chain, asked = embedded_chain, 0
+    async with run_hub(tmp_path, chain) as hub:
+        chain.rpc.call("evm_setAutomine", False)
+        payment = new_payment(chain)
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+
+    def is_meant(call: dict[str, Any]) -> bool:
+        question = "0x" + SELECTOR_AUTHORIZATION_STATE.hex()
+        return call["method"] == behind and (behind != "eth_call" or call["params"][0]["data"].startswith(question))
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal asked
+        asked += is_meant(call)
+        if is_meant(call) and asked == (2 if behind == "eth_getTransactionReceipt" else 1):
+            chain.rpc.call("evm_mine")
+        return answer
+
+    chaos.takes_batches, chaos.falsify = False, falsify
+    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
+    async with run_hub(tmp_path, chain, rpc_url=chaos.url, **options) as hub, asyncio.timeout(20):
+        while (status := await hub.status(payment)) == "pending":  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+            await asyncio.sleep(0.02)
+        assert (status, asked > 0) == ("success", True)

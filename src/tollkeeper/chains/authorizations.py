@@ -1,7 +1,8 @@
 """What became of authorizations: used or not, by which transaction, and whose nonces are gone (security 5, A-08, F22).
 
-Facts of one question are read in one batch at one block, as deep as the asker needs. Who signed a transaction is found
-out from its bytes, never from what the node says of its sender. What follows is decided in `core.settling`.
+Facts of one question are read in one batch at one block, as deep as the asker needs, which is named by its number. Who
+signed a transaction is found out from its bytes, never from what the node says of its sender. What follows is decided
+in `core.settling`.
 """
 
 from __future__ import annotations
@@ -73,8 +74,11 @@ class AuthorizationReader:
         return read_block(block)
 
     async def _tag(self, depth_blocks: int) -> str:
-        if depth_blocks == 1:
-            return "latest"
+        """Also of the latest block its number: a block may come between two answers, and one URL may be several nodes.
+
+        An authorization that is unused in one block, and the mined nonce of the transaction that uses it in the next
+        one, would prove that it never can be used.
+        """
         (head,) = await self._ask([("eth_blockNumber", [])])
         return hex(max(0, quantity(head) - depth_blocks + 1))
 

@@ -215,7 +215,7 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     if use is not None and use.depth_blocks < depth:
         use = None
     signed = None if use is None else await view.authorizations.signed(use.transaction_hash)
-    is_ours = None if use is None else signed is not None and account.signers.holds(signed.sender)
+    is_ours = None if use is None else _is_ours(account, raws, use, signed)
     conclusion = conclude(
         Evidence(
             is_used=standing.is_used,
@@ -227,6 +227,12 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     )
     used_by = "" if use is None else use.transaction_hash
     return _Judged(conclusion, used_by, use, signed, standing.block)
+
+
+def _is_ours(account: Account, raws: list[RawTransaction], use: Use, signed: SignedTransaction | None) -> bool:
+    """One that was stored here is, also where its key is configured no more."""
+    is_stored = any(raw.hash == use.transaction_hash for raw in raws)
+    return signed is not None and (is_stored or account.signers.holds(signed.sender))
 
 
 def _needs_no_second_word(judged: _Judged, *, is_over: bool) -> bool:
