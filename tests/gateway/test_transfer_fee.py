@@ -178,6 +178,34 @@ async def test_of_many_transfers_at_once_with_one_fee_one_is_made(bank: Bank) ->
     assert moved(bank) == (10_000, FEE_MICRO)
 
 
+async def test_the_same_pair_at_once_is_one_transfer_for_one_fee_and_everybody_is_told_so(bank: Bank) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    answers = await asyncio.gather(*(ask(bank, transfer, fee) for _ in range(8)))
+    assert [answer.status for answer in answers] == [200] * 8, [answer.body for answer in answers]
+    assert len({answer.json()["transaction"] for answer in answers}) == 1
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_pair_whose_verification_took_longer_than_the_same_one_s_transfer_is_told_of_that(bank: Bank) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    held, made = asyncio.Event(), asyncio.Event()
+
+    async def late(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        held.set()
+        await made.wait()
+        return await forward()
+
+    bank.hub.verifying = late
+    first = asyncio.create_task(ask(bank, transfer, fee))
+    await held.wait()
+    bank.hub.verifying = pass_on
+    assert (await ask(bank, transfer, fee)).status == 200
+    made.set()
+    answer = await first
+    assert (answer.status, answer.json()["success"]) == (200, True)
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
 async def test_a_transfer_that_would_be_refused_costs_no_fee(bank: Bank) -> None:
     fee = await new_fee(bank)
     expired = bank.signed(valid_before=bank.chain.now() - 10)

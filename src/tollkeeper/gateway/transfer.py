@@ -221,17 +221,19 @@ class DirectTransfers:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
         presented = fees.read(headers[0])
         call_id, is_charged = await fees.standing(presented, wish.tender.key)
-        if not is_charged:
-            verdict = await self.hub.verify(asked_of(wish.payment, self.own_terms(wish, wish.tender)))
-            if not verdict.is_valid:
-                reason = verdict.reason or "invalid_payment"
-                raise payment_error(
-                    code_of_reason(reason), f"the transfer would be refused: {reason}", details={"reason": reason}
-                )
-        if wish.own_key is not None:
-            await self.keys.bind_own(wish.own_key, wish.tender.key.payer, call_id.rpartition("-")[0])
-        if not is_charged:
-            await fees.charge(wish.asset.network.name, presented, call_id)
+        while not is_charged:
+            try:
+                await self._require_good(wish)
+                await self._bind_own(wish, call_id)
+                await fees.charge(wish.asset.network.name, presented, call_id)
+                break
+            except (ApiError, FeeSpentError):
+                # The same pair may have been asked for at the same time: what came of that, everybody is told.
+                asked, (call_id, is_charged) = call_id, await fees.standing(presented, wish.tender.key)
+                if not is_charged and call_id == asked:
+                    raise
+        else:
+            await self._bind_own(wish, call_id)
         try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)
         except ApiError as error:
@@ -240,6 +242,20 @@ class DirectTransfers:
             raise
         await (fees.keep(call_id) if done["success"] is True else fees.give_back(call_id, _REFUSED))
         return done
+
+    async def _require_good(self, wish: Wish) -> None:
+        """Raises: the refusal of a body's transfer that the hub would not make."""
+        verdict = await self.hub.verify(asked_of(wish.payment, self.own_terms(wish, wish.tender)))
+        if not verdict.is_valid:
+            reason = verdict.reason or "invalid_payment"
+            raise payment_error(
+                code_of_reason(reason), f"the transfer would be refused: {reason}", details={"reason": reason}
+            )
+
+    async def _bind_own(self, wish: Wish, call_id: str) -> None:
+        """Raises: CONFLICT for a caller's own key that came with another pair."""
+        if wish.own_key is not None:
+            await self.keys.bind_own(wish.own_key, wish.tender.key.payer, call_id.rpartition("-")[0])
 
     async def carry_out(self, wish: Wish, payment: Payment, paid: Tender, fee_key: str = "") -> dict[str, Any]:
         """The hub's transfer body. `fee_key`: under which the fee was charged, where there is one.
