@@ -157,6 +157,27 @@ async def test_credits_are_granted_without_the_buyer_when_an_answer_was_lost(apa
     assert (served.status, served.headers["x-credits-remaining"]) == (200, "1")
 
 
+@pytest.mark.parametrize(("status", "code"), [(401, "INVALID_SIGNATURE"), (403, "FORBIDDEN"), (404, "NOT_FOUND")])
+async def test_a_hub_that_will_not_tell_again_what_it_has_on_record_fails_no_claim(
+    apart: Apart, status: int, code: str
+) -> None:
+    """As where its clock was put back, or something else answers at its URL for a while."""
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = lose_answer
+    assert (await apart.pay(gate, payment)).status == 503
+    refusal = {"error": {"type": "authentication", "code": code, "message": "not now"}}
+    apart.hub.settling = says(status, json.dumps(refusal))
+    asked = len(apart.hub.settles)
+    async with asyncio.timeout(20):
+        while len(apart.hub.settles) < asked + 2:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+            await asyncio.sleep(0.1)
+    apart.hub.settling = pass_on
+    again = await apart.pay(gate, payment)
+    assert again.status == 200, again.body
+    assert (len(apart.target.requests), apart.received_micro()) == (1, 10_000)
+
+
 async def test_clear_failure_is_a_402_and_the_payment_may_be_tried_three_times_in_all(apart: Apart) -> None:
     gate = await apart.gate()
     payment = await apart.payment(gate)

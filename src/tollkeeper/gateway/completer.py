@@ -142,6 +142,10 @@ class Completer:
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
             answer = await self._hub.settle(SettleRequest.from_bytes(request))
+            if answer.outcome is Settlement.REFUSED and status is not None and status.status != "failed":
+                # Nothing is started by this, and what it had started before, for whomever, is not taken back by it.
+                _LOG.error("claim_not_told", purchase_id=purchase.id, status=status.status)
+                return
         elif is_expired:
             answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
         else:
