@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.hub.hub_under_test import HubUnderTest, new_payment, run_hub
-from tollkeeper.storage import Database, StorageError
+from tests.faults.client import pay
+from tests.gateway.composed import settings_for
+from tests.hub.faulty_database import FaultyDatabase, Moment
+from tests.hub.hub_under_test import HubUnderTest, new_payment, run_hub, serving
+from tollkeeper.serving.composition import compose_hub
+from tollkeeper.settings import Role
+from tollkeeper.storage import Database, StorageError, open_database
 from tollkeeper.storage.database import Row, Statement, Unit
 
 T = TypeVar("T")
+LATE_SECONDS: Final = 2.2  # a start waits for two
 
 
 class FailingDatabase:
@@ -112,3 +119,44 @@ async def test_a_closed_database_is_unavailable(tmp_path: Path, embedded_chain: 
         ready = await hub.get("/readyz")
         assert (ready.status, ready.code) == (503, "UNAVAILABLE")
         assert (await hub.get("/healthz")).status == 200
+
+
+class LateDatabase(FaultyDatabase):
+    """Fails once at that unit, later than a start waits for nodes."""
+
+    def __init__(self, real: Database, directory: Path, name: str) -> None:
+        super().__init__(real, directory / "order.json")
+        self._late = name
+
+    async def _befall(self, name: str, moment: Moment) -> None:
+        if name == self._late and moment is Moment.BEFORE:
+            self._late = ""
+            await asyncio.sleep(LATE_SECONDS)
+            raise StorageError("the disk is full")
+
+
+@asynccontextmanager
+async def starting_late(directory: Path, chain: ChainUnderTest, name: str) -> AsyncIterator[str]:
+    """The URL of a hub as its process composes it."""
+    settings = settings_for(chain.url, directory / "hub.db", role=Role.HUB)
+    database = LateDatabase(open_database(settings.database_url), directory, name)
+    try:
+        async with compose_hub(settings, database, settings.signer_keys) as app, serving(app) as url:
+            yield url
+    finally:
+        await database.close()
+
+
+async def test_a_hub_that_cannot_join_the_others_does_not_serve_however_late_it_learns_so(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    with pytest.raises(StorageError):
+        async with starting_late(tmp_path, embedded_chain, "join"):
+            pytest.fail("it serves, and would never settle anything")
+
+
+async def test_a_network_whose_opening_the_database_refuses_late_is_opened_again(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with starting_late(tmp_path, embedded_chain, "open_lane") as url:
+        assert (await pay(url, new_payment(embedded_chain)))["success"] is True

@@ -30,7 +30,7 @@ from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
 from tollkeeper.hub.records import Records
 from tollkeeper.hub.transfer import Transfers
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage.database import Statement, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,8 +90,15 @@ class Hub:
         )
 
     async def start(self) -> None:
-        """Opens the networks whose node answers and begins to finish what a former run left. Raises: StorageError."""
+        """Joins the database's other hubs, then `open`. Raises: StorageError."""
         await self.membership.start()
+        await self.open()
+
+    async def open(self) -> None:
+        """Opens the networks whose node answers and begins to finish what a former run left.
+
+        A network that cannot be opened now, for its node or for the database, the completer opens.
+        """
         await asyncio.gather(
             *(
                 _open(account, completer.settlements)
@@ -159,7 +166,7 @@ class Hub:
 async def _open(account: Any, settlements: Settlements) -> None:  # noqa: ANN401 - of the settlements' family
     try:
         await open_account(account, settlements)
-    except RpcUnavailable as error:
+    except (RpcUnavailable, StorageError) as error:
         account.chain.problem = str(error)
         _LOG.warning("network_not_reachable", network=account.chain.network.name, reason=str(error))
 

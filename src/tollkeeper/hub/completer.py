@@ -335,17 +335,17 @@ async def _on_network(account: Account, work: Awaitable[T]) -> T | None:
 
 async def open_account(account: AnyAccount, settlements: Settlements) -> None:
     """Opens a network and, where it was not open, its signers' lanes. Raises: RpcUnavailable, StorageError."""
-    was_open = account.chain.asset is not None
-    await account.chain.open()
-    if account.chain.asset is None:
-        return
+    chain = account.chain
+    was_open = chain.asset is not None
+    await chain.open()
     if was_open:
-        with suppress(RpcUnavailable):  # settlements go as they went before
-            await account.look_around()
-        return
-    try:
+        if chain.asset is not None:
+            with suppress(RpcUnavailable):  # settlements go as they went before
+                await account.look_around()
+    elif chain.asset is not None:
+        # It is not used before its nonces are known, and whom a payment may have called.
+        asset, chain.asset = chain.asset, None
+        chain.problem = "its signers' nonces are not known yet"
         await settlements.open_lanes(account)
         await account.look_around()
-    except (RpcUnavailable, StorageError):
-        account.chain.asset = None  # not usable before its nonces are known, and whom a payment may have called
-        raise
+        chain.asset, chain.problem = asset, ""

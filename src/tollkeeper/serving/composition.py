@@ -243,11 +243,12 @@ async def _open_hub(
     if settings.role is Role.HUB and settings.trusted_issuers:
         refreshing = asyncio.create_task(keep_keys_fresh(settings.trusted_issuers, hub.trusted_keys))
         parts.push_async_callback(_end, refreshing)
-    starting = asyncio.create_task(hub.start())
-    parts.push_async_callback(_end, starting)
-    await asyncio.wait({starting}, timeout=_NODES_WAIT_SECONDS)
-    if starting.done():
-        await starting
+    await hub.membership.start()  # however long that takes: without it nothing would ever be settled
+    opening = asyncio.create_task(hub.open())
+    parts.push_async_callback(_end, opening)
+    await asyncio.wait({opening}, timeout=_NODES_WAIT_SECONDS)
+    if opening.done():
+        await opening
     return hub
 
 
