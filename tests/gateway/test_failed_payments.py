@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,13 @@ class Shop:
     async def read(self) -> dict[str, Any]:
         return (await self.buyer.ask("GET", f"{self.url}/api/v1/paygates/{self.gate['id']}")).json()
 
-    def take_back_the_failure(self) -> None:
-        """The block in which the money went elsewhere, and the payment failed, is gone, and so is what was in it."""
+    def take_back_the_failure(self, *raws: str) -> None:
+        """The block in which the money went elsewhere, and the payment failed, is gone, and so is what was in it.
+
+        The other branch holds these transactions.
+        """
         paid_in = int(self.chain.rpc.call("eth_getTransactionReceipt", self.spent)["blockNumber"], 16)
-        take_back(self.chain, int(self.chain.rpc.call("eth_blockNumber"), 16) - paid_in + 1)
+        take_back(self.chain, int(self.chain.rpc.call("eth_blockNumber"), 16) - paid_in + 1, *raws)
 
     async def presented_by_a_stranger(self, path: str = "/settle") -> dict[str, Any]:
         """The hub's answer to who has the payment from the chain, and asks for the very same."""
@@ -90,24 +94,27 @@ class Shop:
 
     async def fail(self) -> Answer:
         """The buyer's money goes elsewhere in the block that was to hold its payment; the answer to its call."""
+        rpc = self.chain.rpc
+        rpc.call("evm_setAutomine", False)
+        called = asyncio.create_task(self.call())
+        try:
+            await self.mine_without_money()
+        finally:
+            rpc.call("evm_setAutomine", True)
+        return await called
+
+    async def mine_without_money(self) -> None:
+        """Once a payment waits for its block: the one in which the money goes elsewhere before it."""
         chain, payer = self.chain, self.buyer.wallet
         spent = new_payment(chain, signer=payer, value=chain.balance(payer.address), pay_to="0x" + "99" * 20)
         signature = bytes.fromhex(spent.body["paymentPayload"]["payload"]["signature"][2:])
         data = transfer_calldata(spent.authorization, signature)
-        chain.rpc.call("evm_setAutomine", False)
-        called = asyncio.create_task(self.call())
-        try:
-            async with asyncio.timeout(DECIDED_SECONDS):
-                while chain.rpc.call("txpool_status")["pending"] == "0x0":  # noqa: ASYNC110 - a chain is asked
-                    await asyncio.sleep(0.02)
-            raw, self.spent = chain.transaction(
-                chain.wallets.faucet, USDC_ADDRESS, data, max_priority_fee_per_gas=10**8
-            )
-            chain.rpc.call("eth_sendRawTransaction", raw)
-            chain.rpc.call("evm_mine")
-        finally:
-            chain.rpc.call("evm_setAutomine", True)
-        return await called
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while chain.rpc.call("txpool_status")["pending"] == "0x0":  # noqa: ASYNC110 - a chain is asked
+                await asyncio.sleep(0.02)
+        raw, self.spent = chain.transaction(chain.wallets.faucet, USDC_ADDRESS, data, max_priority_fee_per_gas=10**8)
+        chain.rpc.call("eth_sendRawTransaction", raw)
+        chain.rpc.call("evm_mine")
 
 
 @asynccontextmanager
@@ -185,6 +192,60 @@ async def test_a_buyer_who_comes_back_once_the_failure_is_taken_back_is_not_told
         await shop.reached("success")
         answers = await asyncio.gather(*(shop.call() for _ in range(3)))
         assert [answer.status for answer in answers] == [200, 200, 200], [answer.body for answer in answers]
+        assert chain.balance(PAYEE) == before + 10_000
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+async def test_a_buyer_who_comes_back_before_the_hub_has_seen_the_other_branch_loses_nothing(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """There his payment is made already: the chain calls it used, and the hub failed."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=False) as shop:
+        before = chain.balance(PAYEE)
+        assert (await shop.fail()).status == 402
+        failed = (await shop.status())["transaction"]
+        with closing(sqlite3.connect(tmp_path / "books.db")) as connection:
+            ((raw,),) = connection.execute(
+                "SELECT raw FROM raw_transactions WHERE hash = :it", {"it": failed}
+            ).fetchall()
+        shop.take_back_the_failure("0x" + raw.hex())
+        assert chain.balance(PAYEE) == before + 10_000
+        refused = []
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while (answer := await shop.call()).status != 200:
+                refused.append(answer.error_code)
+        assert refused[:1] == ["NONCE_ALREADY_USED"], "the hub was faster"
+        assert answer.headers["x-credits-remaining"] == str(CREDITS - 1)
+        assert chain.balance(PAYEE) == before + 10_000
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+async def test_a_claim_that_fails_again_is_granted_once_its_second_failure_is_taken_back_too(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=False) as shop:
+        before = chain.balance(PAYEE)
+        for _ in range(3):
+            chain.mint(shop.buyer.wallet.address, 1_000_000)
+            assert (await shop.fail()).status == 402
+        chain.rpc.call("evm_setAutomine", False)
+        try:
+            shop.take_back_the_failure()
+            await shop.reached("pending")
+            called = asyncio.create_task(shop.call())
+            await asyncio.sleep(1)  # it is a claim again
+            await shop.mine_without_money()
+        finally:
+            chain.rpc.call("evm_setAutomine", True)
+        assert (await called).status == 402
+        assert (await shop.status())["status"] == "failed"
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        assert await shop.revenue("0.01") == "0.01"
+        served = await shop.call()
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1))
         assert chain.balance(PAYEE) == before + 10_000
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 

@@ -268,14 +268,14 @@ class Buying:
     async def _is_claimed(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
         """Has somebody bought with it meanwhile, or does? Then that is why it is refused.
 
-        Where it is used and had failed here, its failure may have been taken back, which our hub says for its key: it
-        is claimed again, only once for an attempt, and only while that may be (`following`).
+        Where it is used and had failed here, its failure may have been taken back: it is claimed again, only while that
+        may be (`following`), and only once our hub has seen it, whose word for its key decides.
         """
         purchase = await self._purchases.by_payment(key)
         if purchase is None or purchase.state is not PurchaseState.FAILED:
             return purchase is not None
         is_used = refused.code is Code.NONCE_ALREADY_USED and purchase.gate_id == opened.gate.id
-        return is_used and self._supported().is_ours and await self._purchases.reopen(purchase, self._clock_ms())
+        return is_used and await self._is_under_way_again(purchase, key)
 
     async def _is_under_way_again(self, purchase: Purchase | None, key: PaymentKey) -> bool:
         """Was its last failure taken back? Nobody is told to sign another payment while this one may be made."""
@@ -341,8 +341,13 @@ class Buying:
             _LOG.warning("node_unusable", network=network, reason=problem)
             raise unavailable()
 
-    async def conclude(self, purchase: Purchase, answer: SettleAnswer, buyer: Buyer | None) -> SpendResult:
-        """Writes what a settle answer decided. Raises: the refusal, or SETTLEMENT_PENDING."""
+    async def conclude(
+        self, purchase: Purchase, answer: SettleAnswer, buyer: Buyer | None, *, is_failed: bool = False
+    ) -> SpendResult:
+        """Writes what a settle answer decided. Raises: the refusal, or SETTLEMENT_PENDING.
+
+        `is_failed`: of a failure, that it is the payment's, and not only this attempt's.
+        """
         now_ms = self._clock_ms()
         if answer.outcome is Settlement.SUCCESS:
             wish = None
@@ -365,7 +370,9 @@ class Buying:
             await self._purchases.park(purchase, answer.reason, now_ms)
             await self._announce()
             raise self.pending(purchase, answer.transaction)
-        await self._purchases.fail(purchase, answer.reason, answer.transaction or None, now_ms)
+        await self._purchases.fail(
+            purchase, answer.reason, answer.transaction or None, now_ms, is_followed_anew=is_failed
+        )
         await self._announce()
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
         raise not_settled(answer, purchase.network)

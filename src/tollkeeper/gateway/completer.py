@@ -150,10 +150,14 @@ class Completer:
             answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
         else:
             return  # it may still be on its way to the hub; it expires soon
-        await self._conclude(purchase, answer)
+        is_failed = False
+        if answer.outcome is Settlement.FAILED and answer.transaction:  # for its key, but perhaps made for another
+            status = await self._hub.payment_status(key_of(purchase))
+            is_failed = status is not None and status.status == "failed"
+        await self._conclude(purchase, answer, is_failed=is_failed)
 
-    async def _conclude(self, purchase: Purchase, answer: SettleAnswer) -> None:
+    async def _conclude(self, purchase: Purchase, answer: SettleAnswer, *, is_failed: bool = False) -> None:
         try:
-            await self._buying.conclude(purchase, answer, None)
+            await self._buying.conclude(purchase, answer, None, is_failed=is_failed)
         except ApiError as decided:
             _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)

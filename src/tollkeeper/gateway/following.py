@@ -5,7 +5,7 @@ may still take its payment away (`core.purchases.next_look_ms`): ever more rarel
 at our hub, or on the chain where the facilitator is not ours. What has failed by proof voids the credits that are left.
 What is pending again has not failed, and is followed until it is decided. A failure may be taken back, too: so a sale
 that is void for one is followed as long, and gets back what it had, once its payment is made after all; and a claim
-that failed by a transaction is a claim again, once: whether its payment was made for it, its key tells (`completer`).
+that failed by a transaction is a claim again: whether its payment was made for it, its key tells (`completer`).
 What this module does not do: anything before the grant (`completer`).
 """
 

@@ -304,10 +304,19 @@ class Purchases:
         result: SpendResult = await self._do(job, job)
         return result
 
-    async def fail(self, purchase: Purchase, failure: str, transaction_hash: str | None, now_ms: int) -> bool:
+    async def fail(
+        self,
+        purchase: Purchase,
+        failure: str,
+        transaction_hash: str | None,
+        now_ms: int,
+        *,
+        is_followed_anew: bool = False,
+    ) -> bool:
         """Records that this attempt is proved not settled; False when it was decided otherwise meanwhile.
 
-        Where a transaction shows it, a reorganisation may take that away: then it is looked at again.
+        Where a transaction shows it, a reorganisation may take that away: then it is looked at again. One that was open
+        again before only where it `is_followed_anew`.
         """
         statement = _Q.fail_purchase(
             id=purchase.id,
@@ -315,6 +324,7 @@ class Purchases:
             failure=failure,
             transaction_hash=transaction_hash,
             follow_ms=now_ms + FIRST_LOOK_MS if transaction_hash else None,
+            is_followed_anew=int(is_followed_anew),
             now_ms=now_ms,
         )
         return bool(await self._database.run(_rows(statement)))
@@ -338,9 +348,9 @@ class Purchases:
         await self._database.run(_revive(purchase.id, transaction_hash, now_ms))
 
     async def reopen(self, purchase: Purchase, now_ms: int) -> bool:
-        """Makes an attempt that had failed a claim again, once: its payment was made after all, for whomever.
+        """Makes an attempt that had failed a claim again: its payment was made after all, for whomever.
 
-        False for one that has not failed, or had been open again, or is followed no more.
+        False for one that has not failed, or is followed no more.
         """
         statement = _Q.reopen_failed(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)
         return bool(await self._database.run(_rows(statement)))

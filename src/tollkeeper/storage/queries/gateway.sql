@@ -206,18 +206,20 @@ UPDATE credits SET is_live = 1, token_used = 1 WHERE number = :number;
 -- name: mark_honoured
 UPDATE purchases SET honoured_ms = :now_ms WHERE id = :id;
 
--- What failed by a transaction may be made after all: its request is kept for as long as that is looked at, which is not
--- begun again for one that was open again before (`paid_ms`).
+-- What failed by a transaction may be made after all: its request is kept for as long as that is looked at. Of one that
+-- was open again before (`paid_ms`) it is looked at anew where the payment failed again, and not only this attempt at it.
 -- name: fail_purchase
 UPDATE purchases SET
     state = 'FAILED', failure = :failure, transaction_hash = :transaction_hash, updated_ms = :now_ms,
-    request = CASE WHEN paid_ms IS NULL AND CAST(:follow_ms AS BIGINT) IS NOT NULL THEN request END,
-    follow_ms = CASE WHEN paid_ms IS NULL THEN CAST(:follow_ms AS BIGINT) END,
+    request = CASE
+        WHEN (paid_ms IS NULL OR :is_followed_anew = 1) AND CAST(:follow_ms AS BIGINT) IS NOT NULL THEN request
+    END,
+    follow_ms = CASE WHEN paid_ms IS NULL OR :is_followed_anew = 1 THEN CAST(:follow_ms AS BIGINT) END,
     paid_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
 RETURNING id;
 
--- The payment of an attempt that had failed was made after all: it is open again, once. Whose it was made for is asked then.
+-- The payment of an attempt that had failed was made after all: it is open again. Whose it was made for is asked then.
 -- name: reopen_failed
 UPDATE purchases SET
     state = 'CLAIMED', failure = NULL, transaction_hash = NULL, paid_ms = :now_ms, follow_ms = NULL, updated_ms = :now_ms
