@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.chains.abi import encode_call
+from tests.chains.cancelling import cancellation_calldata
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.forks import take_back
 from tests.gateway import foreign_facilitator as ways
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
+from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.wire import EvmPayload
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.settings import DepthSettings
 
 
@@ -37,15 +41,7 @@ async def test_a_payment_that_its_payer_cancelled_has_failed(abroad: SalesOnEvm)
     payment, authorization = await abroad.sign(gate)
 
     async def cancelled_meanwhile(foreign: ForeignOnEvm, _payload: Any) -> Any:
-        signature = foreign.chain.sign_cancellation(foreign.chain.wallets.buyer, authorization.nonce)
-        data = encode_call(
-            "cancelAuthorization(address,bytes32,uint8,bytes32,bytes32)",
-            authorization.payer,
-            bytes.fromhex(authorization.nonce[2:]),
-            signature[64],
-            signature[:32],
-            signature[32:64],
-        )
+        data = cancellation_calldata(foreign.chain, foreign.chain.wallets.buyer, authorization.nonce)
         await asyncio.to_thread(foreign.chain.relay, data)
         return ways.success(foreign, foreign.NOBODYS)
 
@@ -53,6 +49,37 @@ async def test_a_payment_that_its_payer_cancelled_has_failed(abroad: SalesOnEvm)
     answer = await abroad.present(gate, payment)
     assert (answer.status, answer.error_code) == (402, "NONCE_ALREADY_USED")
     assert abroad.served == 0
+
+
+async def test_a_cancellation_that_is_taken_back_sells_nothing_until_its_buyer_comes_back_and_then_once(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """On the other branch the facilitator made the payment, for whomever: no transaction tells for which server."""
+    chain = anvil_fiat_token
+    chain.rpc.call("anvil_mine", "0x8")
+    async with site_on_evm(tmp_path, chain, target) as site, site.gateway() as here:
+        assert isinstance(here, SalesOnEvm)
+        gate = await here.gate(credits=2)
+        payment, authorization = await here.sign(gate)
+        raws: list[str] = []
+
+        async def cancelled_meanwhile(foreign: ForeignOnEvm, payload: EvmPayload) -> Any:
+            made = transfer_calldata(payload.authorization, payload.signature)
+            raws.append(foreign.chain.transaction(foreign.sender, USDC_ADDRESS, made)[0])
+            data = cancellation_calldata(foreign.chain, foreign.chain.wallets.buyer, authorization.nonce)
+            await asyncio.to_thread(foreign.chain.relay, data)
+            return ways.success(foreign, foreign.NOBODYS)
+
+        before, site.foreign.settling = site.received_micro(), cancelled_meanwhile
+        assert (await here.present(gate, payment)).error_code == "NONCE_ALREADY_USED"
+        take_back(chain, 1, raws[0])
+        assert site.received_micro() == before + 10_000
+        await asyncio.sleep(6)  # it is looked at when it is 4 s old
+        assert here.purchase()[0] == "FAILED"
+        site.foreign.settling = ways.honest
+        answers = [await here.pay(gate, payment) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 402]
+        assert site.received_micro() == before + 10_000
 
 
 async def test_a_payment_that_a_stranger_carried_out_is_parked_and_serves_nothing(

@@ -100,6 +100,32 @@ async def test_a_transaction_that_failed_on_the_chain_is_no_payment_and_fails_it
     assert abroad.served == 0
 
 
+async def test_a_failure_that_is_taken_back_is_granted_without_its_buyer_once_its_transaction_made_the_payment(
+    abroad: SalesOnSolana,
+) -> None:
+    """Not even what was final stays where a cluster is started anew from an older slot."""
+    foreign, market = abroad.site.foreign, abroad.market
+    chain, gate = foreign.node.chain, await abroad.gate(credits=2)
+    drafted = await market.draft(await market.requirements(gate))
+    buyer = str(market.wallet.pubkey())
+    held = await market.balance(buyer)
+    chain.open_account(buyer, -held)
+    asking = asyncio.create_task(abroad.pay(gate, header_of(drafted)))
+    await abroad.until_asked()
+    chain.next_slot(FINAL_SLOTS)
+    assert (await asking).error_code == "PAYMENT_INVALID"
+    assert abroad.purchase()[0] == "FAILED"
+    assert chain.roll_back(chain.slot) == 1
+    chain.open_account(buyer, held)
+    await foreign.hand_over(base64.b64decode(drafted.payload().transaction))
+    chain.next_slot(FINAL_SLOTS)
+    assert await abroad.until("LIVE") == ("LIVE", None, 1, 2)
+    answers = [await abroad.pay(gate, header_of(drafted)) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 402]
+    assert abroad.site.received_micro() == 10_000
+    assert len(foreign.settles) == 1
+
+
 async def test_a_payment_whose_fee_a_stranger_paid_is_parked_and_serves_nothing(abroad: SalesOnSolana) -> None:
     """Nobody but the fee payer can carry a payment out, so it was presented to somebody else first."""
     stranger = Keypair.from_seed(b"\x33" * 32)
