@@ -176,7 +176,7 @@ async def _sign_on_solana(
 ) -> str:
     terms = solana_terms(requirements)
     if wish.rpc_url is None:
-        raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it")
+        raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it, by --rpc-url")
     blockhash = await latest_blockhash(session, wish.rpc_url)
     return solana_payment_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
 
