@@ -75,6 +75,15 @@ def read_account(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
     raise RpcUnavailable(msg)
 
 
+def read_accounts(answer: Answer, asked: int) -> list[Any]:
+    """As many accounts as were asked for, each as `read_account` takes it. Raises: RpcUnavailable."""
+    found = read_value(answer)
+    if not isinstance(found, list) or len(found) != asked:
+        msg = "the node does not show the accounts"
+        raise RpcUnavailable(msg)
+    return found
+
+
 def read_error(simulation: Answer) -> str | None:
     """The error of a simulation as a text; None where it passed. Raises: RpcUnavailable where it was not run."""
     value = read_value(simulation)

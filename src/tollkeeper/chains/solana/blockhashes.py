@@ -45,6 +45,7 @@ _REMEMBERED_MAX: Final = 4 * BLOCKHASH_LIFETIME_BLOCKS
 # So often, a slot apart, all nodes are asked about a blockhash that nobody knew, and about so many at a time.
 _ROUNDS: Final = 5
 _AWAITED_MAX: Final = 8
+_AWAITED_OF_PAYER_MAX: Final = 2
 _LAST_ROUND_SECONDS: Final = 1.0  # for what was asked and is not answered yet
 _WAIT_SECONDS_MAX: Final = 3.0
 
@@ -144,6 +145,7 @@ class BlockhashAges:
 class _Awaited:
     """One blockhash, and how often it may still be asked about."""
 
+    payer: str  # whose payment it was first asked for
     done: asyncio.Future[Node | None]
     rounds: int = _ROUNDS
 
@@ -157,13 +159,14 @@ class Newcomers:
         self._asking: asyncio.Task[None] | None = None
         self._answering: dict[Node, asyncio.Task[None]] = {}
 
-    async def known_by(self, blockhash: bytes) -> Node | None:
-        """A node that takes it now, or within a moment; None where none does."""
+    async def known_by(self, blockhash: bytes, payer: str) -> Node | None:
+        """A node that takes it now, or within a moment; None where none does, or where too many are asked about."""
         name, loop = encode_key(blockhash), asyncio.get_running_loop()
         if name not in self._awaited:
-            if len(self._awaited) >= _AWAITED_MAX:
+            of_payer = sum(one.payer == payer for one in self._awaited.values())
+            if len(self._awaited) >= _AWAITED_MAX or of_payer >= _AWAITED_OF_PAYER_MAX:
                 return None
-            self._awaited[name] = _Awaited(loop.create_future())
+            self._awaited[name] = _Awaited(payer, loop.create_future())
             if self._asking is None:
                 self._asking = loop.create_task(self._ask())
         try:

@@ -21,6 +21,7 @@ from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import (
     number_or_none,
     read_account,
+    read_accounts,
     read_error,
     read_list,
     read_number,
@@ -257,34 +258,35 @@ class SolanaChain:
         return simulation if knowing is None else await knowing._simulated(transfer)  # noqa: SLF001 - of this class
 
     async def _knowing(self, transfer: SolanaTransfer) -> SolanaChain | None:
-        """This chain as a node shows it that takes the blockhash; None where none does. Raises: RpcUnavailable."""
+        """This chain as a node shows it that takes the blockhash; None where none does. Raises: RpcUnavailable.
+
+        Nobody waits who does not hold what he pays: else anybody could take the few places, for nothing.
+        """
         blockhash = transfer.transaction.message.recent_blockhash
-        (height,) = await self.rpc.ask([_HEIGHT])
-        if self._ages.has_passed(blockhash, read_number(height)):
+        accounts, height = await self.rpc.ask([_accounts(transfer), _HEIGHT])
+        source, _ = map(self._held, read_accounts(accounts, 2))
+        if source is None or source.amount < transfer.value or self._ages.has_passed(blockhash, read_number(height)):
             return None
-        node = await self._newcomers.known_by(blockhash)
+        node = await self._newcomers.known_by(blockhash, transfer.payer)
         return None if node is None else self._at(node)
 
     async def _facts(self, transfer: SolanaTransfer) -> SolanaFacts:
         accounts, recent, simulation, height = await self._ask_of_new(
             transfer,
             [
-                ("getMultipleAccounts", [[transfer.source, transfer.destination], _BASE64]),
+                _accounts(transfer),
                 ("isBlockhashValid", [_blockhash(transfer), _CONFIRMED]),
                 _simulation(transfer),
                 _HEIGHT,
             ],
         )
-        found = read_value(accounts)
-        if not isinstance(found, list) or len(found) != 2:
-            msg = "the node does not show the accounts"
-            raise RpcUnavailable(msg)
+        source, destination = map(self._held, read_accounts(accounts, 2))
         is_recent = read_value(recent)
         if not isinstance(is_recent, bool):
             msg = "the node does not judge the blockhash"
             raise RpcUnavailable(msg)
         left = await self._blocks_left(transfer, recent, height) if is_recent else None
-        return SolanaFacts(self._held(found[0]), self._held(found[1]), is_recent, read_error(simulation), left)
+        return SolanaFacts(source, destination, is_recent, read_error(simulation), left)
 
     async def _simulated(self, transfer: SolanaTransfer) -> Simulation:
         simulation, money, height = await self._ask_of_new(
@@ -485,6 +487,10 @@ def _deep_enough(one: Sought) -> set[str]:
 
 def _blockhash(transfer: SolanaTransfer) -> str:
     return encode_key(transfer.transaction.message.recent_blockhash)
+
+
+def _accounts(transfer: SolanaTransfer) -> Call:
+    return "getMultipleAccounts", [[transfer.source, transfer.destination], _BASE64]
 
 
 def _simulation(transfer: SolanaTransfer) -> Call:
