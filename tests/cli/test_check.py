@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.gateway.composed import settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.serving.inspection import inspect_books, keep_inspecting
-from tollkeeper.settings import Role
+from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import open_database
 
 
@@ -71,15 +71,10 @@ async def test_what_is_under_way_on_a_network_that_was_taken_out_of_the_settings
     assert (told.rule, told.subject) == ("i10_what_is_under_way_is_looked_after", "base-sepolia")
     assert told.found.startswith("2 under way")
     assert inspect_books(replace(off, role=Role.GATEWAY)) == [], "its hub knows"
-    database, rule = open_database(str(books.path)), {"rule": told.rule}
-    inspecting = asyncio.create_task(keep_inspecting(off, database, 0.01))
-    async with asyncio.timeout(20):
-        await counted(rule, 1)
+    async with inspected(off, books):
+        await counted(told.rule, 1)
         books.break_with("DELETE FROM settlements WHERE state NOT IN ('CONFIRMED', 'FAILED')")
-        await counted(rule, None)
-    inspecting.cancel()
-    await asyncio.gather(inspecting, return_exceptions=True)
-    await database.close()
+        await counted(told.rule, None)
 
 
 def test_it_works_beside_a_running_server(config: Path) -> None:
@@ -102,9 +97,24 @@ def test_no_database_is_a_refusal(config: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-async def counted(rule: dict[str, str], wanted: int | None) -> None:
+@asynccontextmanager
+async def inspected(settings: Settings, books: Books) -> AsyncIterator[None]:
+    """A process that serves looks through its books again and again."""
+    database = open_database(str(books.path))
+    inspecting = asyncio.create_task(keep_inspecting(settings, database, 0.01))
+    try:
+        async with asyncio.timeout(20):
+            yield
+    finally:
+        inspecting.cancel()
+        await asyncio.gather(inspecting, return_exceptions=True)
+        await database.close()
+
+
+async def counted(rule: str, wanted: int | None) -> None:
     """Until the metric says so."""
-    while REGISTRY.get_sample_value("tollkeeper_differences", rule) != wanted:  # noqa: ASYNC110 - nothing to wait on
+    asked = {"rule": rule}
+    while REGISTRY.get_sample_value("tollkeeper_differences", asked) != wanted:  # noqa: ASYNC110 - nothing to wait on
         await asyncio.sleep(0.01)
 
 
@@ -114,14 +124,9 @@ async def test_a_serving_process_counts_and_logs_what_differs(
     with closing(sqlite3.connect(books.path)) as connection:
         connection.execute("UPDATE calls SET state = 'RESTORED' WHERE id = 'call-1'")
         connection.commit()
-    rule = {"rule": "i3_a_restored_call_has_its_credit_back"}
-    database = open_database(str(books.path))
-    inspecting = asyncio.create_task(keep_inspecting(settings_for(rpc_url, books.path), database, 0.01))
-    async with asyncio.timeout(20):
+    rule = "i3_a_restored_call_has_its_credit_back"
+    async with inspected(settings_for(rpc_url, books.path), books):
         await counted(rule, 1)
         books.break_with("UPDATE calls SET state = 'DISPATCHED' WHERE id = 'call-1'")
         await counted(rule, None)
-    inspecting.cancel()
-    await asyncio.gather(inspecting, return_exceptions=True)
-    await database.close()
     assert "books_differ" in capsys.readouterr().out

@@ -47,7 +47,23 @@ class Shop:
     gate: dict[str, Any]
     challenge: dict[str, Any]
     payment: str
+    before: int
     spent: str = ""
+
+    def earned(self) -> int:
+        """What the seller has been paid."""
+        return self.chain.balance(PAYEE) - self.before
+
+    async def fail_until_taken_back(self) -> None:
+        """The buyer is told that nothing was charged; on the other branch nothing was in its way."""
+        assert (await self.fail()).status == 402
+        self.take_back_the_failure()
+
+    async def sold_once(self) -> None:
+        """The next call is served, and is the first."""
+        served = await self.call()
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1))
+        assert self.earned() == 10_000
 
     async def call(self, **headers: str) -> Answer:
         return await self.buyer.ask("GET", self.gate["accessUrl"], headers={"X-Payment": self.payment, **headers})
@@ -138,7 +154,7 @@ async def selling(
         body = {"price": "0.01", "targetUrl": target.url, "paymentAddress": PAYEE, "credits": CREDITS, **fields}
         gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
         challenge = (await buyer.ask("GET", gate["accessUrl"])).json()
-        yield Shop(url, hub_url, chain, buyer, gate, challenge, buyer.sign(challenge))
+        yield Shop(url, hub_url, chain, buyer, gate, challenge, buyer.sign(challenge), chain.balance(PAYEE))
 
 
 async def test_a_stranger_cannot_take_the_next_try_of_a_payment_that_failed_for_a_sale(
@@ -156,8 +172,7 @@ async def test_a_stranger_cannot_take_the_next_try_of_a_payment_that_failed_for_
             assert (told["success"], told["errorReason"]) == (False, "invalid_exact_evm_transaction_failed")
             assert told["transaction"] == before
         assert (await shop.status())["status"] == "failed"
-        served = await shop.call()
-        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1))
+        await shop.sold_once()
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
@@ -168,14 +183,11 @@ async def test_a_sale_whose_failure_is_taken_back_is_granted_without_its_buyer(
     """The buyer was told that nothing was charged; on the other branch it was."""
     chain = anvil_fiat_token
     async with selling(tmp_path, chain, target, apart=apart) as shop:
-        before = chain.balance(PAYEE)
-        assert (await shop.fail()).status == 402
-        shop.take_back_the_failure()
+        await shop.fail_until_taken_back()
         await shop.reached("success")
-        assert chain.balance(PAYEE) == before + 10_000
+        assert shop.earned() == 10_000
         assert await shop.revenue("0.01") == "0.01"
-        served = await shop.call()
-        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1))
+        await shop.sold_once()
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
@@ -186,13 +198,11 @@ async def test_a_buyer_who_comes_back_once_the_failure_is_taken_back_is_not_told
     """The hub calls the payment used by then, and so it is: for this sale."""
     chain = anvil_fiat_token
     async with selling(tmp_path, chain, target, apart=apart) as shop:
-        before = chain.balance(PAYEE)
-        assert (await shop.fail()).status == 402
-        shop.take_back_the_failure()
+        await shop.fail_until_taken_back()
         await shop.reached("success")
         answers = await asyncio.gather(*(shop.call() for _ in range(3)))
         assert [answer.status for answer in answers] == [200, 200, 200], [answer.body for answer in answers]
-        assert chain.balance(PAYEE) == before + 10_000
+        assert shop.earned() == 10_000
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
@@ -202,7 +212,6 @@ async def test_a_buyer_who_comes_back_before_the_hub_has_seen_the_other_branch_l
     """There his payment is made already: the chain calls it used, and the hub failed."""
     chain = anvil_fiat_token
     async with selling(tmp_path, chain, target, apart=False) as shop:
-        before = chain.balance(PAYEE)
         assert (await shop.fail()).status == 402
         failed = (await shop.status())["transaction"]
         with closing(sqlite3.connect(tmp_path / "books.db")) as connection:
@@ -210,14 +219,14 @@ async def test_a_buyer_who_comes_back_before_the_hub_has_seen_the_other_branch_l
                 "SELECT raw FROM raw_transactions WHERE hash = :it", {"it": failed}
             ).fetchall()
         shop.take_back_the_failure("0x" + raw.hex())
-        assert chain.balance(PAYEE) == before + 10_000
+        assert shop.earned() == 10_000
         refused = []
         async with asyncio.timeout(DECIDED_SECONDS):
             while (answer := await shop.call()).status != 200:
                 refused.append(answer.error_code)
         assert refused[:1] == ["NONCE_ALREADY_USED"], "the hub was faster"
         assert answer.headers["x-credits-remaining"] == str(CREDITS - 1)
-        assert chain.balance(PAYEE) == before + 10_000
+        assert shop.earned() == 10_000
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
@@ -226,7 +235,6 @@ async def test_a_claim_that_fails_again_is_granted_once_its_second_failure_is_ta
 ) -> None:
     chain = anvil_fiat_token
     async with selling(tmp_path, chain, target, apart=False) as shop:
-        before = chain.balance(PAYEE)
         for _ in range(3):
             chain.mint(shop.buyer.wallet.address, 1_000_000)
             assert (await shop.fail()).status == 402
@@ -244,9 +252,7 @@ async def test_a_claim_that_fails_again_is_granted_once_its_second_failure_is_ta
         shop.take_back_the_failure()
         await shop.reached("success")
         assert await shop.revenue("0.01") == "0.01"
-        served = await shop.call()
-        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1))
-        assert chain.balance(PAYEE) == before + 10_000
+        await shop.sold_once()
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
@@ -255,7 +261,6 @@ async def test_a_buyer_is_not_told_to_sign_another_payment_while_its_last_try_ma
 ) -> None:
     chain = anvil_fiat_token
     async with selling(tmp_path, chain, target, apart=False) as shop:
-        before = chain.balance(PAYEE)
         for _ in range(3):
             chain.mint(shop.buyer.wallet.address, 1_000_000)
             assert (await shop.fail()).status == 402
@@ -272,7 +277,7 @@ async def test_a_buyer_is_not_told_to_sign_another_payment_while_its_last_try_ma
             chain.rpc.call("evm_setAutomine", True)
             chain.rpc.call("evm_mine")
         assert (await called).status == 200
-        assert chain.balance(PAYEE) == before + 10_000
+        assert shop.earned() == 10_000
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
@@ -281,16 +286,14 @@ async def test_a_buyer_who_comes_back_while_the_failure_is_taken_back_is_served_
 ) -> None:
     chain = anvil_fiat_token
     async with selling(tmp_path, chain, target, apart=False) as shop:
-        before = chain.balance(PAYEE)
-        assert (await shop.fail()).status == 402
-        shop.take_back_the_failure()
+        await shop.fail_until_taken_back()
         statuses = []
         async with asyncio.timeout(DECIDED_SECONDS):
             while 200 not in statuses:
                 answers = await asyncio.gather(*(shop.call() for _ in range(3)))
                 statuses += [answer.status for answer in answers]
         assert set(statuses) <= {200, 402, 503}
-        assert chain.balance(PAYEE) == before + 10_000
+        assert shop.earned() == 10_000
         while (await shop.call()).status == 200:
             pass
         assert len(target.requests) == CREDITS

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, conten
 
 KEY = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(32)))
 STRANGER = SigningKey("gateway-2", Algorithm.ED25519, bytes(range(1, 33)))
+TRUSTED = {KEY.key_id: KEY.verifying_key().material}
 IMPOSTOR = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(1, 33)))
 COVERED = ("@method", "@path", "content-digest", "idempotency-key")
 DATA = {
@@ -39,9 +41,18 @@ DATA = {
 
 @pytest_asyncio.fixture
 async def trusting_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
-    trusted = {KEY.key_id: KEY.verifying_key().material}
-    async with run_hub(tmp_path, embedded_chain, trusted_keys=trusted) as running:
+    async with run_hub(tmp_path, embedded_chain, trusted_keys=TRUSTED) as running:
         yield running
+
+
+@asynccontextmanager
+async def trusting_behind_chaos(folder: Path, chain: ChainUnderTest) -> AsyncIterator[tuple[HubUnderTest, ChaosNode]]:
+    """A hub that trusts the gateway, and what is between it and its node."""
+    async with (
+        run_chaos(chain.url) as chaos,
+        run_hub(folder, chain, rpc_url=chaos.url, trusted_keys=TRUSTED) as hub,
+    ):
+        yield hub, chaos
 
 
 def signed(
@@ -127,11 +138,7 @@ async def test_what_failed_for_a_gateway_is_tried_again_for_that_gateway_alone(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
     """Its transaction has shown the payment to everybody, and whoever had it settled would leave its buyer without."""
-    trusted = {KEY.key_id: KEY.verifying_key().material}
-    async with (
-        run_chaos(embedded_chain.url) as chaos,
-        run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, trusted_keys=trusted) as hub,
-    ):
+    async with trusting_behind_chaos(tmp_path, embedded_chain) as (hub, chaos):
         payment = await tried_and_failed(hub, chaos, embedded_chain)
         elsewhere = json.dumps(payment.asking(confirm=True, purchaseData={**DATA, "gateway": "https://other.example"}))
         strangers = [
@@ -155,11 +162,7 @@ async def test_a_success_that_nobody_was_told_goes_to_the_same_purchase_whatever
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
     """Its attempt was taken for failed, and its gate changed before its buyer came back."""
-    trusted = {KEY.key_id: KEY.verifying_key().material}
-    async with (
-        run_chaos(embedded_chain.url) as chaos,
-        run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, trusted_keys=trusted) as hub,
-    ):
+    async with trusting_behind_chaos(tmp_path, embedded_chain) as (hub, chaos):
         payment = new_payment(embedded_chain)
         chaos.on("eth_sendRawTransaction", Act.CUT)
         body = request_of(payment)
@@ -266,10 +269,9 @@ async def test_a_request_that_expires_while_a_node_is_slow_starts_nothing(
         return answer
 
     chaos.falsify = slow
-    trusted = {KEY.key_id: KEY.verifying_key().material}
     nonce = embedded_chain.nonce(embedded_chain.wallets.relayer)
     async with run_hub(
-        tmp_path, embedded_chain, rpc_url=chaos.url, trusted_keys=trusted, now_ms=lambda: clock_ms() + late_ms
+        tmp_path, embedded_chain, rpc_url=chaos.url, trusted_keys=TRUSTED, now_ms=lambda: clock_ms() + late_ms
     ) as hub:
         await asyncio.sleep(2.1)  # what was asked for at the start is remembered no more
         late_ms = 0
@@ -290,7 +292,6 @@ async def test_who_got_too_late_in_company_holds_up_none_of_the_others(
     plant(chain, Via.BATCHER)
     wallets = payers(chain, 3)
     payments = [new_payment(chain, signer=wallet) for wallet in wallets]
-    trusted = {KEY.key_id: KEY.verifying_key().material}
     bodies = [request_of(payment) for payment in payments]
 
     def slow(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
@@ -300,7 +301,7 @@ async def test_who_got_too_late_in_company_holds_up_none_of_the_others(
 
     addresses = {wallet.address for wallet in wallets}
     async with run_chaos(chain.url) as chaos:
-        options: dict[str, Any] = {"rpc_url": chaos.url, "trusted_keys": trusted, "config": {"batch_queue_depth": 1}}
+        options: dict[str, Any] = {"rpc_url": chaos.url, "trusted_keys": TRUSTED, "config": {"batch_queue_depth": 1}}
         async with run_hub(tmp_path, chain, now_ms=lambda: clock_ms() + late_ms, **options) as hub:
             chain.rpc.call("evm_setAutomine", False)
             first = asyncio.create_task(hub.settle(new_payment(chain)))

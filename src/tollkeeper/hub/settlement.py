@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import structlog
 
@@ -58,6 +58,9 @@ Shared: TypeAlias = "Outcome | ApiError | None"
 
 class Settlements:
     """Settles orders. One instance per process; other processes may share the database."""
+
+    # What a node says of a payment that was carried out.
+    _how_used_looks: ClassVar[frozenset[Reason]] = frozenset({Reason.NONCE_USED})
 
     def __init__(
         self,
@@ -253,15 +256,22 @@ class Settlements:
     async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
         """The answer to a payment that the chain would not take; no row is written for it.
 
-        But for one that a transaction of our own signers has carried out already, and that the database, restored
-        from a backup, does not remember: that is adopted. Raises: SETTLEMENT_PENDING, UNAVAILABLE.
+        But for one that was carried out by us, and that the database, restored from a backup, does not remember.
+        Raises: SETTLEMENT_PENDING, UNAVAILABLE.
         """
-        if reason is not Reason.NONCE_USED:
+        if reason not in self._how_used_looks:
             return await self._recorded_with_key(order, refusal(reason.value))
         row = await find_settlement(self._database, order.key)
         # Another process was faster, or this one just before.
         if row is not None and not row.may_be_claimed_again(order.purchase_data):
             return await self._known_payment(order, row)
+        return await self._forgotten(order, known, reason)
+
+    async def _forgotten(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
+        """The answer to a payment that may have been carried out, and not for a row that we have.
+
+        What a transaction of our own signers carried out is adopted. Raises: as `_refused`.
+        """
         authorizations = order.account.chain.authorizations
         use = await authorizations.find_use(order.key.payer, order.key.nonce)
         found = None if use is None else await authorizations.signed(use.transaction_hash)

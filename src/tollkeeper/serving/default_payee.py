@@ -7,7 +7,7 @@ is set and what a wallet holds lies in accounts of their own; one that does not 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.families import FAMILIES
@@ -20,9 +20,10 @@ from tollkeeper.serving.nodes import chain_of
 from tollkeeper.settings import Finding
 
 if TYPE_CHECKING:
+    from tollkeeper.core.networks import Family
     from tollkeeper.settings import NetworkSettings, Settings
 
-_NAME = "default_payment_address"
+_NAME: Final = "default_payment_address"
 
 
 def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding]]:
@@ -33,7 +34,7 @@ def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding
     family = family_of(address)
     own = [network for network in settings.networks.values() if network.network.family is family]
     try:
-        check_payment_address(address, _any_network(own, address), _never_paid(settings))
+        check_payment_address(address, _any_network(own, family), _never_paid(settings))
     except ApiError:
         problem = "it is nobody's who could be paid: a token, a program, or an account of this hub's"
         return [Finding(_NAME, problem, "name a wallet of yours")], []
@@ -43,8 +44,8 @@ def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding
     return asyncio.run(_asked(address, own, settings))
 
 
-def _any_network(own: list[NetworkSettings], address: str) -> str:
-    family = family_of(address)
+def _any_network(own: list[NetworkSettings], family: Family) -> str:
+    """One of the family, of those that are set where one is."""
     named = [network.network.name for network in own]
     return next(iter(named), next(name for name, network in NETWORKS.items() if network.family is family))
 

@@ -8,7 +8,7 @@ expired by proof afterwards. One that was executed and failed is spent: the same
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
@@ -54,8 +54,6 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 # Kept beside the payment, as the other family's end is kept in it: where the chain can hold the transaction.
 _FIRST_SLOT: Final = "firstSlot"
 _LAST_HEIGHT: Final = "lastValidBlockHeight"
-# What a node says of a payment that was carried out, and whose transaction can be executed no more.
-_FORGOTTEN: Final = frozenset({Reason.DUPLICATE, Reason.SVM_EXPIRED})
 
 
 def lifetime_of(row: Settlement) -> Lifetime:
@@ -167,6 +165,9 @@ class SolanaRecovery(Recovery):
 class SolanaSettlements(Settlements):
     """Settles orders on Solana."""
 
+    # And whose transaction can be executed no more.
+    _how_used_looks: ClassVar[frozenset[Reason]] = frozenset({Reason.DUPLICATE, Reason.SVM_EXPIRED})
+
     def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - those of `Settlements`
         """Takes the parts of `Settlements`."""
         super().__init__(*parts)
@@ -208,7 +209,7 @@ class SolanaSettlements(Settlements):
             return Before(Reason.DUPLICATE, row.told_hash)
         if row is not None and row.error == Reason.SVM_TRANSACTION_FAILED:
             return Before(Reason.SVM_TRANSACTION_FAILED, row.told_hash)
-        if reason not in _FORGOTTEN:
+        if reason not in self._how_used_looks:
             return None
         try:
             signature, sighting = await _own_transaction(account, transfer)
@@ -220,18 +221,11 @@ class SolanaSettlements(Settlements):
             return Before(Reason.DUPLICATE, signature)
         return Before(Reason.DUPLICATE, "") if reason is Reason.DUPLICATE else None
 
-    async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
-        """The answer to a payment that the chain would not take; no row is written for it.
+    async def _forgotten(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
+        """As everywhere; only we can have carried it out, and our signature names the transaction.
 
-        But for one that we carried out already and that the database, restored from a backup, does not remember: only
-        we can have, and our signature names the transaction. That one is settled by what the chain shows of it.
+        It is settled by what the chain shows of it.
         """
-        if reason not in _FORGOTTEN:
-            return await self._recorded_with_key(order, refusal(reason.value))
-        row = await find_settlement(self._database, order.key)
-        # Another process was faster, or this one just before.
-        if row is not None and not row.may_be_claimed_again(order.purchase_data):
-            return await self._known_payment(order, row)
         account: SolanaAccount = order.account
         signature, sighting = await _own_transaction(account, order.payload)
         if _has_failed(sighting):
