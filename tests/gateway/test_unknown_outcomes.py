@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -276,6 +278,43 @@ async def test_claim_outlives_a_start_of_the_gateway_while_its_hub_is_down(
                 assert answer.status == 503
                 await asyncio.sleep(0.2)
         assert answer.status == 200
+        assert len(target.requests) == 1
+
+
+async def test_what_was_asked_of_a_former_hub_is_not_failed_by_one_that_never_heard_of_it(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """Its hub settled it, the answer was lost, and the gateway was started with the URL of another one."""
+
+    def gateway(hub_url: str) -> Any:
+        return composed(embedded_chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub_url)
+
+    def as_after(seconds: int) -> None:
+        with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+            assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - ?", (seconds * 1000,)).rowcount == 1
+
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        composed(embedded_chain.url, tmp_path / "other.db", role=Role.HUB) as other_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        async with gateway(hostile.url) as url:
+            body = {"price": "0.01", "targetUrl": target.url}
+            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            hostile.settling = lose_answer
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+            hostile.is_down = True
+        as_after(100)  # the request has expired
+        async with gateway(other_url) as url:
+            await asyncio.sleep(3)  # longer than the completer waits between two passes
+            answer = await buyer.ask("GET", f"{url}/api/v1/credits", headers={"X-Payment": payment})
+            assert len(answer.json()["data"]) == 1, answer.body  # bought, or being bought
+        hostile.is_down, hostile.settling = False, pass_on
+        async with gateway(hostile.url) as url:
+            answer = await buyer.call(f"{url}/{gate['slug']}", payment)
+            assert answer.status == 200, answer.body
         assert len(target.requests) == 1
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS = 2.0
 CLAIMS_MAX: Final = 10_000
 AT_ONCE: Final = 32
+# So long a claim waits for the facilitator that was asked, where another one is set by now.
+_ELSEWHERE_MS: Final = 3_600_000
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
 
@@ -131,17 +133,19 @@ class Completer:
                 await self._conclude(purchase, answer_of(finding))
             return
         if not supported.is_ours or not request:
-            if not is_request_expired(purchase, self._clock_ms()):
-                return
-            _LOG.error("claim_parked", purchase_id=purchase.id, payer=purchase.payer, nonce=purchase.nonce)
-            await self._purchases.park(purchase, "outcome_unknown", self._clock_ms())
+            if is_request_expired(purchase, self._clock_ms()):
+                await self._park(purchase)
+            return
+        stored = SettleRequest.from_bytes(request)
+        if stored.place not in {None, self._hub.place}:
+            await self._finish_elsewhere(purchase, stored)
             return
         is_expired = is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
         status = await self._hub.payment_status(key_of(purchase))
         if status is not None or (not is_expired and self._buying.is_awaited(purchase.id)):
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
-            answer = await self._hub.settle(SettleRequest.from_bytes(request))
+            answer = await self._hub.settle(stored)
             if answer.outcome is Settlement.REFUSED and status is not None and status.status != "failed":
                 # Nothing is started by this, and what it had started before, for whomever, is not taken back by it.
                 _LOG.error("claim_not_told", purchase_id=purchase.id, status=status.status)
@@ -155,6 +159,28 @@ class Completer:
             status = await self._hub.payment_status(key_of(purchase))
             is_failed = status is not None and status.status == "failed"
         await self._conclude(purchase, answer, is_failed=is_failed)
+
+    async def _finish_elsewhere(self, purchase: Purchase, request: SettleRequest) -> None:
+        """Another facilitator was asked than is set now, which may be the same at another URL, or know nothing of it.
+
+        So only its success for the claim's key counts. The operator has an hour to set the former one again.
+        """
+        now_ms = self._clock_ms()
+        if not is_request_expired(purchase, now_ms):
+            return
+        if await self._hub.payment_status(key_of(purchase)) is not None:
+            answer = await self._hub.settle(request)
+            if answer.outcome is Settlement.SUCCESS:
+                await self._conclude(purchase, answer)
+                return
+        if now_ms > purchase.attempt_ms + _ELSEWHERE_MS:
+            await self._park(purchase)
+        else:
+            _LOG.warning("claim_waits_for_its_facilitator", purchase_id=purchase.id, asked=request.place or "this one")
+
+    async def _park(self, purchase: Purchase) -> None:
+        _LOG.error("claim_parked", purchase_id=purchase.id, payer=purchase.payer, nonce=purchase.nonce)
+        await self._purchases.park(purchase, "outcome_unknown", self._clock_ms())
 
     async def _conclude(self, purchase: Purchase, answer: SettleAnswer, *, is_failed: bool = False) -> None:
         try:

@@ -140,21 +140,25 @@ class PaymentStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SettleRequest:
-    """The exact bytes of one attempt to settle, as they are stored with the claim."""
+    """The exact bytes of one attempt to settle, as they are stored with the claim.
+
+    `place`: the facilitator that was asked, as in `HubClient`; None where that was not kept.
+    """
 
     path: str
     headers: dict[str, str]
     body: bytes
+    place: str | None = None
 
     def to_bytes(self) -> bytes:
         """For storage."""
-        return _ENCODE({"path": self.path, "headers": self.headers, "body": self.body.decode()})
+        return _ENCODE({"path": self.path, "headers": self.headers, "body": self.body.decode(), "place": self.place})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SettleRequest:
         """From storage. Raises: ValueError."""
         stored = json.loads(data)
-        return cls(stored["path"], stored["headers"], stored["body"].encode())
+        return cls(stored["path"], stored["headers"], stored["body"].encode(), stored.get("place"))
 
 
 def asked_of(payment: Payment, requirements: Requirements) -> bytes:
@@ -188,10 +192,12 @@ _JSON_HEADERS: Final = {"content-type": "application/json"}
 class HubClient:
     """One facilitator. What only our hub understands is sent once `supported` has told that it is ours.
 
-    `doubted` is set where it could not do what it advertised: `supported` may say something else by now.
+    `place` is its URL, "" for the hub of this very program. `doubted` is set where it could not do what it advertised:
+    `supported` may say something else by now.
     """
 
-    def __init__(self, transport: Transport, sign: Signer) -> None:
+    def __init__(self, transport: Transport, sign: Signer, place: str = "") -> None:
+        self.place = place
         self._transport = transport
         self._sign = sign
         self._confirms = False
@@ -261,7 +267,7 @@ class HubClient:
         data = b"{%b%b}" % (asked, more)
         if self._is_ours:
             headers |= self._sign("POST", "/settle", headers, data)
-        return SettleRequest("/settle", headers, data)
+        return SettleRequest("/settle", headers, data, self.place)
 
     async def settle(self, request: SettleRequest) -> SettleAnswer:
         """Sends the attempt (again, with the same bytes) and judges the answer."""

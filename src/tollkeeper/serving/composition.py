@@ -296,7 +296,8 @@ async def _open_gateway(
         listening_port=settings.port,
         proves_payments=settings.role is Role.GATEWAY,
     )
-    hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)))
+    place = _given(settings.hub_url) if settings.role is Role.GATEWAY else ""
+    hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)), place)
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is. What a wallet has is not.
     proves = settings.role is Role.GATEWAY
     chains = {
