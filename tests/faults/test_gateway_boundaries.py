@@ -336,6 +336,7 @@ STARTING: Final = (
     "eth_call",
     "eth_blockNumber",
     "/supported",
+    "follow_sooner",
     "cut_uploads",
     "files_to_delete",
     "forget",
