@@ -4,8 +4,9 @@ Servers that do nothing but what no gateway can leave out (`servers.bare`): pass
 commit of one row for all that came at once; behind one of all that a paid call must leave in the books, by bare
 statements; through the program's ledger; and through it to a target behind TLS. Their rates per second of processor
 time, divided by nginx's (`proxy_pass`), bound `held-credits` and `tls-target` from above on this machine: no head is
-read, no payment matched, nobody's rate limited, no receipt written, nothing counted. The program itself stands beside
-them. 402s have steps of their own (`challenge_floor`).
+read, no payment matched, nobody's rate limited, no receipt written, nothing counted. `rules` and `secure_rules` do
+that, too, for the one straight way, in three methods and nothing around them (`servers.ruled`). The program itself
+stands beside them. 402s have steps of their own (`challenge_floor`).
 """
 
 from __future__ import annotations
@@ -32,22 +33,30 @@ def _calls(directory: Path, url: str, path: str) -> Calls:
 
 def _sides(stack: ExitStack) -> dict[str, tuple[Calls, int]]:
     """What is called, and the process that answers."""
-    server_core = cores()[0]
     running = stack.enter_context(scene())
     url, nginx_pid = stack.enter_context(running.reference())
-    gate = running.gateway.gate(running.target + "/small")
-    payments = running.gateway.buy(gate, PURCHASES)
-    directory, pid, port = running.directory, running.gateway.pid, str(running.target_port)
-    sides = {"proxy": (_calls(directory, url, "/small"), nginx_pid)}
-    for kind in ("relay", "commit", "statements", "ledger"):
-        bare = stack.enter_context(serving("bare", server_core, kind, port, str(directory / f"{kind}.db")))
-        sides[kind] = _calls(directory, bare.url, "/small"), bare.pid
-    certificate = str(directory / "certificate.pem")
-    sides["secure_proxy"] = _calls(directory, url, "/secure/small"), nginx_pid
-    secure = ("secure", str(running.tls_port), str(directory / "secure.db"), certificate)
-    bare = stack.enter_context(serving("bare", server_core, *secure))
-    sides["secure_ledger"] = _calls(directory, bare.url, "/small"), bare.pid
-    sides["held_credits"] = calls(directory, gate, [request(gate, X_Payment=one) for one in payments]), pid
+    directory, gateway = running.directory, running.gateway
+    plain, behind_tls = (str(running.target_port),), (str(running.tls_port), str(directory / "certificate.pem"))
+    sides = {
+        "proxy": (_calls(directory, url, "/small"), nginx_pid),
+        "secure_proxy": (_calls(directory, url, "/secure/small"), nginx_pid),
+    }
+    for name, server, *words in (
+        ("relay", "bare", "relay", *plain),
+        ("commit", "bare", "commit", *plain),
+        ("statements", "bare", "statements", *plain),
+        ("ledger", "bare", "ledger", *plain),
+        ("secure_ledger", "bare", "secure", *behind_tls),
+        ("rules", "ruled", *plain),
+        ("secure_rules", "ruled", *behind_tls),
+    ):
+        arguments = *words, str(directory / f"{name}.db")
+        bare = stack.enter_context(serving(server, cores()[0], *arguments))
+        sides[name] = _calls(directory, bare.url, "/small"), bare.pid
+    for name, target in (("held_credits", running.target), ("secure_credits", running.secure_target)):
+        gate = gateway.gate(target + "/small")
+        payments = gateway.buy(gate, PURCHASES)
+        sides[name] = calls(directory, gate, [request(gate, X_Payment=one) for one in payments]), gateway.pid
     return sides
 
 
@@ -56,7 +65,7 @@ def measure() -> Result:
     with ExitStack() as stack:
         rate = rates("floor", _sides(stack), ROUNDS, ROUND_SECONDS)
     also: dict[str, float | str] = {f"{name}_us": 1e6 / one for name, one in rate.items()}
-    also |= {f"{name}_ratio": rate[name] / rate["proxy"] for name in ("relay", "statements", "ledger", "held_credits")}
-    also["secure_ledger_ratio"] = rate["secure_ledger"] / rate["secure_proxy"]
+    for name, one in rate.items():
+        also[f"{name}_ratio"] = one / rate["secure_proxy" if name.startswith("secure_") else "proxy"]
     unit = "calls per second of processor time"
     return Result("floor", rate["commit"], rate["proxy"], rate["commit"] / rate["proxy"], unit, ROUNDS, also)

@@ -5,7 +5,7 @@
     bare statements PORT FILE  the same, but what a call must leave in the books is in that commit: a counter of one of
                                256 purchases, the call, how it ended; by the program's statements and by nothing else
     bare ledger PORT FILE      the same through the program's ledger
-    bare secure PORT FILE CERTIFICATE  as `ledger`, to a target behind TLS that shows this certificate
+    bare secure PORT CERTIFICATE FILE  as `ledger`, to a target behind TLS that shows this certificate
 
 One read is taken for one message, which is true of small messages and of nothing else.
 """
@@ -150,11 +150,11 @@ async def _taker(arguments: list[str]) -> Callable[[Caller, bytes], None]:
     if kind == "relay":
         return Relay(number).take
     if kind == "commit":
-        return Relay(number, OneRow(arguments[2])).take
-    shelf = await filled(open_database(arguments[2]))
+        return Relay(number, OneRow(arguments[-1])).take
+    shelf = await filled(open_database(arguments[-1]))
     if kind == "statements":
-        return Relay(number, Statements(arguments[2], shelf)).take
-    return await behind_ledger(Relay(number, certificate=arguments[3] if kind == "secure" else None), shelf)
+        return Relay(number, Statements(arguments[-1], shelf)).take
+    return await behind_ledger(Relay(number, certificate=arguments[2] if kind == "secure" else None), shelf)
 
 
 async def serve(stop: asyncio.Event) -> None:

@@ -72,7 +72,7 @@ class Statements:
 
 async def behind_ledger(relay: Sends, shelf: Shelf) -> Callable[[asyncio.Protocol, bytes], None]:
     """What takes a request: it goes to the target when the ledger has taken a credit for it."""
-    bought = [await _spent_once(shelf, number) for number in range(PURCHASES)]
+    bought = [await spent_once(shelf, number) for number in range(PURCHASES)]
     ledger, version, chosen = shelf.purchases.ledger, shelf.gate.version, random.Random(1)  # noqa: S311 - as above
 
     def take(caller: asyncio.Protocol, data: bytes) -> None:
@@ -89,7 +89,7 @@ async def behind_ledger(relay: Sends, shelf: Shelf) -> Callable[[asyncio.Protoco
     return take
 
 
-async def _spent_once(shelf: Shelf, number: int) -> Purchase:
+async def spent_once(shelf: Shelf, number: int) -> Purchase:
     """The purchase, as whoever spent a credit of it knows it."""
     wish = SpendRequest(shelf.gate.id, shelf.gate.version, HEADER, new_request_id())
     result = await shelf.purchases.spend(key_of(number), wish, clock_ms())
