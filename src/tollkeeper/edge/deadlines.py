@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 import structlog
@@ -27,12 +28,15 @@ class Deadlines:
     def __init__(self) -> None:
         self.due: dict[Bound, float] = {}  # in the loop's time; whoever is in it may take himself out, as `clear` does
         self._timer: asyncio.TimerHandle | None = None
-        self._looks_at_seconds = 0.0  # in the loop's time; never after the earliest deadline
+        self.looks_at_seconds = inf  # in the loop's time; never after the earliest deadline
 
     def set(self, bound: Bound, due_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell `bound` at `due_seconds` of the loop's time, and at no other."""
+        """Tell `bound` at `due_seconds` of the loop's time, and at no other.
+
+        Before `looks_at_seconds` it is more than an entry in `due`.
+        """
         self.due[bound] = due_seconds
-        if self._timer is None or due_seconds < self._looks_at_seconds:
+        if due_seconds < self.looks_at_seconds:
             self._look_at(due_seconds, loop)
 
     def hand_over(self, bound: Bound, other: Bound) -> None:
@@ -48,7 +52,7 @@ class Deadlines:
         """Have everybody give up."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self.looks_at_seconds = None, inf
         while self.due:
             bound, _ = self.due.popitem()
             _tell(bound.give_up)
@@ -56,11 +60,11 @@ class Deadlines:
     def _look_at(self, when_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._looks_at_seconds = when_seconds
+        self.looks_at_seconds = when_seconds
         self._timer = loop.call_at(when_seconds, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
+        self._timer, self.looks_at_seconds = None, inf
         now = loop.time()
         for bound in [bound for bound, due in self.due.items() if due <= now]:
             self.due.pop(bound, None)

@@ -92,14 +92,22 @@ class CallAgain(InboundCall, Exchange):
             self.left = result.left
             if held.mark not in access.limit.good:
                 access.limit.was_good(held.mark)
-            target = access.forwarder.kept_on(held.way)
+            forwarder = access.forwarder
+            target = forwarder.kept_on(held.way)
             if target is None:
                 self._goes_on().forward_again(self.target_head(), self.left)
                 return
             self._target = target
-            loop = access.forwarder.loop
-            access.forwarder.deadlines.set(self, loop.time() + _ANSWER_SECONDS, loop)
-            head = self.target_head()
+            loop, deadlines = forwarder.loop, forwarder.deadlines
+            due_seconds = loop.time() + _ANSWER_SECONDS
+            if due_seconds < deadlines.looks_at_seconds:
+                deadlines.set(self, due_seconds, loop)
+            else:
+                deadlines.due[self] = due_seconds
+            if self._connection.peer is held.peer:
+                head = b"%b%b%b" % (held.head_start, self.request_id.encode(), held.head_end)
+            else:
+                head = self.target_head()
             target.send(self, self.method, head if self._ahead is None else head + self._ahead[0])
         except Exception as fault:  # noqa: BLE001 - as above
             self._goes_on().broken(fault)
@@ -126,7 +134,12 @@ class CallAgain(InboundCall, Exchange):
         access.forwarder.deadlines.due.pop(self, None)
         try:
             lines, has_date = head.notes or answer_lines(head)
-            access.traffic.ended(held.opened.gate.id, self, status, held.purchase.id, None, failed=False)
+            duration_us = (time.perf_counter_ns() - self.started_ns) // 1000
+            now_ms = self.arrived_ms + duration_us // 1000
+            if status < 400:
+                access.traffic.served(held.opened.gate.id, self, status, held.purchase.id, now_ms, duration_us)
+            else:
+                access.traffic.ended(held.opened.gate.id, self, status, held.purchase.id, None, failed=False)
             self.response_started = True
             self.status = status
             self._connection.transport.write(
@@ -138,7 +151,7 @@ class CallAgain(InboundCall, Exchange):
                     self.left,
                     held.purchase.granted,
                     size_bytes,
-                    b"" if has_date else http_date(int(time.time())),
+                    b"" if has_date else http_date(now_ms // 1000),
                     self.request_id.encode(),
                     END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD,
                     body,

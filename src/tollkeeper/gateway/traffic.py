@@ -159,17 +159,25 @@ class Traffic:
 
         `code` says what was wrong where the target did not answer, or its answer was cut.
         """
+        if status < 400 and not failed:
+            duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
+            self.served(gate_id, call, status, purchase_id, self._clock_ms(), duration_us)
+            return
         if not self._purchases.ledger.end(call.request_id, status):
             self._dropped += 1
-        if status >= 400 or failed:
-            counts = self._of(gate_id)
-            counts[1] += 1
-            counts[2] += failed
-            outcome = outcome_of_call(status, failed=failed)
-            hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
-            self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
-            return
-        now_ms, duration_us = self._clock_ms(), (time.perf_counter_ns() - call.started_ns) // 1000
+        counts = self._of(gate_id)
+        counts[1] += 1
+        counts[2] += failed
+        outcome = outcome_of_call(status, failed=failed)
+        hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
+        self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
+
+    def served(
+        self, gate_id: int, call: InboundCall, status: int, purchase_id: str | None, now_ms: int, duration_us: int
+    ) -> None:
+        """As `ended`, for a call that its target answered with less than 400, now, by whoever knows when that is."""
+        if not self._purchases.ledger.end(call.request_id, status):
+            self._dropped += 1
         served = self._served.get(gate_id)
         if served is None or not served.hour_ms <= now_ms < served.until_ms:
             served = self._serve(gate_id, now_ms // HOUR_MS * HOUR_MS)
