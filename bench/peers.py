@@ -19,15 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.buying import EXPECTED, FASTAPI, facilitator, v1_signer, v2_signer
+from bench.buying import FASTAPI, facilitator, v1_signer, v2_signer
 from bench.gateway import family_cpu_seconds, gateway
-from bench.load import drive
 from bench.measuring import Result, cores, pinned, say
 from bench.nginx import nginx
 from bench.processes import serving
 from bench.references.running import official_express_server, official_paid_server
 from bench.start import free_port
-from bench.wrk import request
+from bench.wrk import calls, request
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = (64, 1)
 ROUNDS: Final = 4
-ROUND_SECONDS: Final = 1.5
+ROUND_SECONDS: Final = 2
 FIRST_GUESS: Final = 1_200  # purchases per second, for the unmeasured turn
 MARGIN: Final = 3.0  # payments prepared per payment that the last turn would have taken
 HELD: Final = 64
@@ -51,6 +50,7 @@ class _Side:
     url: str
     pid: int
     sign: Callable[[], bytes]
+    directory: Path
     repeat: bool = False
     rates: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
     p50_ms: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
@@ -58,25 +58,21 @@ class _Side:
     last: dict[int, float] = field(default_factory=lambda: dict.fromkeys(CONNECTIONS, FIRST_GUESS))
 
     def turn(self, connections: int, *, counts: bool) -> None:
-        """One turn. The payments are signed before it."""
+        """One turn. The payments are signed before it. Raises: RuntimeError when they do not suffice."""
         wanted = HELD if self.repeat else int(MARGIN * ROUND_SECONDS * self.last[connections]) + connections
-        prepared = deque(self.sign() for _ in range(wanted))
+        prepared = calls(self.directory, self.url, [self.sign() for _ in range(wanted)])
         before = family_cpu_seconds(self.pid)
-        with pinned(cores()[1]):
-            load = drive(
-                self.url,
-                prepared,
-                callers=connections,
-                seconds=ROUND_SECONDS,
-                expected=EXPECTED,
-                repeat=self.repeat,
-            )
+        run = prepared.run(ROUND_SECONDS, cores()[1], connections)
         cpu_seconds = family_cpu_seconds(self.pid) - before
-        self.last[connections] = load.rate
+        prepared.script.unlink()
+        if run.answers > wanted and not self.repeat:
+            message = f"{self.name}: {run.answers} answers to {wanted} payments"
+            raise RuntimeError(message)
+        self.last[connections] = run.rate
         if counts:
-            self.rates[connections].append(load.rate)
-            self.p50_ms[connections].append(load.wait_ms(0.5))
-            self.cpu[connections].append(load.answers / cpu_seconds)
+            self.rates[connections].append(run.rate)
+            self.p50_ms[connections].append(run.p50_ms)
+            self.cpu[connections].append(run.answers / cpu_seconds)
 
     def tell(self, also: dict[str, float | str]) -> None:
         """The medians."""
@@ -106,10 +102,10 @@ def measure() -> Result:
         held = deque(request(gate, X_Payment=payment) for payment in own.buy(gate, HELD))
         return _in_turns(
             [
-                _Side("ours", gate, own.pid, v1_signer(gate)),
-                _Side("fastapi", fastapi.url + "/data", fastapi.pid, v2_signer(fastapi.url + "/data")),
-                _Side("express", express.url + "/data", express.pid, v2_signer(express.url + "/data")),
-                _Side("held", gate, own.pid, lambda: _next(held), repeat=True),
+                _Side("ours", gate, own.pid, v1_signer(gate), directory),
+                _Side("fastapi", fastapi.url + "/data", fastapi.pid, v2_signer(fastapi.url + "/data"), directory),
+                _Side("express", express.url + "/data", express.pid, v2_signer(express.url + "/data"), directory),
+                _Side("held", gate, own.pid, lambda: _next(held), directory, repeat=True),
             ]
         )
 

@@ -7,6 +7,7 @@ whether its status is below 400, which is enough here: a run in which any answer
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CONNECTIONS: Final = 64
+_numbers = itertools.count()
 
 # With a pause, requests leave each connection at exponentially distributed intervals (wrk waits whole milliseconds).
 _SCRIPT: Final = """\
@@ -88,7 +90,7 @@ def calls(
 ) -> Calls:
     """These requests, ready to be sent. `refused_share`: of the answers, how many must be 402s."""
     parts = urlsplit(url)
-    script = directory / f"calls-{len(list(directory.glob('calls-*.lua')))}.lua"
+    script = directory / f"calls-{next(_numbers)}.lua"
     quoted = ",\n".join(json.dumps(request.decode("ascii")) for request in requests)
     script.write_text(_SCRIPT.format(requests=quoted, pause_ms=pause_ms))
     return Calls(f"{parts.scheme}://{parts.netloc}", script, refused_share)
