@@ -8,7 +8,7 @@ import random
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -358,3 +358,21 @@ async def test_a_call_whose_verification_took_longer_than_the_purchase_by_anothe
     assert answer.status == 200, answer.body
     assert answer.headers["x-credits-remaining"] == "0"
     assert apart.received_micro() == 10_000
+
+
+@pytest.mark.parametrize("value", [10**18, 2**63, 2**200])
+async def test_a_payment_of_more_than_the_books_can_count_is_refused_before_it_is_charged(
+    apart: Apart, value: int
+) -> None:
+    """No USDC has so much; a token of one's own may."""
+    apart.chain.mint(derive_wallets().buyer.address, 2**201)
+    for trust in (False, True):
+        gate = await apart.gate(assumeValid=trust)
+        challenge = (await apart.buyer.ask("GET", gate["accessUrl"])).json()
+        payment = apart.buyer.sign(challenge, lambda authorization: replace(authorization, value=value))
+        before = apart.received_micro()
+        answer = await apart.pay(gate, payment)
+        assert (answer.status, answer.error_code) == (402, "PAYMENT_INVALID"), answer.body
+        assert apart.received_micro() == before
+        assert (await apart.pay(gate, await apart.payment(gate))).status == 200
+    assert len(apart.target.requests) == 2

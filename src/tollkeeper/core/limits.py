@@ -31,6 +31,7 @@ TRUST_LOST_SECONDS: Final = 24 * 3600  # so long a trusted sale that was not pai
 PAYMENT_ATTEMPTS_MAX: Final = 3
 SETTLEMENTS_UNDER_WAY_MAX: Final = 20_000  # of a network, at a time, unless the settings say otherwise
 VALID_BEFORE_MARGIN_SECONDS: Final = 6
+SALE_VALUE_MAX_MICRO: Final = 10**18 - 1  # the largest price that can be written; the books count in 64 bits
 # What one payer may make the hub pay for nothing (security A-24): failures on the chain within 60 minutes, and payments
 # that are under way at once.
 PAYER_FAILURES_MAX: Final = 10

@@ -15,8 +15,9 @@ from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.errors import Code, payment_error
+from tollkeeper.core.limits import SALE_VALUE_MAX_MICRO
 from tollkeeper.core.tenders import price_check, recipient_check
-from tollkeeper.core.verification import require
+from tollkeeper.core.verification import Check, Reason, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +105,7 @@ def terms_for(gate: PayGate, asset: Asset, tender: Tender, now_ms: int) -> Terms
     """The terms that this payment on the asset's network buys: the current ones or a former price's (contract 3.3).
 
     A former price counts for a while, and only when it is paid to the micro-unit.
-    Raises: the payment error of a wrong recipient or price.
+    Raises: the payment error of a wrong recipient or price, or of more than any sale is worth.
     """
     network = asset.network.name
     pay_to = gate.pay_to_on(network)
@@ -116,7 +117,7 @@ def terms_for(gate: PayGate, asset: Asset, tender: Tender, now_ms: int) -> Terms
         if is_shown and tender.value == former.price_micro:
             price_micro, granted = former.price_micro, former.credits
             break
-    require((price_check(tender, asset, price_micro),))
+    require((price_check(tender, asset, price_micro), _countable_check(tender.value)))
     return Terms(
         gate.id,
         gate.version,
@@ -126,6 +127,12 @@ def terms_for(gate: PayGate, asset: Asset, tender: Tender, now_ms: int) -> Terms
         network,
         gate.credits_expire_after_seconds,
     )
+
+
+def _countable_check(value: int) -> Check:
+    """Can it be entered in the books? No USDC has so much; a token of one's own may."""
+    most = str(SALE_VALUE_MAX_MICRO)
+    return Check("value", value <= SALE_VALUE_MAX_MICRO, Reason.PAYLOAD, f"at most {most}", str(value))
 
 
 # How long a sale's payment is followed after it is known to be paid: the hub watches 128 blocks, of two seconds each on
