@@ -65,6 +65,7 @@ def _held(name: str, purchases: int, path: str, *, is_secure: bool = False, roun
             same = url + ("/secure" if is_secure else "") + path
             ours = calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in payments])
             theirs = calls(running.directory, url, [request(same, X_Payment=payment) for payment in payments])
+            running.gateway.rest()
             result = compare(name, "calls/s", ours, running.gateway.pid, theirs, pid, rounds=rounds)
     result.also["purchases"] = float(purchases)
     return result
@@ -80,6 +81,7 @@ def mixed() -> Result:
             )
             same = [request(url + path, method, body, **headers) for path, method, body, headers in theirs]
             other = calls(running.directory, url, same)
+            running.gateway.rest()
             return compare("mixed", "calls/s", own, running.gateway.pid, other, pid)
 
 

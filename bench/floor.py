@@ -22,6 +22,7 @@ from bench.wrk import calls, request
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bench.scene import Scene
     from bench.wrk import Calls
 
 PAYMENT = "x" * 900  # about as long as one
@@ -31,9 +32,8 @@ def _calls(directory: Path, url: str, path: str) -> Calls:
     return calls(directory, url, [request(url + path, X_Payment=PAYMENT)])
 
 
-def _sides(stack: ExitStack) -> dict[str, tuple[Calls, int]]:
+def _sides(stack: ExitStack, running: Scene) -> dict[str, tuple[Calls, int]]:
     """What is called, and the process that answers."""
-    running = stack.enter_context(scene())
     url, nginx_pid = stack.enter_context(running.reference())
     directory, gateway = running.directory, running.gateway
     plain, behind_tls = (str(running.target_port),), (str(running.tls_port), str(directory / "certificate.pem"))
@@ -63,7 +63,10 @@ def _sides(stack: ExitStack) -> dict[str, tuple[Calls, int]]:
 def measure() -> Result:
     """`ours`: calls behind a commit. Processor time of a call at each side, and ratios, in the further fields."""
     with ExitStack() as stack:
-        rate = rates("floor", _sides(stack), ROUNDS, ROUND_SECONDS)
+        running = stack.enter_context(scene())
+        sides = _sides(stack, running)
+        running.gateway.rest()
+        rate = rates("floor", sides, ROUNDS, ROUND_SECONDS)
     also: dict[str, float | str] = {f"{name}_us": 1e6 / one for name, one in rate.items()}
     for name, one in rate.items():
         also[f"{name}_ratio"] = one / rate["secure_proxy" if name.startswith("secure_") else "proxy"]

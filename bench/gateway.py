@@ -10,12 +10,13 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.measuring import cpu_seconds, pinned
+from bench.measuring import cpu_seconds, pinned, say
 from bench.start import free_port, stopping, wait_until_healthy
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
@@ -28,6 +29,8 @@ COMMAND: Final = (sys.executable, "-m", "tollkeeper.cli")
 CREDITS: Final = 100_000_000
 PRICE: Final = "0.000001"
 BUYING_AT_ONCE: Final = 16
+# The gateway looks 4, 12, 36 and 108 seconds after a sale whether its payment is still there (`core.purchases`).
+REST_SECONDS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ class Gateway:
                 return await asyncio.gather(*(buy_one(buyer) for _ in range(count)))
 
         return asyncio.run(buy_all())
+
+    def rest(self) -> None:
+        """Wait until young sales are looked at no more: what is measured then is calls alone."""
+        say(f"{REST_SECONDS} seconds until the sales are older")
+        time.sleep(REST_SECONDS)
 
 
 @contextmanager

@@ -40,6 +40,7 @@ def measure() -> Result:
         with running.reference() as (url, _):
             requests = [request(gate, X_Payment=payment) for payment in payments]
             full = calls(running.directory, gate, requests)
+            running.gateway.rest()
             full.run(1, load_core)
             measured = full.run(FULL_SECONDS, load_core)
             # A connection's cycle is its pause and an answer: at half load an answer takes little of it.

@@ -40,6 +40,7 @@ def measure() -> Result:
             name: calls(running.directory, place, [request(place, X_Payment=payment) for payment in payments])
             for name, place in places.items()
         }
+        running.gateway.rest()
         rates: dict[str, list[float]] = {name: [] for name in sides}
         took_ms: list[float] = []
         for number in range(ROUNDS + 1):

@@ -73,4 +73,6 @@ def measure() -> Result:
 
 def _held(running: Scene, server: Gateway) -> Calls:
     gate = server.gate(running.target + "/small")
-    return calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in server.buy(gate, PURCHASES)])
+    payments = server.buy(gate, PURCHASES)
+    server.rest()
+    return calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in payments])
