@@ -297,6 +297,7 @@ class Gateway:
             asyncio.create_task(self._keep_fresh()),
             asyncio.create_task(self._completer.run()),
             asyncio.create_task(self.traffic.run()),
+            asyncio.create_task(self.uploads.run()),
             *([asyncio.create_task(self.files.run())] if self._worker.is_first else []),
         ]
 

@@ -9,8 +9,9 @@ caller's to find out: `kept_if_sold`.
 
 from __future__ import annotations
 
+import asyncio
 import math
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,12 +28,13 @@ from tollkeeper.storage.file_rows import begin_upload, cut_upload, forget_upload
 from tollkeeper.storage.files import CHUNK_SIZE_BYTES, FileStoreError, FileStoreFullError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore, Upload
 
 _LOG = structlog.get_logger("tollkeeper.gateway.uploads")
+AGAIN_SECONDS: Final = 1.0
 _FIELDS_MAX: Final = 40
 _PART_HEAD_SIZE_BYTES: Final = 8 * 1024
 
@@ -73,6 +75,17 @@ class Uploads:
     database: Database
     store: FileStore
     new_id: Callable[[], str]
+    left: dict[str, Upload | None] = field(default_factory=dict)  # what could not be discarded yet
+
+    async def run(self) -> None:
+        """Discards what could not be discarded at once, until cancelled. What a process leaves, its parent cuts."""
+        while True:
+            await asyncio.sleep(AGAIN_SECONDS)
+            for file_id, upload in list(self.left.items()):
+                try:
+                    await self._discard(file_id, upload)
+                except Exception:  # noqa: BLE001 - logged; the next round tries again
+                    _LOG.exception("upload_not_discarded", file_id=file_id)
 
     async def read(
         self,
@@ -173,21 +186,18 @@ class Uploads:
                 await self._discard(file.id)
 
     async def _discard(self, file_id: str, upload: Upload | None = None) -> None:
-        """Deletes a content that was not sold. What cannot be deleted now is swept later: nobody can sell it."""
-        with _swept_later(file_id):
+        """Deletes a content that was not sold. What cannot be deleted now is deleted later: nobody can sell it."""
+        try:
             if await self.database.run(cut_upload(file_id)):
                 if upload is not None:
                     await upload.abort()
                 await self.store.delete(file_id)
                 await self.database.run(forget_upload(file_id))
-
-
-@contextmanager
-def _swept_later(file_id: str) -> Iterator[None]:
-    try:
-        yield
-    except (FileStoreError, StorageError) as error:
-        _LOG.warning("upload_not_discarded", file_id=file_id, reason=str(error))
+            self.left.pop(file_id, None)
+        except (FileStoreError, StorageError) as error:
+            if file_id not in self.left:
+                _LOG.warning("upload_not_discarded", file_id=file_id, reason=str(error))
+            self.left[file_id] = upload
 
 
 def _text_data(reading: _Reading, data: bytes | bytearray) -> None:
