@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 
@@ -24,6 +24,7 @@ from tests.faults.counts import came
 from tests.faults.load import free_port
 from tests.faults.striking import Case, Struck, Victim
 from tests.faults.tcp_chaos import OF_HUB, run_tcp_chaos
+from tests.gateway.composed import settings_for
 from tests.gateway.foreign_on_evm import ForeignOnEvm, run_foreign
 from tests.gateway.gateway_process import GatewayProcess, gateway_keys, gateway_settings
 from tests.gateway.hostile_hub import HostileHub, run_hostile_hub
@@ -36,10 +37,13 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
 from tollkeeper.serving.hands import honour_payment
+from tollkeeper.serving.reconciling import compare_with_chain
 
 PAYEE: Final = "0x" + "77" * 20
 CREDITS: Final = 5
 PRICE: Final = 10_000
+# What every gate is made with, unless told otherwise.
+SOLD: Final[dict[str, Any]] = {"price": "0.01", "paymentAddress": PAYEE, "credits": CREDITS}
 PATIENCE_SECONDS: Final = 90
 VALID_SECONDS: Final = 3600  # longer than a busy machine needs
 
@@ -65,7 +69,9 @@ class Signed:
 
 @dataclass(slots=True, kw_only=True)
 class GatewaySite:
-    """`hub` is the proxy before our own hub, whose process `hub_process` is; `foreign` the stranger. One is there.
+    """`hub` is the proxy before our own hub, whose process `hub_process` is; `foreign` the stranger.
+
+    One is there, or the gateway is of a program that has a hub of its own.
 
     `paid` is what the facilitator carried out and nobody signed twice for, `refused` what it never did; of those
     strangers carried out the `honoured`.
@@ -90,6 +96,11 @@ class GatewaySite:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def paygates(self) -> str:
+        """Where gates are made."""
+        return self.url + "/api/v1/paygates"
+
     def wallet(self) -> TestWallet:
         """Of a payer who has never paid."""
         self.wallets += 1
@@ -100,10 +111,12 @@ class GatewaySite:
     async def sign(self, wallet: TestWallet | None = None, **fields: object) -> Signed:
         """A payment for a gate of its own, of some credits unless told otherwise."""
         await self.gateway.url()
-        body = {"price": "0.01", "targetUrl": self.target.url, "paymentAddress": PAYEE, "credits": CREDITS, **fields}
-        answer = await self.buyer.ask("POST", self.url + "/api/v1/paygates", body=body)
+        answer = await self.buyer.ask("POST", self.paygates, body=SOLD | {"targetUrl": self.target.url} | fields)
         assert answer.status == 201, answer.body
-        gate = answer.json()
+        return await self.sign_for(answer.json(), wallet)
+
+    async def sign_for(self, gate: dict[str, Any], wallet: TestWallet | None = None) -> Signed:
+        """A payment for that gate."""
         challenge = await self._challenge(gate["accessUrl"])
         payer = Buyer(wallet or self.buyer.wallet)
         return Signed(gate, payer.sign(challenge, _for_long), payer.wallet)
@@ -112,7 +125,7 @@ class GatewaySite:
         """As soon as a node that was away at the start has told the token's name."""
         async with asyncio.timeout(10):
             while True:
-                challenge = (await self.buyer.ask("GET", url)).json()
+                challenge = (await until_told(partial(self.ask, "GET", url), 402)).json()
                 if challenge["accepts"][0]["extra"]["name"] == self.chain.token_name:
                     return challenge
                 await asyncio.sleep(0.1)
@@ -175,6 +188,11 @@ class GatewaySite:
                 await asyncio.sleep(0.02)
             return found
 
+    def expire(self, signed: Signed) -> None:
+        """The request to settle it is too old to be carried out, if it is under way."""
+        past = "UPDATE purchases SET attempt_ms = attempt_ms - 100000 WHERE nonce = ?"
+        self.rows(past, signed.authorization.nonce)
+
     def look_now(self, signed: Signed) -> None:
         """The sale is due to be looked at again."""
         due = "UPDATE purchases SET follow_ms = 1 WHERE nonce = ? AND state = 'LIVE' AND follow_ms IS NOT NULL"
@@ -217,15 +235,18 @@ class GatewaySite:
         assert len(self.target.requests) <= calls
         earned = sum(one.value for one in (*self.paid, *self.honoured) if one.pay_to.lower() == PAYEE)
         assert self.chain.balance(PAYEE) == earned
+        if self.hub_process is None and self.foreign is None:  # its hub has the same books
+            settings = settings_for(self.chain.url, self.directory / "gateway.db")
+            assert await compare_with_chain(settings) == []
 
 
-async def until_told(ask: Callable[[], Any], status: int) -> Answer:
-    """Asks until it is told, and told that."""
+async def until_told(ask: Callable[[], Any], *statuses: int) -> Answer:
+    """Asks until it is told, and told one of these."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (answer := await ask()) is None:  # noqa: ASYNC110 - over HTTP
             await asyncio.sleep(0.05)
     told: Answer = answer
-    assert told.status == status, told.body
+    assert told.status in statuses, told.body
     return told
 
 
@@ -242,11 +263,19 @@ def cancellation(used: Authorization, signature: bytes) -> tuple[str, bytes]:
     return USDC_ADDRESS, data
 
 
+class Selling(Protocol):
+    """A gateway, to be started or serving, before the facilitator at that URL."""
+
+    def __call__(
+        self, directory: Path, chain: ChainUnderTest, facilitator_url: str, /, **changes: Any
+    ) -> AbstractAsyncContextManager[GatewaySite]: ...
+
+
 @asynccontextmanager
-async def _selling(
-    directory: Path, chain: ChainUnderTest, facilitator_url: str, changes: dict[str, Any]
+async def alone(
+    directory: Path, chain: ChainUnderTest, facilitator_url: str, /, **changes: Any
 ) -> AsyncIterator[GatewaySite]:
-    """The gateway, to be started, before the facilitator at that URL."""
+    """One process, to be started, between a faulty database, a faulty node and a faulty way to its facilitator."""
     port = free_port()
     async with (
         run_tcp_chaos(chain.url) as node,
@@ -275,20 +304,22 @@ async def _selling(
 
 
 @asynccontextmanager
-async def at_home(directory: Path, chain: ChainUnderTest, **changes: Any) -> AsyncIterator[GatewaySite]:
-    """The facilitator is a hub of ours."""
+async def at_home(
+    directory: Path, chain: ChainUnderTest, selling: Selling = alone, **changes: Any
+) -> AsyncIterator[GatewaySite]:
+    """The facilitator is a hub of ours, apart."""
     async with AsyncExitStack() as stack:
         process = await asyncio.to_thread(HubProcess, directory, chain.url, trusted_keys=gateway_keys())
         stack.callback(process.__exit__)
         hub = await stack.enter_async_context(run_hostile_hub(process.url))
-        site = await stack.enter_async_context(_selling(directory, chain, hub.url, changes))
+        site = await stack.enter_async_context(selling(directory, chain, hub.url, **changes))
         site.hub, site.hub_process = hub, process
         yield site
 
 
 @asynccontextmanager
-async def abroad(directory: Path, chain: ChainUnderTest) -> AsyncIterator[GatewaySite]:
+async def abroad(directory: Path, chain: ChainUnderTest, selling: Selling = alone) -> AsyncIterator[GatewaySite]:
     """The facilitator is a stranger's."""
-    async with run_foreign(chain) as foreign, _selling(directory, chain, foreign.url, {}) as site:
+    async with run_foreign(chain) as foreign, selling(directory, chain, foreign.url) as site:
         site.foreign = foreign
         yield site

@@ -17,10 +17,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
+from tests.faults.linking import Link, linking
 from tests.faults.striking import Case
 from tests.hub.faulty_database import Kind, Moment
 from tollkeeper.storage.queries import load_queries
@@ -28,14 +30,17 @@ from tollkeeper.storage.remote_messages import (
     Abort,
     Begin,
     End,
+    Failed,
     Frames,
     Read,
     Request,
     Run,
+    SentPart,
     Spends,
     Step,
     decode_answer,
     decode_request,
+    frame,
 )
 
 # Longer than the ledger process waits for the next step of a unit.
@@ -51,14 +56,18 @@ class Harm(Enum):
     ASKER_KILLED = "kill of who asks it"
     LOST = "broken connection to the ledger"
     LATE = "late word to or from the ledger"
+    DENIED = "error that the ledger answers with"
 
 
+# What is sent in the middle of a unit, beside statements.
+_PARTS: Final = {part.__name__ for part in get_args(SentPart)}
 # To whoever looks at what became of a call: only a worker's own death may cost a credit that nobody was served for.
 _KINDS: Final = {
     Harm.LEDGER_KILLED: Kind.ERROR,
     Harm.ASKER_KILLED: Kind.CRASH,
     Harm.LOST: Kind.ERROR,
     Harm.LATE: Kind.TIMEOUT,
+    Harm.DENIED: Kind.ERROR,
 }
 
 
@@ -70,12 +79,13 @@ class LedgerCase(Case):
 
 
 def ledger_cases(boundaries: Iterable[str], *harms: Harm) -> list[LedgerCase]:
-    """All combinations."""
+    """All combinations, but for an error amid a unit, which the process undoes when it answers with one."""
     return [
         LedgerCase(boundary, moment, _KINDS[harm], harm=harm)
         for boundary in boundaries
         for moment in Moment
         for harm in harms
+        if harm is not Harm.DENIED or (boundary[0].isupper() and boundary not in _PARTS)
     ]
 
 
@@ -101,53 +111,49 @@ class LedgerChaos:
         return order.harm
 
 
-class _Link:
+class _Link(Link):
     """A worker's connection and the one to the process that belongs to it."""
 
     def __init__(self, chaos: LedgerChaos, worker: asyncio.StreamWriter, ledger: asyncio.StreamWriter) -> None:
+        super().__init__(worker, ledger)
         self._chaos = chaos
-        self._worker = worker
-        self._ledger = ledger
-        self._asked: dict[int, str] = {}  # what was asked last under a number
+        self._names: dict[int, str] = {}  # what was asked last under a number
 
     async def carry_requests(self, source: asyncio.StreamReader) -> None:
         frames = Frames()
         while sent := await source.read(65536):
             for body in frames.feed(sent):
                 request = decode_request(body)
-                name = self._asked[request.number] = name_of(request, self._asked.get(request.number, ""))
+                name = self._names[request.number] = name_of(request, self._names.get(request.number, ""))
                 self._chaos.seen.add(name)
-                if not await self._passes(name, Moment.BEFORE):
-                    return
-                self._ledger.write(_framed(body))
-            await self._ledger.drain()
+                if await self._passes(request.number, name, Moment.BEFORE):
+                    self._asked.write(_framed(body))
+            await self._asked.drain()
 
     async def carry_answers(self, source: asyncio.StreamReader) -> None:
         frames = Frames()
         while answered := await source.read(65536):
             for body in frames.feed(answered):
-                name = self._asked.get(decode_answer(body).number, "")
-                if not await self._passes(name, Moment.AFTER):
-                    return
-                self._worker.write(_framed(body))
-            await self._worker.drain()
+                number = decode_answer(body).number
+                if await self._passes(number, self._names.get(number, ""), Moment.AFTER):
+                    self._asker.write(_framed(body))
+            await self._asker.drain()
 
-    async def _passes(self, name: str, moment: Moment) -> bool:
-        """Does this message, after what comes of it?"""
+    async def _passes(self, number: int, name: str, moment: Moment) -> bool:
+        """Does this message, after what comes of it? Raises: ConnectionAbortedError where nothing does any more."""
         harm = self._chaos.judge(name, moment)
         if harm is Harm.LEDGER_KILLED:
             self._chaos.kill_ledger()
         if harm is Harm.ASKER_KILLED:
             with suppress(ProcessLookupError):
-                os.kill(peer_of(self._worker), signal.SIGKILL)
+                os.kill(peer_of(self._asker), signal.SIGKILL)
         if harm is Harm.LATE:
             await asyncio.sleep(LATE_SECONDS)
-        return harm in {None, Harm.LATE}
-
-    def end(self) -> None:
-        """Both see it break."""
-        self._worker.close()
-        self._ledger.close()
+        if harm is Harm.DENIED:
+            self._asker.write(frame(Failed(number, "storage", "the disk said no")))
+        if harm in {Harm.LEDGER_KILLED, Harm.ASKER_KILLED, Harm.LOST}:
+            raise ConnectionAbortedError
+        return harm is not Harm.DENIED
 
 
 def name_of(request: Request, before: str) -> str:
@@ -193,39 +199,9 @@ async def run_ledger_chaos(
 ) -> AsyncIterator[LedgerChaos]:
     """The proxy at `path`, in front of the process that listens at `ledger_path`."""
     chaos = LedgerChaos(path, kill_ledger)
-    links: set[asyncio.Task[None]] = set()
-
-    async def carry(worker_reader: asyncio.StreamReader, worker: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        links.add(task)
-        try:
-            ledger_reader, ledger = await asyncio.open_unix_connection(str(ledger_path))
-            link = _Link(chaos, worker, ledger)
-            ways = {
-                asyncio.create_task(link.carry_requests(worker_reader)),
-                asyncio.create_task(link.carry_answers(ledger_reader)),
-            }
-            try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
-                link.end()
-        except (OSError, asyncio.CancelledError):  # the test is over, or the process is away
-            pass
-        finally:
-            worker.close()
-            links.discard(task)
-
-    server = await asyncio.start_unix_server(carry, str(path))
-    try:
+    async with linking(
+        lambda carry: asyncio.start_unix_server(carry, str(path)),
+        lambda: asyncio.open_unix_connection(str(ledger_path)),
+        partial(_Link, chaos),
+    ):
         yield chaos
-    finally:
-        server.close()
-        await asyncio.sleep(0.05)  # whoever was let in just now is known by then
-        for link in list(links):
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
-        await server.wait_closed()

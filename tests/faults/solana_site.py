@@ -241,12 +241,22 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "fail": (fail, ("getSignatureStatuses", "transactions_of", "move_all")),
     "reopen": (reopen, ("list_confirmed", "getSlot", "getSignatureStatuses", "reopen_all", "sendTransaction")),
 }
+# What is asked of the second of two nodes meanwhile; of what the first one does not show it is asked nothing.
+SECOND: Final[dict[str, tuple[str, ...]]] = {
+    "settle": ("getSignatureStatuses",),
+    "adopt": ("getSignatureStatuses", "getBlockHeight", "getSlot"),
+    "take over": ("getGenesisHash", "getAccountInfo"),
+    "expire": ("getSlot", "isBlockhashValid", "getBlockHeight", "getSignatureStatuses", "getFirstAvailableBlock"),
+    "fail": ("getSignatureStatuses",),
+    "reopen": ("getSlot", "getSignatureStatuses"),
+}
 
 
 async def strike(site: SolanaSite, name: str, chosen: list[Case]) -> None:
     """The act, once for each fault."""
     act, _ = ACTS[name]
     for number, case in enumerate(chosen):
+        await site.hub.rested()
         try:
             await act(site, case, f"{name}.{number}".replace(" ", "-"))
         except BaseException as error:
@@ -256,13 +266,16 @@ async def strike(site: SolanaSite, name: str, chosen: list[Case]) -> None:
 
 
 @asynccontextmanager
-async def solana_site(directory: Path) -> AsyncIterator[SolanaSite]:
-    """The hub, to be started; afterwards each payment is settled once, or not at all, and no fee is paid twice."""
+async def solana_site(directory: Path, nodes: int = 1) -> AsyncIterator[SolanaSite]:
+    """The hub of so many nodes of one chain, to be started.
+
+    Afterwards each payment is settled once, or not at all, and no fee is paid twice.
+    """
     async with SolanaNode(wallets=WALLETS) as node:
         chain = node.chain
         owner = chain.open_account(WALLETS.owner.address)
         before, money = chain.token_balance(owner), _money(node)
-        async with faulty_hub(directory, node.url, is_solana=True) as hub:
+        async with faulty_hub(directory, *nodes * [node.url], is_solana=True) as hub:
             site = SolanaSite(node, hub)
             yield site
             for payment in site.paid:

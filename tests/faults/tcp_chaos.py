@@ -13,8 +13,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
+
+from tests.faults.linking import Link, linking
 
 LATENCY_SECONDS: Final = 0.04
 # How long hubs of these tests wait for their node, and what is longer.
@@ -80,13 +83,12 @@ class TcpChaos:
         return self._size_bytes
 
 
-class _Link:
+class _Link(Link):
     """One connection of the hub and the one to the node that belongs to it."""
 
     def __init__(self, chaos: TcpChaos, hub: asyncio.StreamWriter, node: asyncio.StreamWriter) -> None:
+        super().__init__(hub, node)
         self._chaos = chaos
-        self._hub = hub
-        self._node = node
         self._fault: Fault | None = None
 
     async def carry_requests(self, source: asyncio.StreamReader) -> None:
@@ -99,15 +101,15 @@ class _Link:
                 self._chaos.kill()
                 return
             if struck is Fault.ASKED_TWICE:
-                self._node.write(sent)
+                self._asked.write(sent)
             if struck is Fault.CUT_REQUEST:
-                self._node.write(sent[: min(self._chaos.size_bytes, len(sent) - 1)])
-                await self._node.drain()
+                self._asked.write(sent[: min(self._chaos.size_bytes, len(sent) - 1)])
+                await self._asked.drain()
                 return
             if self._fault is Fault.LATENCY:
                 await asyncio.sleep(LATENCY_SECONDS)
-            self._node.write(sent)
-            await self._node.drain()
+            self._asked.write(sent)
+            await self._asked.drain()
 
     async def carry_answers(self, source: asyncio.StreamReader) -> None:
         while answered := await source.read(65536):
@@ -115,8 +117,8 @@ class _Link:
             if fault in {Fault.SILENCE, Fault.BLACKHOLE}:
                 continue
             if fault is Fault.CUT_ANSWER:
-                self._hub.write(answered[: min(self._chaos.size_bytes, len(answered) - 1)])
-                await self._hub.drain()
+                self._asker.write(answered[: min(self._chaos.size_bytes, len(answered) - 1)])
+                await self._asker.drain()
                 return
             if fault is Fault.KILL_AFTER:
                 self._chaos.kill()
@@ -127,15 +129,10 @@ class _Link:
                 await asyncio.sleep(LATENCY_SECONDS)
             if fault is Fault.TWICE:
                 answered += await _rest(source)
-                self._hub.write(answered)
+                self._asker.write(answered)
                 await asyncio.sleep(_QUIET_SECONDS)
-            self._hub.write(answered)
-            await self._hub.drain()
-
-    def end(self) -> None:
-        """What was written still goes out; then both ends see the connection break."""
-        self._hub.close()
-        self._node.close()
+            self._asker.write(answered)
+            await self._asker.drain()
 
 
 async def _rest(source: asyncio.StreamReader) -> bytes:
@@ -151,42 +148,12 @@ async def _rest(source: asyncio.StreamReader) -> bytes:
 async def run_tcp_chaos(node_url: str, calls: re.Pattern[bytes] = OF_NODE) -> AsyncIterator[TcpChaos]:
     """The proxy in front of that node, or of a hub, on a free port."""
     chaos = TcpChaos(calls=calls)
-    links: set[asyncio.Task[None]] = set()
     address = urlsplit(node_url)
-
-    async def carry(hub_reader: asyncio.StreamReader, hub: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        links.add(task)
-        try:
-            node_reader, node = await asyncio.open_connection(address.hostname, address.port)
-            link = _Link(chaos, hub, node)
-            ways = {
-                asyncio.create_task(link.carry_requests(hub_reader)),
-                asyncio.create_task(link.carry_answers(node_reader)),
-            }
-            try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
-                link.end()
-        except (ConnectionError, asyncio.CancelledError):  # the test is over, or its node
-            pass
-        finally:
-            hub.close()
-            links.discard(task)
-
-    server = await asyncio.start_server(carry, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()[:2]
-    chaos.url = f"http://{host}:{port}/"
-    try:
+    async with linking(
+        lambda carry: asyncio.start_server(carry, "127.0.0.1", 0),
+        lambda: asyncio.open_connection(address.hostname, address.port),
+        partial(_Link, chaos),
+    ) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        chaos.url = f"http://{host}:{port}/"
         yield chaos
-    finally:
-        server.close()
-        await asyncio.sleep(_QUIET_SECONDS)  # whoever was let in just now is known by then
-        for link in list(links):
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
-        await server.wait_closed()

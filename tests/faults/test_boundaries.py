@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import aiohttp
 import pytest
@@ -91,13 +91,19 @@ async def carry_out(hub: Victim, payment: Signed, key: str, case: Case) -> bool:
 
 
 async def settle_through(
-    directory: Path, chain: ChainUnderTest, chosen: list[Case], *, sign: Sign = new_payment, nodes: int = 1
+    directory: Path,
+    chain: ChainUnderTest,
+    chosen: list[Case],
+    *,
+    sign: Sign = new_payment,
+    nodes: int = 1,
+    **options: Any,
 ) -> Victim:
     """A payment for each case; each is settled once."""
     before = chain.balance(chain.wallets.owner.address)
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
-    async with faulty_hub(directory, *nodes * [chain.url]) as hub:
+    async with faulty_hub(directory, *nodes * [chain.url], **options) as hub:
         for number, case in enumerate(chosen):
             payments.append(sign(chain))
             assert await carry_out(hub, payments[-1], f"key.{number}", case), case
@@ -107,12 +113,18 @@ async def settle_through(
 
 
 async def refuse_through(
-    directory: Path, chain: ChainUnderTest, chosen: list[Case], *, sign: Sign = new_payment, nodes: int = 1
+    directory: Path,
+    chain: ChainUnderTest,
+    chosen: list[Case],
+    *,
+    sign: Sign = new_payment,
+    nodes: int = 1,
+    **options: Any,
 ) -> Victim:
     """For each case a payment that a stranger carried out; each is refused, and moves nothing more."""
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
-    async with faulty_hub(directory, *nodes * [chain.url]) as hub:
+    async with faulty_hub(directory, *nodes * [chain.url], **options) as hub:
         for number, case in enumerate(chosen):
             payments.append(payment := sign(chain))
             relay(chain, payment)
@@ -126,7 +138,13 @@ async def refuse_through(
 
 
 async def finish_through(
-    directory: Path, chain: ChainUnderTest, chosen: list[Case], *, sign: Sign = new_payment, nodes: int = 1
+    directory: Path,
+    chain: ChainUnderTest,
+    chosen: list[Case],
+    *,
+    sign: Sign = new_payment,
+    nodes: int = 1,
+    **options: Any,
 ) -> Victim:
     """For each case a payment whose transaction waits to be mined, and that nobody asks for until the fault came."""
 
@@ -138,11 +156,17 @@ async def finish_through(
         chain.rpc.call("evm_setAutomine", True)
         chain.rpc.call("evm_mine")
 
-    return await left_alone(directory, chain, chosen, until_it_came, sign, nodes)
+    return await left_alone(directory, chain, chosen, until_it_came, sign, nodes, **options)
 
 
 async def hand_out_through(
-    directory: Path, chain: ChainUnderTest, chosen: list[Case], *, sign: Sign = new_payment, nodes: int = 1
+    directory: Path,
+    chain: ChainUnderTest,
+    chosen: list[Case],
+    *,
+    sign: Sign = new_payment,
+    nodes: int = 1,
+    **options: Any,
 ) -> Victim:
     """For each case a payment that became a success when nobody was asking; then somebody does, through the fault."""
 
@@ -154,7 +178,7 @@ async def hand_out_through(
                 await asyncio.sleep(0.05)
         assert await carry_out(hub, payment, key, case), case
 
-    return await left_alone(directory, chain, chosen, until_it_was_told, sign, nodes)
+    return await left_alone(directory, chain, chosen, until_it_was_told, sign, nodes, **options)
 
 
 async def left_alone(
@@ -164,12 +188,13 @@ async def left_alone(
     fault: Callable[[Victim, TestPayment, str, Case], Awaitable[None]],
     sign: Sign,
     nodes: int,
+    **options: Any,
 ) -> Victim:
     """Each payment's caller was told that its outcome is pending, and went away."""
     before = chain.balance(chain.wallets.owner.address)
     nonce = chain.nonce(chain.wallets.relayer)
     payments = []
-    async with faulty_hub(directory, *nodes * [chain.url]) as hub, aiohttp.ClientSession() as http:
+    async with faulty_hub(directory, *nodes * [chain.url], **options) as hub, aiohttp.ClientSession() as http:
         for number, case in enumerate(chosen):
             payments.append(payment := sign(chain))
             key = f"key.{number}"

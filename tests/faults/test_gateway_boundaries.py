@@ -12,7 +12,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
 from aiohttp import web
@@ -104,6 +104,11 @@ async def finish(site: GatewaySite, case: Case) -> None:
     signed, deaths = await _lost(site, reaches_hub=True), site.gateway.deaths
     site.gateway.prepare(case)
     site.hub.is_down = False
+    await granted_alone(site, signed, case, deaths)
+
+
+async def granted_alone(site: GatewaySite, signed: Signed, case: Case, deaths: int) -> None:
+    """Its credits are there, though nobody asks; then somebody does."""
     await site.until_sale(signed, lambda state, *_: state == "LIVE")
     await site.until(signed)
     await site.bought_once(signed, case, deaths)
@@ -113,7 +118,7 @@ async def give_up(site: GatewaySite, case: Case) -> None:
     """The hub never heard of it, and its request expires; the buyer comes back later with the same payment."""
     signed, deaths = await _lost(site, reaches_hub=False), site.gateway.deaths
     site.gateway.prepare(case)
-    site.rows("UPDATE purchases SET attempt_ms = attempt_ms - 100000 WHERE nonce = ?", signed.authorization.nonce)
+    site.expire(signed)
     site.hub.is_down = False
     await site.until_sale(signed, lambda state, *_: state == "FAILED")
     assert site.sale(signed)[1] == "never_sent"
@@ -142,8 +147,14 @@ async def _lost(site: GatewaySite, *, reaches_hub: bool) -> Signed:
 async def trust(site: GatewaySite, case: Case) -> None:
     """A sale on trust, whose payment is mined later."""
     signed, deaths = await _trusted(site), site.gateway.deaths
+    await mined_through(site, signed, case, deaths)
+
+
+async def mined_through(site: GatewaySite, signed: Signed, case: Case, deaths: int) -> None:
+    """Its payment is mined, and the sale no longer on trust."""
     site.gateway.prepare(case)
-    _mine(site.chain)
+    site.chain.rpc.call("evm_setAutomine", True)
+    site.chain.rpc.call("evm_mine")
     await site.until_sale(signed, lambda _state, _failure, confirmed, *_: confirmed == 1)
     await site.bought_once(signed, case, deaths)
 
@@ -168,11 +179,6 @@ async def _trusted(site: GatewaySite) -> Signed:
     await site.until(signed)
     assert site.sale(signed)[2] == 0
     return signed
-
-
-def _mine(chain: ChainUnderTest) -> None:
-    chain.rpc.call("evm_setAutomine", True)
-    chain.rpc.call("evm_mine")
 
 
 async def follow(site: GatewaySite, case: Case) -> None:
@@ -392,7 +398,7 @@ FOR_A_FEE: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
         ),
     )
 }
-CHARGING: Final = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": "0x" + "66" * 20}
+CHARGING: Final[dict[str, Any]] = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": "0x" + "66" * 20}
 
 
 async def strike(site: GatewaySite, acts: dict[str, tuple[Act, tuple[str, ...]]], kind: Kind, *moments: Moment) -> None:

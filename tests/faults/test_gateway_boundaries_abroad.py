@@ -13,14 +13,21 @@ from typing import Final
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.faults.gateway_site import PATIENCE_SECONDS, GatewaySite, Signed, abroad
+from tests.faults.gateway_site import GatewaySite, Signed, abroad
 from tests.faults.striking import Case
 from tests.faults.test_gateway_boundaries import ACTS as ACTS_AT_HOME
-from tests.faults.test_gateway_boundaries import Act, assert_all_known, honour_through, strike, void_again
+from tests.faults.test_gateway_boundaries import (
+    Act,
+    assert_all_known,
+    follow,
+    granted_alone,
+    honour_through,
+    mined_through,
+    strike,
+    void_again,
+)
 from tests.gateway.foreign_facilitator import hands_over, honest
 from tests.hub.faulty_database import Kind, Moment
-from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.gateway.buying import EXPIRY_MARGIN_SECONDS
 from tollkeeper.sandbox.buyer import Answer
 
 ASKED: Final = Case("/settle", Moment.AFTER, Kind.CRASH)
@@ -66,9 +73,7 @@ async def finish(site: GatewaySite, case: Case) -> None:
     signed = await _left(site, ASKED)
     deaths = site.gateway.deaths + 1
     site.gateway.prepare(case)
-    await site.until_sale(signed, lambda state, *_: state == "LIVE")
-    await site.until(signed)
-    await site.bought_once(signed, case, deaths)
+    await granted_alone(site, signed, case, deaths)
 
 
 async def give_up(site: GatewaySite, case: Case) -> None:
@@ -101,8 +106,8 @@ async def park(site: GatewaySite, case: Case) -> None:
     site.gateway.prepare(case)
     assert await site.call(signed) is None
     # Where nobody heard the answer, the transaction is somebody else's for sure once the request has expired.
-    patience_seconds = SETTLE_REQUEST_LIFETIME_SECONDS + EXPIRY_MARGIN_SECONDS + PATIENCE_SECONDS
-    await site.until_sale(signed, lambda state, *_: state == "PARKED", seconds=patience_seconds)
+    site.expire(signed)
+    await site.until_sale(signed, lambda state, *_: state == "PARKED")
     await site.come(case, deaths)
     site.foreign.sender = site.chain.wallets.relayer
     assert await site.call(signed) is None
@@ -131,11 +136,7 @@ async def honour(site: GatewaySite, case: Case) -> None:
 async def trust(site: GatewaySite, case: Case) -> None:
     """A sale on trust, whose payment is mined later."""
     signed, deaths = await _trusted(site), site.gateway.deaths
-    site.gateway.prepare(case)
-    site.chain.rpc.call("evm_setAutomine", True)
-    site.chain.rpc.call("evm_mine")
-    await site.until_sale(signed, lambda _state, _failure, confirmed, *_: confirmed == 1)
-    await site.bought_once(signed, case, deaths)
+    await mined_through(site, signed, case, deaths)
 
 
 async def lose_trust(site: GatewaySite, case: Case) -> None:
@@ -158,16 +159,6 @@ async def _trusted(site: GatewaySite) -> Signed:
     site.foreign.settling = honest
     assert site.sale(signed)[2] == 0
     return signed
-
-
-async def follow(site: GatewaySite, case: Case) -> None:
-    """It is time to look at a sale again."""
-    signed, deaths = await site.sign(), site.gateway.deaths
-    await site.until(signed)
-    site.gateway.prepare(case)
-    site.look_now(signed)
-    await site.looked(signed)
-    await site.bought_once(signed, case, deaths)
 
 
 async def take_back(site: GatewaySite, case: Case) -> None:

@@ -1,7 +1,7 @@
 """The same faults at every boundary on Solana: killed, cut, doubled, silenced (F1 to F5, F8, F13 to F15, F20, F22).
 
 A payment is settled, refused, adopted, finished, handed out, taken over, expires, fails in its block, or is taken away
-with a fork: before and after whatever a hub awaits meanwhile.
+with a fork: before and after whatever a hub awaits meanwhile, of one node, or of either of two (decision 0040).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.faults.solana_site import ACTS, SETTLING, solana_site, strike
+from tests.faults.solana_site import ACTS, SECOND, SETTLING, solana_site, strike
 from tests.faults.striking import Case, cases
 from tests.hub.faulty_database import Kind, Moment
 
@@ -52,6 +52,30 @@ async def test_an_error_at_any_boundary_on_solana_loses_nothing_and_nothing_else
             await strike(site, name, [Case(boundaries[-1], Moment.AFTER, Kind.ERROR)])
         known = {boundary for _, boundaries in ACTS.values() for boundary in boundaries}
         assert known <= site.hub.seen <= {*known, *STARTING, *ASKING}
+
+
+@pytest.mark.timeout(300)
+async def test_an_error_at_the_second_of_two_nodes_on_solana_loses_nothing_and_nothing_else_is_asked_of_it(
+    tmp_path: Path,
+) -> None:
+    async with solana_site(tmp_path, nodes=2) as site:
+        for name, kind in (("settle", Kind.DUPLICATE), ("reopen", Kind.DUPLICATE), ("expire", Kind.ERROR)):
+            await strike(site, name, [Case(SECOND[name][-1], Moment.AFTER, kind, node=1)])
+        known = {boundary for boundaries in SECOND.values() for boundary in boundaries}
+        assert known <= site.hub.chaoses[1].methods <= {*known, *STARTING}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ACTS)
+@pytest.mark.parametrize("kind", Kind)
+async def test_every_kind_of_fault_at_either_of_two_nodes_on_solana_ends_as_it_should(
+    tmp_path: Path, name: str, kind: Kind
+) -> None:
+    _, boundaries = ACTS[name]
+    of_first = tuple(boundary for boundary in boundaries if "_" not in boundary and boundary != "join")
+    async with solana_site(tmp_path, nodes=2) as site:
+        await strike(site, name, [*cases(of_first, kind), *cases(SECOND.get(name, ()), kind, node=1)])
 
 
 @pytest.mark.long

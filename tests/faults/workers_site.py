@@ -1,4 +1,4 @@
-"""`serve --workers 2` with a proxy between its processes and the ledger's, at whose questions faults come.
+"""`serve` or `gateway --workers 2`, and a proxy between its processes and the ledger's, at whose questions faults come.
 
 Parent is the test's process: it starts the ledger's process, the hub's and two workers from the program's own parts, as
 `serving.workers` does, but for the socket's path that they are told.
@@ -12,21 +12,21 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.gateway_site import PATIENCE_SECONDS, GatewaySite
-from tests.faults.ledger_chaos import LedgerCase, LedgerChaos, run_ledger_chaos
+from tests.faults.ledger_chaos import Harm, LedgerCase, LedgerChaos, run_ledger_chaos
 from tests.faults.striking import Case
 from tests.gateway.composed import settings_for
 from tests.gateway.recording_target import recording_target
+from tests.hub.faulty_database import Kind
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.serving.ledger_keeper import LedgerKeeper
-from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.serving.workers import Family, listen_shared
-from tollkeeper.settings import Settings
+from tollkeeper.settings import Role
 from tollkeeper.storage.remote import RemoteDatabase
 
 HOST: Final = "127.0.0.1"
@@ -83,8 +83,14 @@ class Workers:
         return True
 
     def prepare(self, case: Case) -> None:
-        """It comes at the next question of that name."""
-        assert isinstance(case, LedgerCase)
+        """It comes at the next question of that name; an error at a query or unit of one process, at the same of these.
+
+        The ledger's process answers with it.
+        """
+        if not isinstance(case, LedgerCase):
+            assert case.kind is Kind.ERROR
+            name = case.boundary.title().replace("_", "")
+            case = LedgerCase(name, case.moment, case.kind, harm=Harm.DENIED)
         self._before, self._chaos.order = self._chaos.struck, case
 
     def has_come(self, _case: Case) -> bool:
@@ -104,24 +110,18 @@ class Workers:
                 os.kill(process, signal.SIGKILL)
 
 
-class WorkersSite(GatewaySite):
-    """Hub and gateway have one database."""
-
-    async def nothing_lost(self) -> None:
-        """As in each, and every settlement is on the chain."""
-        await super().nothing_lost()
-        settings = settings_for(self.chain.url, self.directory / "gateway.db")
-        assert await compare_with_chain(settings) == []
-
-
 @asynccontextmanager
-async def workers_site(directory: Path, chain: ChainUnderTest) -> AsyncIterator[WorkersSite]:
-    """Serving."""
+async def several(
+    directory: Path, chain: ChainUnderTest, facilitator_url: str = "", /, **changes: Any
+) -> AsyncIterator[GatewaySite]:
+    """Two workers, serving; without a facilitator's URL with a hub of their own, on the same database."""
+    apart = {"role": Role.GATEWAY, "hub_url": facilitator_url} if facilitator_url else {}
     with ExitStack() as sockets:
         listening = [sockets.enter_context(one) for one in listen_shared(HOST, 0, WORKERS)]
         port = listening[0].getsockname()[1]
         address = f"http://{HOST}:{port}"
-        settings: Settings = settings_for(chain.url, directory / "gateway.db", address, workers=WORKERS)
+        database_file = directory / "gateway.db"
+        settings = settings_for(chain.url, database_file, address, workers=WORKERS, **apart, **changes)
         own, shown = directory / "ledger", directory / "shown"
         async with AsyncExitStack() as parts:
             target = await parts.enter_async_context(recording_target())
@@ -130,19 +130,19 @@ async def workers_site(directory: Path, chain: ChainUnderTest) -> AsyncIterator[
             chaos = await parts.enter_async_context(
                 run_ledger_chaos(own, shown, lambda: os.kill(keeper.process_id, signal.SIGKILL))
             )
-            database = RemoteDatabase(own)
+            database = RemoteDatabase(shown)
             parts.push_async_callback(database.close)
             await database.open()
             family = Family(settings, database, shown)
             parts.push_async_callback(family.stop)
             await family.start(listening, sockets)
-            yield WorkersSite(
+            yield GatewaySite(
                 directory=directory,
                 chain=chain,
                 gateway=Workers(address, chaos, family, keeper),
                 target=target,
                 buyer=buyer,
                 port=port,
-                changes={},
+                changes=changes,
             )
             sockets.close()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.chain_under_test import GAS, ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.counterfactual import settling_call
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
 
@@ -22,8 +22,9 @@ RECEIPT = "eth_getTransactionReceipt"
 def relay(chain: ChainUnderTest, payment: TestPayment) -> str:
     """Somebody else carries the payment out; the hash."""
     signature = bytes.fromhex(payment.body["paymentPayload"]["payload"]["signature"][2:])
-    data = transfer_calldata(payment.authorization, signature)
-    transaction_hash: str = chain.send_and_wait(chain.wallets.faucet, USDC_ADDRESS, data)["transactionHash"]
+    call = settling_call(USDC_ADDRESS, payment.authorization, signature)
+    gas = 1_000_000 if call.deploys else GAS
+    transaction_hash: str = chain.send_and_wait(chain.wallets.faucet, call.to, call.data, gas=gas)["transactionHash"]
     return transaction_hash
 
 
