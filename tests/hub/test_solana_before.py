@@ -166,3 +166,28 @@ async def test_accounts_with_many_transactions_are_looked_through_few_at_a_time(
         assert {answer.code for answer in answers if answer.status != 200} == {"UNAVAILABLE"}
         assert answers[-1].status == 200
         assert (await world.verify(bodies[1])).reason == EXPIRED  # once it is its turn
+
+
+async def test_few_names_are_asked_for_first_so_that_what_many_ask_fits_into_one_answer(tmp_path: Path) -> None:
+    """A hundred questions go together, and a node's answer has a bound: beside them may be those of a sale."""
+    limits: list[int] = []
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "getSignaturesForAddress":
+            limits.append(call["params"][1]["limit"])
+        return answer
+
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as proxy,
+        hub_of(tmp_path, node, rpc_url=proxy.url) as world,
+    ):
+        paid = await world.settle(world.payment())
+        first = node.chain.executed[paid.body["transaction"]]
+        for number in range(1, 1_500):
+            node.chain.executed[encode(number.to_bytes(64, "big"))] = first
+        body = world.payment()
+        node.chain.next_slot(RECENT_SLOTS + 1)
+        proxy.falsify = falsify
+        assert (await world.verify(body)).reason == EXPIRED
+        assert limits == [100, 1_000, 1_000]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.solana import SolanaAsset
 
-PAGE: Final = 1_000  # signatures that one question is answered with at most
+_PAGE: Final = 1_000  # signatures that one question is answered with at most
 _TRANSACTIONS_AT_ONCE: Final = 50
 _FINALIZED: Final = {"commitment": "finalized"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_FINALIZED}
@@ -93,11 +93,17 @@ class Listed(NamedTuple):
     has_failed: bool
 
 
-async def signatures_of(chain: SolanaChain, address: str, slots: range, *, commitment: str) -> AsyncIterator[Listed]:
-    """What was executed with this account in these slots, the newest first. Raises: RpcUnavailable."""
+async def signatures_of(
+    chain: SolanaChain, address: str, slots: range, *, commitment: str, first: int = _PAGE
+) -> AsyncIterator[Listed]:
+    """What was executed with this account in these slots, the newest first. Raises: RpcUnavailable.
+
+    `first`: so many are asked for before the others.
+    """
     before: dict[str, str] = {}
+    size = first
     while True:
-        options = {"limit": PAGE, **before, "commitment": commitment}
+        options = {"limit": size, **before, "commitment": commitment}
         (page,) = await chain.rpc.ask([("getSignaturesForAddress", [address, options])])
         entries = _entries(page)
         if before and entries and entries[-1].signature == before["before"]:  # else it would have no end
@@ -106,9 +112,9 @@ async def signatures_of(chain: SolanaChain, address: str, slots: range, *, commi
         for entry in entries:
             if entry.slot in slots:
                 yield entry
-        if len(entries) < PAGE or entries[-1].slot < slots.start:
+        if len(entries) < size or entries[-1].slot < slots.start:
             return
-        before = {"before": entries[-1].signature}
+        size, before = _PAGE, {"before": entries[-1].signature}
 
 
 def _entries(page: Any) -> list[Listed]:  # noqa: ANN401 - JSON

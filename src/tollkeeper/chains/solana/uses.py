@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana.payments import PAGE, asset_of, payments_in, signatures_of, transaction_bytes
+from tollkeeper.chains.solana.payments import asset_of, payments_in, signatures_of, transaction_bytes
 from tollkeeper.core.solana.message import MalformedTransaction, read_transaction
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 _READ_AT_ONCE: Final = 50
 _MESSAGES_MAX: Final = 20_000
-_LISTED_MAX: Final = 10_000  # of one account, the newest: ten questions
-SEARCHES_MAX: Final = 2  # behind the first page, at a time
+_LISTED_MAX: Final = 10_000  # of one account, the newest: some ten questions
+# Most accounts have no more since long ago. As many such lists as go into one batch fit into one answer.
+_LISTED_FIRST: Final = 100
+SEARCHES_MAX: Final = 2  # behind those, at a time
 _TURN_SECONDS: Final = 2.0
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_CONFIRMED}
@@ -47,16 +49,16 @@ class Use:
 async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
     """Does the node name this transaction among the newest of those with the account? Raises: RpcUnavailable.
 
-    It is not told which one is looked for. Few look behind an account's first page at a time: anybody can have it
+    It is not told which one is looked for. Behind an account's newest ones few look at a time: anybody can have it
     looked through, for nothing, as often as he likes.
     """
     looked_at = 0
     async with AsyncExitStack() as turn:
-        async for one in signatures_of(chain, account, range(2**63), commitment="confirmed"):
+        async for one in signatures_of(chain, account, range(2**63), commitment="confirmed", first=_LISTED_FIRST):
             looked_at += 1
             if one.signature == signature or looked_at == _LISTED_MAX:
                 return one.signature == signature
-            if looked_at == PAGE:
+            if looked_at == _LISTED_FIRST:
                 await turn.enter_async_context(_turn(chain))
     return False
 
@@ -102,7 +104,8 @@ class UseReader:
         Raises: RpcUnavailable.
         """
         slots = range(first_slot, 2**63)
-        names = [one.signature async for one in signatures_of(self._chain, key.payer, slots, commitment="confirmed")]
+        listed = signatures_of(self._chain, key.payer, slots, commitment="confirmed", first=_LISTED_FIRST)
+        names = [one.signature async for one in listed]
         # Of its own, because another search may forget some of them meanwhile.
         known = {name: self._messages[name] for name in names if name in self._messages}
         unread = [name for name in names if name not in known]
