@@ -27,8 +27,9 @@ from tollkeeper.core.transactions import Kind
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage import Statement, open_database
-from tollkeeper.storage.claims import NewSettlement, Wish, claim_and_sign
+from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.database import Unit
+from tollkeeper.storage.room import Room
 from tollkeeper.storage.transactions import open_lane
 
 _BATCH = 100
@@ -64,6 +65,7 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
     raws: list[bytes] = []
     fee = 4 * int(chain.rpc.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)
     first = chain.authorization()
+    room = Room(NETWORK, count, count, of_payer=count)  # one payer stands for many
 
     def one(number: int) -> Unit[None]:
         authorization = replace(first, nonce=fresh_nonce())
@@ -77,7 +79,8 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
             raws.append(raw)
             return raw, transaction_hash
 
-        yield from claim_and_sign([wish_of(chain, payment, number)], sign)
+        (claim,) = yield from claim_and_sign([wish_of(chain, payment, number)], sign, room=room)
+        assert claim.outcome is Claimed.WON
 
     def all_of_them() -> Unit[None]:
         for number in range(count):
