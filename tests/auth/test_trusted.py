@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -269,6 +269,46 @@ async def test_closing_ends_what_is_being_asked(clock: Clock) -> None:
         await trusted.close()
         with pytest.raises(asyncio.CancelledError):
             await asking
+
+
+async def test_an_answer_that_comes_twice_lets_nobody_else_in(clock: Clock) -> None:
+    """On a kept connection it would be the answer to the next question, about another session."""
+    keys = json.dumps(SigningKeys(KEYRING).jwks()).encode()
+
+    async def answer_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
+                asked = await reader.readexactly(int(fields.get(b"content-length", b"0")))
+                told = json.dumps({"active": json.loads(asked)["token"] == tokens[0]}).encode() if asked else keys
+                lines = b"Content-Length: %d\r\n" % len(told)
+                lines += b"X-Correlation-Id: " + fields.get(b"x-correlation-id", b"") + b"\r\n"
+                writer.write(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n" + told)
+                if asked:
+                    await asyncio.sleep(0.02)
+                    writer.write(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n" + told)
+        writer.close()
+
+    async with await asyncio.start_server(answer_twice, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        tokens = [
+            sign_access_token(SigningKeys(KEYRING), new_claims(url, Wallet().address, f"s{n}", f"t{n}", clock()))
+            for n in range(2)
+        ]
+        trusted = TrustedIssuers([url], clock)
+        try:
+            await trusted.claims_in_force(tokens[0], url)
+            await asyncio.sleep(0.1)  # the second one came
+            codes = []
+            async with asyncio.timeout(5):
+                while Code.INVALID_TOKEN not in codes:
+                    with pytest.raises(ApiError) as refused:
+                        await trusted.claims_in_force(tokens[1], url)
+                    codes.append(refused.value.code)
+            assert set(codes) <= {Code.UNAVAILABLE, Code.INVALID_TOKEN}
+        finally:
+            await trusted.close()
 
 
 async def test_an_issuer_s_new_key_is_learned_also_after_the_clock_was_put_back(parts: Parts) -> None:

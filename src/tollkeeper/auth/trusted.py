@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
+from tollkeeper.api import CORRELATION_ID, new_request_id
 from tollkeeper.core import tokens
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.strict_json import parse_json
@@ -124,13 +125,21 @@ class TrustedIssuers:
         return is_active
 
     async def _ask(self, issuer: str, path: str, body: dict[str, str] | None) -> dict[str, Any]:
-        """One JSON object from an issuer. Raises: UNAVAILABLE for anything else."""
+        """One JSON object from an issuer. Raises: UNAVAILABLE for anything else.
+
+        The question has a name, which the issuer repeats: something may have sent the answer to another one twice.
+        """
         if self._http is None:
             timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
             self._http = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
-        method = "GET" if body is None else "POST"
+        http, method, name = self._http, "GET" if body is None else "POST", new_request_id()
+        named = {CORRELATION_ID.decode(): name}
         try:
-            async with self._http.request(method, issuer + path, json=body, allow_redirects=False) as answer:
+            async with http.request(method, issuer + path, json=body, headers=named, allow_redirects=False) as answer:
+                if answer.headers.get(CORRELATION_ID.decode(), name) != name:
+                    self._http = None  # what comes on its connections is behind, and stays so
+                    await http.close()
+                    raise _unavailable(issuer, "the answer is another question's")
                 if answer.status != 200:
                     raise _unavailable(issuer, f"status {answer.status}")
                 document = parse_json(await _body(answer))
