@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests.auth.server import KEYRING, Client, Clock, Wallet, bearer, free_port, issuer, serving
+from tests.edge.targets import Connection, sized, target
 from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address
@@ -275,23 +276,18 @@ async def test_an_answer_that_comes_twice_lets_nobody_else_in(clock: Clock) -> N
     """On a kept connection it would be the answer to the next question, about another session."""
     keys = json.dumps(SigningKeys(KEYRING).jwks()).encode()
 
-    async def answer_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
-                asked = await reader.readexactly(int(fields.get(b"content-length", b"0")))
-                told = json.dumps({"active": json.loads(asked)["token"] == tokens[0]}).encode() if asked else keys
-                lines = b"Content-Length: %d\r\n" % len(told)
-                lines += b"X-Correlation-Id: " + fields.get(b"x-correlation-id", b"") + b"\r\n"
-                writer.write(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n" + told)
-                if asked:
-                    await asyncio.sleep(0.02)
-                    writer.write(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n" + told)
-        writer.close()
+    async def answer_twice(connection: Connection) -> None:
+        while True:
+            head, asked = await connection.request()
+            told = json.dumps({"active": json.loads(asked)["token"] == tokens[0]}).encode() if asked else keys
+            name = [line for line in head.split(b"\r\n") if line.lower().startswith(b"x-correlation-id: ")]
+            await connection.send(sized(told, *name))
+            if asked:
+                await asyncio.sleep(0.02)
+                await connection.send(sized(told, *name))
 
-    async with await asyncio.start_server(answer_twice, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with target(answer_twice) as there:
+        url = there.url
         tokens = [
             sign_access_token(SigningKeys(KEYRING), new_claims(url, Wallet().address, f"s{n}", f"t{n}", clock()))
             for n in range(2)
