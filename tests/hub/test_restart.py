@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.chains.batching import payers
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
 from tests.hub.chaos import ChaosNode
@@ -29,10 +30,10 @@ from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.database import Unit
-from tollkeeper.storage.room import Room
 from tollkeeper.storage.transactions import open_lane
 
 _BATCH = 100
+_OF_PAYER = 100  # what each can pay
 AIM_SECONDS = 5.0
 
 
@@ -65,11 +66,12 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
     raws: list[bytes] = []
     fee = 4 * int(chain.rpc.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)
     first = chain.authorization()
-    room = Room(NETWORK, count, count, of_payer=count)  # one payer stands for many
+    wallets = payers(chain, -(-count // _OF_PAYER))
 
     def one(number: int) -> Unit[None]:
-        authorization = replace(first, nonce=fresh_nonce())
-        signature = chain.sign(authorization)
+        payer = wallets[number // _OF_PAYER]
+        authorization = replace(first, payer=payer.address, nonce=fresh_nonce())
+        signature = chain.sign(authorization, signer=payer)
         payment = TestPayment(authorization, settle_body(chain, authorization, signature))
         data = transfer_calldata(authorization, signature)
 
@@ -79,7 +81,7 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
             raws.append(raw)
             return raw, transaction_hash
 
-        (claim,) = yield from claim_and_sign([wish_of(chain, payment, number)], sign, room=room)
+        (claim,) = yield from claim_and_sign([wish_of(chain, payment, number)], sign)
         assert claim.outcome is Claimed.WON
 
     def all_of_them() -> Unit[None]:
@@ -237,7 +239,6 @@ async def test_ten_thousand_left_settlements_are_finished(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, exchanges: Exchanges, *, were_sent: bool
 ) -> None:
     chain, count = anvil_fiat_token, 10_000
-    chain.mint(chain.wallets.buyer.address, count * 10_000)
     chain.rpc.call("anvil_setBalance", chain.wallets.relayer.address, hex(10**21))
     chain.rpc.call("evm_setBlockGasLimit", hex(4 * 10**9))  # else full blocks make gas dearer than the cap
     chain.rpc.call("evm_mine")
