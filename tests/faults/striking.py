@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+import aiohttp
+
 from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, OF_HUB, OF_NODE, Fault, TcpChaos, run_tcp_chaos
 from tests.hub.faulty_database import Kind, Moment, order
 from tests.hub.hub_process import HubProcess, TestProcess
@@ -125,10 +127,15 @@ class Victim:
         return seen.union(*(chaos.methods for chaos in self.chaoses))
 
     async def rested(self) -> None:
-        """Of several nodes each is asked again, also one that gave no answer a moment ago."""
+        """Of several nodes each is asked again, also one that gave no answer a moment ago.
+
+        The first one is, since a hub that has nothing to do may ask none, and one that fails again rests longer.
+        """
         if self._has_resting:
             self._has_resting = False
             await asyncio.sleep(_RESTED_SECONDS)
+            async with aiohttp.ClientSession() as http, http.get(await self.url() + "/readyz") as answer:
+                await answer.read()
 
     def prepare(self, case: Case) -> None:
         """The fault comes as soon as anything comes by its boundary."""

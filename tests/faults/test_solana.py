@@ -61,6 +61,7 @@ async def test_an_error_at_the_second_of_two_nodes_on_solana_loses_nothing_and_n
     async with solana_site(tmp_path, nodes=2) as site:
         for name, kind in (("settle", Kind.DUPLICATE), ("reopen", Kind.DUPLICATE), ("expire", Kind.ERROR)):
             await strike(site, name, [Case(SECOND[name][-1], Moment.AFTER, kind, node=1)])
+        await strike(site, "adopt", [Case("getSignatureStatuses", Moment.BEFORE, Kind.ERROR, node=1)])
         known = {boundary for boundaries in SECOND.values() for boundary in boundaries}
         assert known <= site.hub.chaoses[1].methods <= {*known, *STARTING}
 

@@ -255,6 +255,9 @@ async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> 
     if not await is_listed(account.chain, transfer.payer, signature):
         return signature, NOTHING_SEEN
     (sighting,) = await account.chain.see([signature])
+    if sighting.verdict is Verdict.DOUBTED:  # it may well be ours: whoever is refused for it pays twice
+        msg = "not enough nodes show what became of the payment's transaction"
+        raise RpcUnavailable(msg)
     return signature, sighting
 
 
