@@ -232,6 +232,12 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> Exchanges:
     return seen
 
 
+def waited_for_a_core() -> float:
+    """Seconds that this process's threads could have gone on and had no core, since they began; 0 where none tells."""
+    told = Path("/proc/self/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[1]) for one in told) / 1e9
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("were_sent", [True, False])
@@ -249,14 +255,16 @@ async def test_ten_thousand_left_settlements_are_finished(
         nonce = chain.nonce(chain.wallets.relayer)
         while int(chain.rpc.call("eth_getTransactionCount", chain.wallets.relayer.address, "latest"), 16) < nonce:  # noqa: ASYNC110 - of the node
             await asyncio.sleep(0.1)
-    processor_began = time.process_time()
+    processor_began, waited_before = time.process_time(), waited_for_a_core()
     seconds = await finish(tmp_path, chain, count)
     processor, node = time.process_time() - processor_began, exchanges.seconds()
+    waited = max(0.0, waited_for_a_core() - waited_before)
     sys.stderr.write(
         f"\n{count} settlements, sent before the start: {were_sent}: finished in {seconds:.1f} s; in {node:.1f} s of "
-        f"them one of {len(exchanges.spans)} answers of the node was awaited; {processor:.1f} s of processor time\n"
+        f"them one of {len(exchanges.spans)} answers of the node was awaited; {processor:.1f} s of processor time, "
+        f"{waited:.1f} s without a core\n"
     )
-    # The aim is 5 s plus the chain's latency, on a machine that has nothing else to do. Work that is done while an
-    # answer is awaited hides behind the node; the processor's time has all of it, whatever else the machine does.
+    # The aim is 5 s plus the chain's latency, on a machine that has nothing else to do: what others' work on it costs
+    # is taken off. Work that is done while an answer is awaited hides behind the node; the processor's time has all.
     assert processor <= AIM_SECONDS
-    assert seconds - node <= 3 * AIM_SECONDS
+    assert seconds - node - waited <= AIM_SECONDS
