@@ -140,7 +140,9 @@ class Victim:
     def prepare(self, case: Case) -> None:
         """The fault comes as soon as anything comes by its boundary."""
         is_of_several = sum(chaos.calls is OF_NODE for chaos in self.chaoses) > 1
-        self._has_resting = is_of_several and case.kind in {Kind.ERROR, Kind.TIMEOUT} and not case.is_of_database
+        # A hub of an EVM network asks its nodes all the time, and soon again whoever answered twice.
+        kinds = {Kind.ERROR, Kind.TIMEOUT} | (set() if case.boundary.startswith("eth_") else {Kind.DUPLICATE})
+        self._has_resting = is_of_several and case.kind in kinds and not case.is_of_database
         if case.is_of_database:
             order(self._orders, case.boundary, case.moment, case.kind)
             return

@@ -59,8 +59,7 @@ async def test_an_error_at_the_second_of_two_nodes_on_solana_loses_nothing_and_n
     tmp_path: Path,
 ) -> None:
     async with solana_site(tmp_path, nodes=2) as site:
-        for name, kind in (("settle", Kind.DUPLICATE), ("reopen", Kind.DUPLICATE), ("expire", Kind.ERROR)):
-            await strike(site, name, [Case(SECOND[name][-1], Moment.AFTER, kind, node=1)])
+        await strike(site, "expire", [Case(SECOND["expire"][-1], Moment.AFTER, Kind.ERROR, node=1)])
         await strike(site, "adopt", [Case("getSignatureStatuses", Moment.BEFORE, Kind.ERROR, node=1)])
         known = {boundary for boundaries in SECOND.values() for boundary in boundaries}
         assert known <= site.hub.chaoses[1].methods <= {*known, *STARTING}
@@ -68,7 +67,7 @@ async def test_an_error_at_the_second_of_two_nodes_on_solana_loses_nothing_and_n
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ACTS)
+@pytest.mark.parametrize("name", [name for name in ACTS if name != "hand out"])  # for which no node is asked
 @pytest.mark.parametrize("kind", Kind)
 async def test_every_kind_of_fault_at_either_of_two_nodes_on_solana_ends_as_it_should(
     tmp_path: Path, name: str, kind: Kind
