@@ -44,6 +44,8 @@ from tests.hub.hub_under_test import TestPayment, new_payment
 
 # How long a lie lasts once it was told: many polls of the completer.
 LASTS_SECONDS: Final = 0.6
+# A node that was overruled comes after the others for a minute, and may be overruled anew before it can lie about this.
+TOLD_WITHIN_SECONDS: Final = 240
 
 
 @dataclass
@@ -133,7 +135,10 @@ async def fail(scene: Scene, node: ChaosNode, lie: Lie) -> bool:
     return is_told
 
 
-OF_FAILURES: Final = (*OF_NOTHING, *OF_REVERTED, *OF_CALLS, *OF_READS, *OF_BLOCKS, *OF_NONCES, *OF_PROOFS)
+OF_FAILURES: Final = (
+    *(*OF_NOTHING, *OF_REVERTED, *OF_CALLS, *OF_READS),
+    *(*OF_BLOCKS, *OF_HEIGHTS, *OF_NONCES, *OF_PROOFS),
+)
 # What is done, at which node, and what it says meanwhile.
 ACTS: Final[dict[str, tuple[Act, int, Sequence[Lie]]]] = {
     "settle, first": (
@@ -172,7 +177,7 @@ async def lie_through(scene: Scene, name: str, lies: Sequence[Lie]) -> None:
     act, node, _ = ACTS[name]
     for lie in lies:
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(TOLD_WITHIN_SECONDS):
                 while not await act(scene, scene.nodes[node], lie):  # noqa: ASYNC110 - until it is asked
                     await asyncio.sleep(1)
         except BaseException as error:
@@ -191,7 +196,7 @@ async def test_a_lie_of_one_of_two_nodes_makes_neither_success_nor_failure(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ACTS)
 async def test_no_lie_of_one_of_two_nodes_at_any_boundary_makes_success_or_failure(
     tmp_path: Path, embedded_chain: ChainUnderTest, name: str
