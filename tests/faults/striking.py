@@ -133,6 +133,8 @@ class Victim:
         """
         if self._has_resting:
             self._has_resting = False
+            for chaos in self.chaoses:
+                chaos.heal()
             await asyncio.sleep(_RESTED_SECONDS)
             async with aiohttp.ClientSession() as http, http.get(await self.url() + "/readyz") as answer:
                 await answer.read()

@@ -53,6 +53,7 @@ class TcpChaos:
     methods: set[str] = field(default_factory=set)
     kill: Callable[[], object] = lambda: None  # what kills the hub
     calls: re.Pattern[bytes] = OF_NODE
+    struck_links: set[Link] = field(default_factory=set)
     _wanted: str = ""
     _fault: Fault = Fault.LATENCY
     _size_bytes: int = 0
@@ -66,6 +67,11 @@ class TcpChaos:
     def calm(self) -> None:
         """Strike no further connection; what is struck stays so."""
         self._left = 0
+
+    def heal(self) -> None:
+        """Connections that were struck end: what is left in them is the answer to nothing."""
+        while self.struck_links:
+            self.struck_links.pop().end()
 
     def judge(self, sent: bytes) -> Fault | None:
         """Whether these bytes from the hub are struck."""
@@ -94,7 +100,9 @@ class _Link(Link):
     async def carry_requests(self, source: asyncio.StreamReader) -> None:
         while sent := await source.read(65536):
             struck = self._chaos.judge(sent)
-            self._fault = struck or self._fault
+            if struck is not None:
+                self._fault = struck
+                self._chaos.struck_links.add(self)
             if self._fault is Fault.BLACKHOLE:
                 continue
             if struck is Fault.KILL_BEFORE:
