@@ -171,6 +171,32 @@ async def test_another_signature_of_the_same_transfer_learns_nothing_and_takes_n
     assert moved(bank) == (10_000, FEE_MICRO)
 
 
+@pytest.mark.parametrize("spoiled", ["signature", "value"])
+async def test_another_signature_takes_no_fee_back_while_the_transfer_is_under_way(bank: Bank, spoiled: str) -> None:
+    """The hub knows nothing of the transfer yet, and refuses the other one: nothing follows for what the fee is for."""
+    fee, transfer = await new_fee(bank), bank.signed()
+    held, refused = asyncio.Event(), asyncio.Event()
+
+    async def late(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        held.set()
+        await refused.wait()
+        return await forward()
+
+    bank.hub.settling = transfers_only(late)
+    first = asyncio.create_task(ask(bank, transfer, fee))
+    await held.wait()
+    bank.hub.settling = pass_on
+    other = replace(transfer, signature=bank.signed().signature)
+    if spoiled == "value":
+        other = bank.signed(nonce=transfer.authorization.nonce, value=2**100)
+    answer = await ask(bank, other, fee)
+    refused.set()
+    assert (await first).status == 200
+    assert (answer.status, answer.error_code) == (409, "CONFLICT")
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
 async def test_of_many_transfers_at_once_with_one_fee_one_is_made(bank: Bank) -> None:
     fee = await new_fee(bank)
     answers = await asyncio.gather(*(ask(bank, bank.signed(), fee) for _ in range(20)))

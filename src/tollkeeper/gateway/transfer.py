@@ -47,7 +47,13 @@ from tollkeeper.gateway.hub_client import (
     unavailable,
 )
 from tollkeeper.gateway.transfer_fee import FeeSpentError
-from tollkeeper.gateway.transfer_keys import IDEMPOTENCY_KEY, key_conflict, own_key_among, own_key_at_hub
+from tollkeeper.gateway.transfer_keys import (
+    IDEMPOTENCY_KEY,
+    key_conflict,
+    other_signature,
+    own_key_among,
+    own_key_at_hub,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -224,6 +230,7 @@ class DirectTransfers:
         while not is_charged:
             try:
                 await self._require_good(wish)
+                await self.keys.bind_pair(call_id, wish.payment.payload.body())
                 await self._bind_own(wish, call_id)
                 await fees.charge(wish.asset.network.name, presented, call_id)
                 break
@@ -233,6 +240,7 @@ class DirectTransfers:
                 if not is_charged and call_id == asked:
                     raise
         else:
+            await self.keys.require_pair(call_id, wish.payment.payload.body())
             await self._bind_own(wish, call_id)
         try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)
@@ -300,7 +308,7 @@ class DirectTransfers:
             return None
         status, said = answer
         if status == _CONFLICT:  # nothing is known of the fee's transfer by this, so the fee stays where it is
-            raise ApiError(Code.CONFLICT, "this fee was paid for the same transfer with another signature: send that")
+            raise other_signature()
         if status == _DONE and said.get("success") is True and wish.confirm:
             await self._require_confirmed(paid.key, str(said.get("transaction")))
         return answer

@@ -8,13 +8,17 @@ hub has bound it, which is before the transaction goes out, nobody but the payer
 A request that was refused, or failed, may be good later, and is then another attempt. Its key is stored, and is random:
 by then the signature may be public. A caller's own `Idempotency-Key` stands in place of all this: it gives one request
 one answer, a refusal for a day (the hub forgets it then), and is bound to the payer, so that callers do not meet.
+
+Where a fee is charged the key is the pair's, of fee and transfer, and the charge is bound to what was signed: else the
+refusal of another signature would give the fee back while its transfer is under way.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.gateway.creating_once import UNGUESSABLE_LENGTH, key_among
@@ -47,6 +51,11 @@ def key_conflict() -> ApiError:
     return ApiError(Code.CONFLICT, f"this {IDEMPOTENCY_KEY} came with another request", details=details)
 
 
+def other_signature() -> ApiError:
+    """409: what the fee was charged for was signed otherwise. Nothing of that is known by this."""
+    return ApiError(Code.CONFLICT, "this fee was paid for the same transfer with another signature: send that")
+
+
 @dataclass(frozen=True, slots=True)
 class TransferKeys:
     """The keys of one database. `new_id` makes names that nobody guesses."""
@@ -70,6 +79,25 @@ class TransferKeys:
         bound = await self.database.run(bind_key(own_key_at_hub(own, payer), request, self.clock_ms()))
         if bound != request:
             raise key_conflict()
+
+    async def bind_pair(self, call_id: str, payload: dict[str, Any]) -> None:
+        """Lets a fee's charge be for this payload alone, before it is made. Raises: CONFLICT where it is another's."""
+        signed = _digest_of(payload)
+        if await self.database.run(bind_key(_of_pair(call_id), signed, self.clock_ms())) != signed:
+            raise other_signature()
+
+    async def require_pair(self, call_id: str, payload: dict[str, Any]) -> None:
+        """The same of a charge that was made. Nobody knows it of one that is older than these keys."""
+        if await key_of(self.database, _of_pair(call_id)) not in {None, _digest_of(payload)}:
+            raise other_signature()
+
+
+def _of_pair(call_id: str) -> str:
+    return f"transfer-{call_id}"
+
+
+def _digest_of(payload: dict[str, Any]) -> str:
+    return _digest(json.dumps(payload, sort_keys=True).encode())
 
 
 def _made_of(name: str) -> str:
