@@ -124,7 +124,7 @@ def sized(body: bytes, *headers: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def target(
-    behave: Behaviour, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    behave: Behaviour, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[Target]:
     """A target that treats every connection with `behave`."""
     tasks: set[asyncio.Task[None]] = set()
@@ -145,7 +145,7 @@ async def target(
             tasks.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(serve, host, 0, ssl=tls, limit=1 << 20)
+    server = await asyncio.start_server(serve, host, port, ssl=tls, limit=1 << 20)
     port = server.sockets[0].getsockname()[1]
     listening = Target(f"{'https' if tls else 'http'}://{host}:{port}", port)
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.edge.forwarded import ForwardRequest, forward
-from tests.edge.targets import OK, Connection, certificate, forwarder, sized, target
+from tests.edge.targets import OK, Connection, certificate, forwarder, serves, sized, target
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.addresses import Resolver
@@ -250,6 +250,28 @@ async def test_a_handshake_that_ends_or_never_does_reaches_no_target(when: str, 
         async with asyncio.timeout(5):
             await there.lost.wait()
         assert edge.pool.open_count == 0
+
+
+@pytest.mark.parametrize("ends", ["closed", "reset"])
+async def test_where_one_address_ends_before_the_handshake_the_next_one_is_tried(ends: str, tmp_path: Path) -> None:
+    """As what balances the load does while nothing is behind it."""
+    server, client = certificate(tmp_path, NAME)
+
+    async def behave(connection: Connection) -> None:
+        await connection.reader.read(65536)
+        if ends == "reset":
+            connection.reset()
+
+    async def both(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1", "127.0.0.2"]
+
+    async with (
+        target(serves(sized(b"one")), tls=server, host="127.0.0.2") as there,
+        target(behave, port=there.port) as empty,
+        forwarder(Resolver(allow_private=True, lookup=both), client) as edge,
+    ):
+        answer = await forward(edge, _asked(TargetUrl("https", NAME, there.port, "/", "")), b"")
+        assert (answer.body, empty.connections) == (b"one", 1)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ class Secured(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`. Before TLS's own end somebody on the way may have cut the rest (RFC 9112, 9.8)."""
-        self._fault = ssl.SSLEOFError("the connection ended without TLS's end")
+        if self._is_established:
+            self._fault = ssl.SSLEOFError("the connection ended without TLS's end")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
