@@ -82,6 +82,23 @@ async def test_an_answer_that_comes_twice_is_not_the_next_requests() -> None:
                     await transport.request("POST", "/transfer", {}, b"{}", 5)
 
 
+async def test_a_connection_that_is_one_answer_behind_is_not_used_again() -> None:
+    async def one_behind(connection: Connection) -> None:
+        asked, _ = await connection.request()
+        await connection.send(_named(asked, b"{}"))
+        while True:
+            following, _ = await connection.request()
+            await connection.send(_named(asked, b"{}"))
+            asked = following
+
+    async with facilitator(one_behind) as (transport, there):
+        await transport.request("POST", "/settle", {}, b"{}", 5)
+        with pytest.raises(HubUnreachableError, match="another request's"):
+            await transport.request("POST", "/settle", {}, b"{}", 5)
+        assert await transport.request("POST", "/settle", {}, b"{}", 5) == (200, b"{}")
+        assert there.connections == 2
+
+
 async def test_the_largest_answer_comes_through() -> None:
     async with facilitator(serves(sized(bytes(ANSWER_SIZE_BYTES)))) as (transport, _):
         assert len((await transport.request("GET", "/supported", {}, b"", 5))[1]) == ANSWER_SIZE_BYTES

@@ -137,7 +137,8 @@ class TrustedIssuers:
         try:
             async with http.request(method, issuer + path, json=body, headers=named, allow_redirects=False) as answer:
                 if answer.headers.get(CORRELATION_ID.decode(), name) != name:
-                    self._http = None  # what comes on its connections is behind, and stays so
+                    if self._http is http:
+                        self._http = None  # what comes on its connections is behind, and stays so
                     await http.close()
                     raise _unavailable(issuer, "the answer is another question's")
                 if answer.status != 200:

@@ -108,6 +108,11 @@ class TargetPool:
                 refusal = ApiError(Code.UPSTREAM_UNREACHABLE, "the target cannot be reached")
         raise refusal
 
+    def renew(self) -> None:
+        """Drop what waits for use: the next exchanges are on new connections."""
+        for connection in list(self._expiry):
+            self._evict(connection)
+
     def close(self) -> None:
         """Drop every connection; what is in flight fails."""
         self._closed = True

@@ -17,7 +17,7 @@ from tollkeeper.edge.spool import SpooledBody
 from tollkeeper.gateway.hub_client import HubUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from litestar.types import ASGIApp
 
@@ -60,7 +60,7 @@ class HttpTransport:
         head = encode_request_head(method, path_and_query, [*lines, *own])
         # Reaching it and its answer have this time each: no timer besides the one of all relays.
         limits = ForwardLimits(timeout_seconds, timeout_seconds, ANSWER_SIZE_BYTES, ANSWER_SIZE_BYTES)
-        answer = _Answer(name)
+        answer = _Answer(name, forwarder.pool.renew)
         relay = forwarder.relay(RelayRequest(base, method, head + body, b"", 0), answer, limits=limits)
         try:
             relay.start()
@@ -94,11 +94,13 @@ def _lines(base: TargetUrl, headers: Mapping[str, str]) -> list[Header]:
 class _Answer:
     """The owner of a relay whose answer to the request of that name is awaited.
 
-    It fits into memory, or was refused as too large.
+    It fits into memory, or was refused as too large. The connection on which another one's came, and which waits for
+    its next exchange by then, may stay one behind for as long as it is used: `renew` drops it.
     """
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, renew: Callable[[], None]) -> None:
         self._name = name
+        self._renew = renew
         self.come: asyncio.Future[tuple[ResponseHead, bytes]] = asyncio.get_running_loop().create_future()
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
@@ -108,6 +110,7 @@ class _Answer:
             body.close()
             self.on_refusal(HubUnreachableError("the answer is too large"))
         elif any(key.lower() == CORRELATION_ID and value != self._name for key, value in head.headers):
+            self._renew()
             self.on_refusal(HubUnreachableError("the answer is another request's"))
         elif not self.come.done():
             self.come.set_result((head, b"".join(body)))
