@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS = 2.0
 CLAIMS_MAX: Final = 10_000
 AT_ONCE: Final = 32
-# So long a claim waits for the facilitator that was asked, where another one is set by now.
+# So long a claim waits for the facilitator that was asked, where another one is set by now; of one that is older than
+# this process, from its start on: before that nobody was told.
 _ELSEWHERE_MS: Final = 3_600_000
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
@@ -64,6 +65,7 @@ class Completer:
         self._supported = supported
         self._proofs = proofs
         self._clock_ms = clock_ms
+        self._began_ms = clock_ms()
         self._following = Following(purchases, hub, supported, proofs, clock_ms)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -173,7 +175,7 @@ class Completer:
             if answer.outcome is Settlement.SUCCESS:
                 await self._conclude(purchase, answer)
                 return
-        if now_ms > purchase.attempt_ms + _ELSEWHERE_MS:
+        if now_ms > max(purchase.attempt_ms, self._began_ms) + _ELSEWHERE_MS:
             await self._park(purchase)
         else:
             _LOG.warning("claim_waits_for_its_facilitator", purchase_id=purchase.id, asked=request.place or "this one")
