@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ from tollkeeper.storage.database import Statement
 OTHER = "base"
 
 
-@pytest_asyncio.fixture
-async def two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+@asynccontextmanager
+async def on_two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
     """Two networks of one family, the other one first; it is the same chain, settled by another key."""
     chain, faucet = anvil_fiat_token, anvil_fiat_token.wallets.faucet
     database = open_database(str(tmp_path / "hub.db"))
@@ -54,6 +55,12 @@ async def two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> Asyn
         await hub.close()
         await database.close()
     assert_books_agree(tmp_path)
+
+
+@pytest_asyncio.fixture
+async def two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    async with on_two_networks(tmp_path, anvil_fiat_token) as hub:
+        yield hub
 
 
 def other(hub: HubUnderTest) -> Account:
@@ -131,6 +138,25 @@ async def test_a_network_whose_blocks_cannot_be_watched_settles_all_the_same_and
         await hub.complete()
     assert told(logs) == {"blocks_not_understood"}
     assert [await status(hub, payment) for payment in payments] == ["success", "success"]
+
+
+async def test_a_network_that_cannot_be_understood_at_the_start_holds_up_no_other(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+) -> None:
+    chain, faucet = anvil_fiat_token, anvil_fiat_token.wallets.faucet.address
+    before = chain.rpc.call("eth_getTransactionCount", faucet, "latest")
+    chain.rpc.call("anvil_setNonce", faucet, hex(2**63))  # no database counts so far
+    try:
+        with capture_logs() as logs:
+            async with on_two_networks(tmp_path, chain) as hub:
+                assert told(logs) == {"network_not_understood"}
+                assert (await hub.settle(new_payment(chain), confirm=False)).body["success"] is True
+                assert (await hub.settle(on_other(new_payment(chain)))).status == 503
+                chain.rpc.call("anvil_setNonce", faucet, before)
+                await hub.complete()
+                assert (await hub.settle(on_other(new_payment(chain)), confirm=False)).body["success"] is True
+    finally:
+        chain.rpc.call("anvil_setNonce", faucet, before)
 
 
 async def test_a_network_on_which_nothing_works_holds_up_no_other(

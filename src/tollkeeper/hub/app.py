@@ -97,7 +97,7 @@ class Hub:
     async def open(self) -> None:
         """Opens the networks whose node answers and begins to finish what a former run left.
 
-        A network that cannot be opened now, for its node or for the database, the completer opens.
+        A network that cannot be opened now, for whatever reason, the completer opens.
         """
         await asyncio.gather(
             *(
@@ -169,6 +169,8 @@ async def _open(account: Any, settlements: Settlements) -> None:  # noqa: ANN401
     except (RpcUnavailable, StorageError) as error:
         account.chain.problem = str(error)
         _LOG.warning("network_not_reachable", network=account.chain.network.name, reason=str(error))
+    except Exception:  # noqa: BLE001 - nothing that a node shows may keep the hub from what it does on other networks
+        _LOG.exception("network_not_understood", network=account.chain.network.name)
 
 
 def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
