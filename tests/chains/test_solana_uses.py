@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import pytest
 from solders.keypair import Keypair
+from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
@@ -51,13 +53,29 @@ class ShowsOnePage(JsonRpcApp):
         return [{"signature": encode(number.to_bytes(64, "big")), "slot": 7, "err": None} for number in range(1_000)]
 
 
+class ShowsAnother(JsonRpcApp):
+    """A node that shows the same bytes, whichever transaction it is asked for."""
+
+    def __init__(self, chain: EmbeddedSolanaChain, raw: bytes) -> None:
+        super().__init__({})
+        self._honest = solana_rpc_app(chain)
+        self._shown = {"transaction": [base64.b64encode(raw).decode(), "base64"]}
+
+    def call(self, method: str, params: object = ()) -> Any:
+        answer = self._honest.call(method, params)
+        return answer | self._shown if method == "getTransaction" else answer
+
+
+def signed(draft: Any) -> VersionedTransaction:
+    """By the fee payer, too."""
+    unsigned = draft.transaction()
+    ours = FEE_PAYER.sign_message(bytes(unsigned)[1 + 64 * len(unsigned.signatures) :])
+    return VersionedTransaction.populate(unsigned.message, [ours, *unsigned.signatures[1:]])
+
+
 def executed(node: SolanaNode, draft: Any) -> str:
     """Carries it out; its signature."""
-    unsigned = draft.transaction()
-    raw = bytes(unsigned)
-    ours = FEE_PAYER.sign_message(raw[1 + 64 * len(unsigned.signatures) :])
-    transaction = VersionedTransaction.populate(unsigned.message, [ours, *unsigned.signatures[1:]])
-    return node.chain.send(bytes(transaction), skips_preflight=True)
+    return node.chain.send(bytes(signed(draft)), skips_preflight=True)
 
 
 async def test_a_payment_is_found_among_its_payers_transactions_and_no_other_is_taken_for_it(
@@ -132,6 +150,37 @@ async def test_no_transaction_and_one_that_is_no_payment_are_nothing(node: Solan
     assert await uses.read(other) is None
     key = payment_key(ASSET, read_transfer(paying(node, 1).payload()))
     assert await uses.find(key, 0) is None
+
+
+@pytest.mark.parametrize("amount", [1_000, BUYER_MICRO + 1], ids=["passed", "failed"])
+async def test_what_a_node_shows_under_the_name_of_another_transaction_is_no_use(
+    node: SolanaNode, solana: SolanaChain, amount: int
+) -> None:
+    """That other one was executed, as every node says: only its signature shows what it is."""
+    name, draft = executed(node, paying(node, amount)), paying(node, 1_000)
+    never, key = signed(draft), payment_key(ASSET, read_transfer(draft.payload()))
+    forged = VersionedTransaction.populate(never.message, [Signature.from_string(name), *never.signatures[1:]])
+    shown, uses = node.rpc, UseReader(solana)
+    for raw in (bytes(forged), bytes(never)):
+        node.rpc = ShowsAnother(node.chain, raw)
+        with pytest.raises(RpcUnavailable, match="another transaction"):
+            await uses.find(key, 0)
+        with pytest.raises(RpcUnavailable, match="another transaction"):
+            await uses.read(name)
+    node.rpc = shown
+    assert await uses.find(key, 0) is None
+
+
+async def test_what_a_node_showed_that_cannot_be_read_hides_no_payment_for_ever(
+    node: SolanaNode, solana: SolanaChain
+) -> None:
+    draft = paying(node, 1_000)
+    name, key = executed(node, draft), payment_key(ASSET, read_transfer(draft.payload()))
+    shown, uses = node.rpc, UseReader(solana)
+    node.rpc = ShowsAnother(node.chain, b"\x01")
+    assert await uses.find(key, 0) is None
+    node.rpc = shown
+    assert await uses.find(key, 0) == name
 
 
 async def test_nothing_is_said_where_the_node_lists_what_it_does_not_show(

@@ -1,15 +1,19 @@
-"""How long a gateway waits for a payment on Solana that nobody sent, whatever a node says (contract 4.4; A-15)."""
+"""A payment on Solana that nobody sent, whatever a node says: not made, nor waited for longer (contract 4.4; A-15)."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from solders.signature import Signature
+from solders.transaction import VersionedTransaction
 
 from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
+from tests.core.solana_payments import Draft
 from tests.hub.chaos import Act, run_chaos
 from tests.hub.solana_hub import NETWORK
 from tollkeeper.api import clock_ms
@@ -30,7 +34,12 @@ SENDERS = Senders(frozenset({str(FEE_PAYER.pubkey())}), are_all=True)
 
 def owed_on(node: SolanaNode) -> Owed:
     """A payment that nobody sends."""
-    transfer = read_transfer(paying(node, 10_000).payload())
+    return owed_by(paying(node, 10_000))
+
+
+def owed_by(draft: Draft) -> Owed:
+    """What it pays, asked for now."""
+    transfer = read_transfer(draft.payload())
     key = payment_key(SolanaAsset(NETWORKS[NETWORK], NETWORKS[NETWORK].usdc.address), transfer)
     return Owed(key, WALLETS.owner.address, 10_000, None, clock_ms())
 
@@ -101,3 +110,35 @@ async def test_a_low_height_of_one_node_is_not_believed_while_another_one_only_f
             liar.calm()
             other.calm()
             assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_a_payment_that_one_of_two_nodes_shows_in_place_of_another_transaction_was_not_made(
+    *, is_named: bool
+) -> None:
+    """Both say that the other one was executed, which is true; what it is only one of them is asked."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as liar,
+        chain_of(liar.url, node.url) as chain,
+    ):
+        other = paying(node, 10_000).transaction()
+        ours = FEE_PAYER.sign_message(bytes(other)[1 + 64 * 2 :])
+        sent = VersionedTransaction.populate(other.message, [ours, other.signatures[1]])
+        name = node.chain.send(bytes(sent), skips_preflight=True)
+        node.chain.next_slot(FINAL_SLOTS)
+        draft = paying(node, 10_000)
+        never = draft.transaction()
+        forged = VersionedTransaction.populate(never.message, [Signature.from_string(name), never.signatures[1]])
+
+        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            shown = {"transaction": [base64.b64encode(bytes(forged)).decode(), "base64"]}
+            return answer | {"result": answer["result"] | shown} if call["method"] == "getTransaction" else answer
+
+        liar.falsify = falsify
+        findings = SolanaFindings(chain, clock_ms)
+        owed = owed_by(draft)
+        with pytest.raises(RpcUnavailable, match="another transaction"):
+            await findings.find(owed, name if is_named else "", SENDERS)
+        liar.calm()
+        assert (await findings.find(owed, name if is_named else "", SENDERS)).seen is Seen.NOTHING

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.chains.receipts import require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.core import ed25519
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.reconciliation import ChainPayment
 from tollkeeper.core.solana import payment_key, read_transfer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.solana import SolanaAsset
+    from tollkeeper.core.solana.message import SolanaTransaction
 
 _PAGE: Final = 1_000  # signatures that one question is answered with at most
 _TRANSACTIONS_AT_ONCE: Final = 50
@@ -58,8 +60,9 @@ async def read_payments(
     found: list[ChainPayment] = []
     for first in range(0, len(names), _TRANSACTIONS_AT_ONCE):
         some = names[first : first + _TRANSACTIONS_AT_ONCE]
-        for answer in await chain.rpc.ask([("getTransaction", [one, _WHOLE]) for one in some]):
-            found += payments_in(asset, answer, accounts)
+        answers = await chain.rpc.ask([("getTransaction", [one, _WHOLE]) for one in some])
+        for name, answer in zip(some, answers, strict=True):
+            found += payments_in(asset, name, answer, accounts)
     return sorted(found, key=lambda payment: payment.block_number)
 
 
@@ -78,7 +81,7 @@ async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
     if answer["meta"].get("err") is not None:
         return []
     require_agreement(await chain.see([signature]))
-    return list(payments_in(asset, answer, {}))
+    return list(payments_in(asset, signature, answer, {}))
 
 
 def _account(asset: SolanaAsset, wallet: str) -> str:
@@ -141,8 +144,20 @@ def transaction_bytes(answer: Any) -> bytes:  # noqa: ANN401 - JSON
     return raw
 
 
-def payments_in(asset: SolanaAsset, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401
-    """The payment that one transaction is, or none. Raises: RpcUnavailable where the node does not show it."""
+def require_name(transaction: SolanaTransaction, signature: str) -> None:
+    """Is it the transaction that is named so? Raises: RpcUnavailable.
+
+    Its name is its fee payer's signature: with other bytes than those that were signed no node can show it. That it was
+    executed several nodes may have to say; what it is each of them can only show.
+    """
+    named, message = transaction.signatures[0], transaction.message
+    if encode(named) != signature or not ed25519.verify(message.accounts[0], named, message.raw):
+        msg = "the node shows another transaction than the one that was asked for"
+        raise RpcUnavailable(msg)
+
+
+def payments_in(asset: SolanaAsset, name: str, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401
+    """The payment that the transaction of this name is, or none. Raises: RpcUnavailable where it is not shown."""
     raw = transaction_bytes(answer)
     slot = answer.get("slot")
     if type(slot) is not int:
@@ -157,6 +172,7 @@ def payments_in(asset: SolanaAsset, answer: Any, wallets: Mapping[str, str]) -> 
         return []
     if (mint, program) != (asset.address, asset.token_program) or transfer.payer == transfer.fee_payer:
         return []
+    require_name(transfer.transaction, name)
     return [
         ChainPayment(
             payment_key(asset, transfer),

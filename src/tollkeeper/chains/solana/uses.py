@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana.payments import asset_of, payments_in, signatures_of, transaction_bytes
+from tollkeeper.chains.solana.payments import asset_of, payments_in, require_name, signatures_of, transaction_bytes
 from tollkeeper.core.solana.message import MalformedTransaction, read_transaction
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class UseReader:
         (answer,), (sighting,) = await asyncio.gather(self._read([signature]), seeing)
         if answer is None or sighting.verdict is Verdict.ABSENT:
             return None
-        payments = payments_in(asset_of(self._chain), answer, {})
+        payments = payments_in(asset_of(self._chain), signature, answer, {})
         return Use(payments[0], sighting) if payments else None
 
     async def find(self, key: PaymentKey, first_slot: int) -> str | None:
@@ -112,7 +112,9 @@ class UseReader:
         for start in range(0, len(unread), _READ_AT_ONCE):
             some = unread[start : start + _READ_AT_ONCE]
             for name, answer in zip(some, await self._read(some), strict=True):
-                known[name] = self._messages[name] = _message_hash(answer)
+                known[name] = _message_hash(name, answer)
+                if known[name]:  # what cannot be read proves nothing, so it may be shown otherwise
+                    self._messages[name] = known[name]
         found = next((name for name in names if known[name] == key.nonce), None)
         while len(self._messages) > _MESSAGES_MAX:
             self._messages.popitem(last=False)
@@ -122,9 +124,11 @@ class UseReader:
         return await self._chain.rpc.ask([("getTransaction", [one, _WHOLE]) for one in signatures])
 
 
-def _message_hash(answer: Any) -> str:  # noqa: ANN401 - JSON
+def _message_hash(name: str, answer: Any) -> str:  # noqa: ANN401 - JSON
     """Empty for a transaction that no payment can be. Raises: RpcUnavailable where the node does not show it."""
     try:
-        return read_transaction(transaction_bytes(answer)).message.hash
+        transaction = read_transaction(transaction_bytes(answer))
     except MalformedTransaction:
         return ""
+    require_name(transaction, name)
+    return transaction.message.hash
