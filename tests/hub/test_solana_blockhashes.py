@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 
-from tests.chains.solana_node import SECOND_BUYER, WALLETS, paying
+from tests.chains.solana_node import BUYER, SECOND_BUYER, WALLETS, drafted, paying
+from tests.core.solana_payments import Draft, account_of, compute_limit, compute_price, key, memo, transfer
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tollkeeper.chains.rpc import Rpc
@@ -307,6 +309,47 @@ async def test_who_pays_nothing_takes_no_place_from_who_waits_for_his_blockhash(
         for _ in range(10):
             bodies.append(world.asking(paying(world.node, 10_000, buyer=poor)))
             bodies.append(world.asking(paying(world.node, 10_000, buyer=SECOND_BUYER)))
+            world.node.chain.next_slot()
+        body = world.payment()
+        is_known = asyncio.Event()
+        proxy.falsify = not_knowing(is_known.is_set)
+        crowd = [asyncio.create_task(world.verify(one)) for one in bodies]
+        await asyncio.sleep(0.3)
+        honest = asyncio.create_task(world.verify(body))
+        await asyncio.sleep(0.3)
+        is_known.set()
+        assert (await honest).body["isValid"] is True
+        await asyncio.gather(*crowd)
+
+
+def with_anothers_money(node: SolanaNode, stranger: Keypair) -> Draft:
+    """It would be paid from an account that is not the payer's."""
+    return with_money_of(node, stranger, account_of(BUYER.pubkey()))
+
+
+def with_money_of_ones_own_making(node: SolanaNode, stranger: Keypair) -> Draft:
+    """Anybody can make a token, and has as much of it as he likes."""
+    usdc, node.chain.mint = node.chain.mint, str(Keypair().pubkey())
+    try:
+        return with_money_of(node, stranger, key(node.chain.open_account(str(stranger.pubkey()), 10_000)))
+    finally:
+        node.chain.mint = usdc
+
+
+def with_money_of(node: SolanaNode, stranger: Keypair, source: Pubkey) -> Draft:
+    moved = transfer(10_000, payer=stranger.pubkey(), pay_to=WALLETS.owner.address, source=source)
+    return drafted(node, compute_limit(), compute_price(), moved, memo(), buyer=stranger)
+
+
+@pytest.mark.parametrize("draft", [with_anothers_money, with_money_of_ones_own_making])
+async def test_who_pays_with_what_is_not_his_takes_no_place_from_who_waits_for_his_blockhash(
+    tmp_path: Path, draft: Callable[[SolanaNode, Keypair], Draft]
+) -> None:
+    """It costs nothing, and needs no money: each has a key of its own."""
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        bodies = []
+        for _ in range(10):
+            bodies.append(world.asking(draft(world.node, Keypair())))
             world.node.chain.next_slot()
         body = world.payment()
         is_known = asyncio.Event()

@@ -260,12 +260,15 @@ class SolanaChain:
     async def _knowing(self, transfer: SolanaTransfer) -> SolanaChain | None:
         """This chain as a node shows it that takes the blockhash; None where none does. Raises: RpcUnavailable.
 
-        Nobody waits who does not hold what he pays: else anybody could take the few places, for nothing.
+        Nobody waits who does not hold what he pays, of this token and himself: else anybody could take the few places,
+        for nothing.
         """
         blockhash = transfer.transaction.message.recent_blockhash
         accounts, height = await self.rpc.ask([_accounts(transfer), _HEIGHT])
         source, _ = map(self._held, read_accounts(accounts, 2))
-        if source is None or source.amount < transfer.value or self._ages.has_passed(blockhash, read_number(height)):
+        if source is None or source.amount < transfer.value or self._usable_by(source) != transfer.payer:
+            return None
+        if self._ages.has_passed(blockhash, read_number(height)):
             return None
         node = await self._newcomers.known_by(blockhash, transfer.payer)
         return None if node is None else self._at(node)
