@@ -15,6 +15,8 @@ import pytest
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of
+from tests.hub.chaos import run_chaos
+from tests.hub.test_solana_nodes import saying, unseen
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS
@@ -98,6 +100,30 @@ async def test_what_gateway_and_hub_forgot_is_served_when_its_payment_is_present
                 had = await market.balance(market.owner)
         place.node.chain.next_slot(slots)
         async with place.market() as market:
+            answers = [await market.pay(at(market, gate), payment) for _ in range(3)]
+            assert [answer.status for answer in answers] == [200, 200, 402], answers[0].body
+            assert await market.balance(market.owner) == had
+
+
+@pytest.mark.parametrize("slots", [1, RECENT_SLOTS + 1])
+async def test_whom_gateway_and_hub_forgot_is_not_told_to_pay_again_while_a_node_does_not_show_his_payment(
+    tmp_path: Path, target: RecordingTarget, slots: int
+) -> None:
+    async with place_of(tmp_path, target) as place, run_chaos(place.node.url) as behind:
+        async with place.market() as market:
+            gate = await market.gate(credits=2)
+        with forgotten(place.directory):
+            async with place.market() as market:
+                payment = await market.payment(await market.requirements(at(market, gate)))
+                assert (await market.pay(at(market, gate), payment)).status == 200
+                had = await market.balance(market.owner)
+        place.node.chain.next_slot(slots)
+        network = NETWORKS[NETWORK]
+        async with place.market(networks={NETWORK: NetworkSettings(network, (behind.url,))}) as market:
+            behind.falsify = saying(getSignatureStatuses=unseen)
+            error = error_of(await market.pay(at(market, gate), payment))
+            assert (error["code"], error["details"]["retry"]) == ("SETTLEMENT_PENDING", "send the same payment again")
+            behind.calm()
             answers = [await market.pay(at(market, gate), payment) for _ in range(3)]
             assert [answer.status for answer in answers] == [200, 200, 402], answers[0].body
             assert await market.balance(market.owner) == had

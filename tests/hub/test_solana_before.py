@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import pytest
 import pytest_asyncio
 
 from tests.chains.solana_node import FEE_PAYER, SECOND_BUYER, WALLETS, paying
-from tests.hub.chaos import run_chaos
+from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
+from tests.hub.test_solana_nodes import saying, unseen
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
@@ -124,6 +125,41 @@ async def test_a_node_that_calls_a_payment_too_old_or_used_learns_no_signature_o
         assert our_signature(body) not in json.dumps(asked)
         assert {"simulateTransaction", "getSignaturesForAddress"} <= {call["method"] for call in asked}
         assert (await world.status(body), node.chain.executed) == ("unknown", {})
+
+
+def silent(node: ChaosNode) -> None:
+    """It says nothing of how a transaction stands."""
+    node.act = lambda methods: Act.CUT if "getSignatureStatuses" in methods else Act.PASS
+
+
+def behind(node: ChaosNode) -> None:
+    """It lists the transaction, and shows nothing of it yet."""
+    node.falsify = saying(getSignatureStatuses=unseen)
+
+
+@pytest.mark.parametrize("slots", [1, RECENT_SLOTS + 1])
+@pytest.mark.parametrize(("unsure", "count"), [(silent, 2), (behind, 1)])
+async def test_what_we_carried_out_is_not_refused_for_good_while_nobody_shows_what_became_of_it(
+    tmp_path: Path, unsure: Callable[[ChaosNode], None], count: int, slots: int
+) -> None:
+    """Whoever is told that it is too old, or that nothing was charged, signs another one and pays twice."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, run_chaos(node.url) as other:
+        async with hub_of(tmp_path, node) as world:
+            body = world.payment()
+            paid = await world.settle(body)
+        node.chain.next_slot(slots)
+        fresh = tmp_path / "fresh"
+        fresh.mkdir()
+        async with hub_of(fresh, node, rpc_urls=(node.url, other.url)[-count:]) as world:
+            unsure(other)
+            verified = await world.verify(body)
+            assert (verified.status, verified.reason) == (200, "duplicate_settlement")
+            assert verified.body["transaction"] == paid.body["transaction"]
+            assert (await world.settle(body, Idempotency_Key="one")).code == "UNAVAILABLE"
+            other.calm()
+            settled = await world.settle(body, Idempotency_Key="one")
+            assert settled.body["success"] is True
+            assert settled.body["transaction"] == paid.body["transaction"]
 
 
 async def test_a_payer_with_many_transactions_is_looked_through_in_pages(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import NOTHING_SEEN, Verdict
+from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, fee_lamports, has_expired
 from tollkeeper.chains.solana.uses import is_listed
@@ -215,23 +215,25 @@ class SolanaSettlements(Settlements):
             signature, sighting = await _own_transaction(account, transfer)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
-        if _has_failed(sighting):
-            return Before(Reason.SVM_TRANSACTION_FAILED, signature)
-        if sighting.verdict is Verdict.TRANSFERRED:
-            return Before(Reason.DUPLICATE, signature)
+        if sighting is not None:  # while nobody knows whether it failed, nobody is told to pay again
+            told = Reason.SVM_TRANSACTION_FAILED if _has_failed(sighting) else Reason.DUPLICATE
+            return Before(told, signature)
         return Before(Reason.DUPLICATE, "") if reason is Reason.DUPLICATE else None
 
     async def _forgotten(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
         """As everywhere; only we can have carried it out, and our signature names the transaction.
 
-        It is settled by what the chain shows of it.
+        It is settled by what the chain shows of it, once that is beyond doubt: whoever is refused for it pays twice.
         """
         account: SolanaAccount = order.account
         signature, sighting = await _own_transaction(account, order.payload)
+        if sighting is None:
+            return await self._recorded_with_key(order, refusal(reason.value))
         if _has_failed(sighting):
             return await self._recorded_with_key(order, refusal(Reason.SVM_TRANSACTION_FAILED.value, signature))
         if sighting.verdict is not Verdict.TRANSFERRED or sighting.block_number is None:
-            return await self._recorded_with_key(order, refusal(reason.value))
+            msg = "it is not shown yet what became of the payment's transaction"
+            raise RpcUnavailable(msg)
         _, height = await account.chain.head()
         lifetime = Lifetime(sighting.block_number, height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
         row_id = self._signing.settlement_id(known)
@@ -244,20 +246,18 @@ class SolanaSettlements(Settlements):
             self._active.discard(row_id)
 
 
-async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting]:
-    """Our signature, by which the chain names the payment's transaction, and what it shows. Raises: RpcUnavailable.
+async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting | None]:
+    """Our signature, by which the chain names the payment's transaction, and what it shows of one that it lists.
 
+    Raises: RpcUnavailable.
     No node is asked about the signature before it has named it itself: whoever has it can have the transaction
     executed, if what it said of the blockhash is a lie, and nothing of that would be in our books or count in a budget.
     """
     fee_payer = account.fee_payers.of(transfer.fee_payer)
     _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
     if not await is_listed(account.chain, transfer.payer, signature):
-        return signature, NOTHING_SEEN
+        return signature, None
     (sighting,) = await account.chain.see([signature])
-    if sighting.verdict is Verdict.DOUBTED:  # it may well be ours: whoever is refused for it pays twice
-        msg = "not enough nodes show what became of the payment's transaction"
-        raise RpcUnavailable(msg)
     return signature, sighting
 
 
