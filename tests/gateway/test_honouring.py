@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -102,6 +104,19 @@ async def test_a_payment_that_a_stranger_carried_out_buys_nothing_until_it_is_ho
     answers = [await shop.buyer.ask("GET", gate["accessUrl"], headers=token) for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 402]
     assert shop.chain.balance(PAYEE) == 10_000
+    assert await compare_with_chain(shop.settings) == []
+
+
+async def test_a_payment_that_our_hub_made_for_another_server_and_that_is_honoured_is_no_difference(
+    shop: Honour,
+) -> None:
+    gate = await shop.gate()
+    requirements = (await shop.buyer.ask("GET", gate["accessUrl"])).json()["accepts"][0]
+    payment = json.loads(base64.b64decode(await shop.payment(gate)))
+    body = {"x402Version": 1, "paymentPayload": payment, "paymentRequirements": requirements, "confirm": True}
+    settled = (await shop.buyer.ask("POST", f"{shop.url}/hub/settle", body=body)).json()
+    assert settled["success"] is True
+    assert (await shop.honour(gate, settled["transaction"]))["done"]["credits"] == 2
     assert await compare_with_chain(shop.settings) == []
 
 

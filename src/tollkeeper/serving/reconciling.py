@@ -70,8 +70,12 @@ async def _compare_settlements(
     chain: ComparedChain, books: Books, sold_to: frozenset[str], blocks: range
 ) -> list[Difference]:
     signers = books.signers()
-    payments = _not_honoured(books, await chain.payments(signers, sold_to, books.recipients(), blocks))
-    entries = books.entries((payment.key for payment in payments), blocks)
+    found = await chain.payments(signers, sold_to, books.recipients(), blocks)
+    entries = books.entries((payment.key for payment in found), blocks)
+    # What we made ourselves, for another server, may be honoured too: it is in the books, and on the chain.
+    made = {entry.key for entry in entries if entry.standing is Standing.PAID}
+    others = _not_honoured(books, [payment for payment in found if payment.key not in made])
+    payments = [payment for payment in found if payment.key in made] + others
     return compare(entries, payments, signers, blocks, sold_to)
 
 
