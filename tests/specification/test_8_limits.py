@@ -103,7 +103,8 @@ async def test_history_limit_is_1_to_100_and_required(program: Program) -> None:
 async def test_history_offset_is_0_by_default(program: Program) -> None:
     wallet = await program.payee()
     for _ in range(2):
-        await program.settle({**await program.sale(1, recipient=wallet.address), "confirm": True})
+        answer = await program.settle({**await program.sale(1, recipient=wallet.address), "confirm": True})
+        assert answer.body.get("status") == "success", answer
     whole = await program.history(wallet)
     assert len(whole["history"]) == 2
     assert whole["pagination"]["offset"] == 0

@@ -67,7 +67,10 @@ class Company:
         self.carrier: Carrier | None = None
 
     async def look(self, chain: EvmChain) -> None:
-        """Finds the carrier and the factories, or that there are none any more. Raises: RpcUnavailable."""
+        """Finds the factories and the carrier, or that there are none any more.
+
+        Raises: RpcUnavailable where the factories are not shown. Without word of a carrier settlements go as before.
+        """
         factories = await self._found(chain)
         if factories != self.factories:
             self.factories = factories
@@ -75,7 +78,10 @@ class Company:
                 if obstacle:
                     where = {"network": self._network, "factory": factory}
                     _LOG.warning("wallet_factory_cannot_be_called", **where, reason=obstacle)
-        found = await find_carrier(chain.rpc.ask, self.allowed) if self.allowed else None
+        try:
+            found = await find_carrier(chain.rpc.ask, self.allowed) if self.allowed else None
+        except RpcUnavailable:
+            return
         if found != self.carrier:
             told = {"network": self._network, "contract": found.address if found else None}
             _LOG.info("settlements_share_transactions" if found else "settlements_go_alone", **told)
