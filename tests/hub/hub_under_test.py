@@ -256,7 +256,8 @@ async def run_hub(directory: Path, chain: ChainUnderTest, **options: Any) -> Asy
 
 
 def _client() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    # Below the five seconds after which the hub closes an idle connection: a POST that meets that is not sent again.
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2))
 
 
 @asynccontextmanager
