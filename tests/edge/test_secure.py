@@ -163,6 +163,13 @@ async def test_an_answer_that_ends_with_the_connection_ends_with_the_end_of_tls(
         assert (await forward(edge, _asked(url), b"")).body == b"onetwo"
 
 
+async def _assert_refused_as_invalid(edge: Forwarder, url: TargetUrl) -> None:
+    with pytest.raises(ApiError) as refusal:
+        await forward(edge, _asked(url), b"")
+    assert refusal.value.code is Code.UPSTREAM_INVALID
+    assert edge.pool.open_count == 0
+
+
 @pytest.mark.parametrize("cut", ["behind a record", "within a record", "reset"])
 async def test_an_answer_that_somebody_on_the_way_may_have_cut_is_refused(cut: str, tmp_path: Path) -> None:
     async def says(cipher: Cipher) -> None:
@@ -173,10 +180,7 @@ async def test_an_answer_that_somebody_on_the_way_may_have_cut_is_refused(cut: s
             cipher.connection.reset()
 
     async with _behind(says, tmp_path) as (edge, url):
-        with pytest.raises(ApiError) as refusal:
-            await forward(edge, _asked(url), b"")
-        assert refusal.value.code is Code.UPSTREAM_INVALID
-        assert edge.pool.open_count == 0
+        await _assert_refused_as_invalid(edge, url)
 
 
 async def test_what_is_not_a_record_ends_the_exchange_behind_what_came_whole(tmp_path: Path) -> None:
@@ -186,10 +190,7 @@ async def test_what_is_not_a_record_ends_the_exchange_behind_what_came_whole(tmp
         await cipher.connection.wait_closed()
 
     async with _behind(says, tmp_path) as (edge, url):
-        with pytest.raises(ApiError) as refusal:
-            await forward(edge, _asked(url), b"")
-        assert refusal.value.code is Code.UPSTREAM_INVALID
-        assert edge.pool.open_count == 0
+        await _assert_refused_as_invalid(edge, url)
 
 
 async def test_a_kept_connection_that_is_spoken_to_is_dropped(tmp_path: Path) -> None:

@@ -302,6 +302,20 @@ async def test_a_crowd_with_blockhashes_that_nobody_knows_is_not_waited_for(tmp_
         assert requests <= 2 * 5
 
 
+async def assert_a_newcomer_is_known_beside(world: SolanaHub, proxy: ChaosNode, bodies: list[dict[str, Any]]) -> None:
+    """Who pays honestly is found valid once his blockhash is known, while all of `bodies` are asked about."""
+    body = world.payment()
+    is_known = asyncio.Event()
+    proxy.falsify = not_knowing(is_known.is_set)
+    crowd = [asyncio.create_task(world.verify(one)) for one in bodies]
+    await asyncio.sleep(0.3)
+    honest = asyncio.create_task(world.verify(body))
+    await asyncio.sleep(0.3)
+    is_known.set()
+    assert (await honest).body["isValid"] is True
+    await asyncio.gather(*crowd)
+
+
 async def test_who_pays_nothing_takes_no_place_from_who_waits_for_his_blockhash(tmp_path: Path) -> None:
     """Nor does one payer take all: anybody can make such blockhashes, for nothing."""
     async with behind_a_proxy(tmp_path) as (world, proxy):
@@ -310,16 +324,7 @@ async def test_who_pays_nothing_takes_no_place_from_who_waits_for_his_blockhash(
             bodies.append(world.asking(paying(world.node, 10_000, buyer=poor)))
             bodies.append(world.asking(paying(world.node, 10_000, buyer=SECOND_BUYER)))
             world.node.chain.next_slot()
-        body = world.payment()
-        is_known = asyncio.Event()
-        proxy.falsify = not_knowing(is_known.is_set)
-        crowd = [asyncio.create_task(world.verify(one)) for one in bodies]
-        await asyncio.sleep(0.3)
-        honest = asyncio.create_task(world.verify(body))
-        await asyncio.sleep(0.3)
-        is_known.set()
-        assert (await honest).body["isValid"] is True
-        await asyncio.gather(*crowd)
+        await assert_a_newcomer_is_known_beside(world, proxy, bodies)
 
 
 def with_anothers_money(node: SolanaNode, stranger: Keypair) -> Draft:
@@ -351,16 +356,7 @@ async def test_who_pays_with_what_is_not_his_takes_no_place_from_who_waits_for_h
         for _ in range(10):
             bodies.append(world.asking(draft(world.node, Keypair())))
             world.node.chain.next_slot()
-        body = world.payment()
-        is_known = asyncio.Event()
-        proxy.falsify = not_knowing(is_known.is_set)
-        crowd = [asyncio.create_task(world.verify(one)) for one in bodies]
-        await asyncio.sleep(0.3)
-        honest = asyncio.create_task(world.verify(body))
-        await asyncio.sleep(0.3)
-        is_known.set()
-        assert (await honest).body["isValid"] is True
-        await asyncio.gather(*crowd)
+        await assert_a_newcomer_is_known_beside(world, proxy, bodies)
 
 
 async def test_a_list_that_is_older_than_the_payment_is_asked_for_again(tmp_path: Path) -> None:

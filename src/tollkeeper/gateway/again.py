@@ -104,10 +104,7 @@ class CallAgain(InboundCall, Exchange):
                 deadlines.set(self, due_seconds, loop)
             else:
                 deadlines.due[self] = due_seconds
-            if self._connection.peer is held.peer:
-                head = b"%b%b%b" % (held.head_start, self.request_id.encode(), held.head_end)
-            else:
-                head = self.target_head()
+            head = self.target_head()
             target.send(self, self.method, head if self._ahead is None else head + self._ahead[0])
         except Exception as fault:  # noqa: BLE001 - as above
             self._goes_on().broken(fault)
