@@ -21,6 +21,18 @@ NAMES_A_FAMILY: Final = {
     "serving/compared_chains.py": "the table of what compares the books with a chain",
     "sandbox/wallets.py": "a test wallet of each",
 }
+# The same inside the core, whose rules are of a family: its own packages and files, and those that hold both sides.
+OWN_RULES: Final = ("core/evm.py", "core/solana/")
+NAMES_A_FAMILY_IN_THE_CORE: Final = {
+    "core/families.py": "the core's table",
+    "core/networks.py": "which family a network is of",
+    "core/siwe.py": "what a login's text calls an account",
+    "core/tenders.py": "a payment of either as a gate sees it",
+    "core/verification.py": "the shape that a payload must have, the reasons of both",
+    "core/wallet_keys.py": "how a key is written and signs",
+    "core/wallets.py": "how an address is written",
+    "core/wire.py": "a payload of either",
+}
 
 
 def names_a_family(tree: ast.Module) -> bool:
@@ -38,10 +50,20 @@ def names_a_family(tree: ast.Module) -> bool:
     return False
 
 
-def test_nobody_decides_by_a_family_but_its_own_files_and_the_tables() -> None:
-    found = {
+def naming(folder: Path) -> list[str]:
+    """The files below a folder that name a family."""
+    return sorted(
         path.relative_to(SOURCES).as_posix()
-        for path in SOURCES.rglob("*.py")
+        for path in folder.rglob("*.py")
         if names_a_family(ast.parse(path.read_text(encoding="utf-8")))
-    }
-    assert sorted(name for name in found if not name.startswith(("core/", *OWN))) == sorted(NAMES_A_FAMILY)
+    )
+
+
+def test_nobody_decides_by_a_family_but_its_own_files_and_the_tables() -> None:
+    found = [name for name in naming(SOURCES) if not name.startswith(("core/", *OWN))]
+    assert found == sorted(NAMES_A_FAMILY)
+
+
+def test_in_the_core_nobody_does_but_its_own_rules_and_what_holds_both() -> None:
+    found = [name for name in naming(SOURCES / "core") if not name.startswith(OWN_RULES)]
+    assert found == sorted(NAMES_A_FAMILY_IN_THE_CORE)

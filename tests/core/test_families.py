@@ -13,13 +13,13 @@ from solders.token.associated import get_associated_token_address
 from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, PAYER, signed_payment
 from tests.core.solana_payments import AMOUNT, DEVNET, FEE_PAYER, OTHER, PAY_TO, Draft, encoded, payment, usual
 from tests.core.solana_payments import PAYER as SOLANA_PAYER
-from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.evm import ZERO_ADDRESS, address_of_key, checksum_address
 from tollkeeper.core.families import FAMILIES, row_of
 from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.solana.message import decode_transaction
-from tollkeeper.core.solana.programs import MEMO_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from tollkeeper.core.solana.programs import MEMO_PROGRAM, NOBODYS, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.verification import EvmAsset, Reason
 from tollkeeper.core.wire import SolanaPayload, payment_body
 
@@ -46,6 +46,10 @@ def test_a_wallet_is_paid_itself_or_at_its_account_of_either_token_program() -> 
         str(get_associated_token_address(wallet, mint, Pubkey.from_string(program)))
         for program in (TOKEN_PROGRAM, TOKEN_2022_PROGRAM)
     }
+
+
+def test_nobody_has_the_keys_of_a_familys_nobodys() -> None:
+    assert [row.nobodys for row in (EVM, SOLANA)] == [{ZERO_ADDRESS}, NOBODYS]
 
 
 @pytest.mark.parametrize("wrong", ["", "0x12", "0x" + "g" * 64, "a" * 64, "not base58 0OIl", str(OTHER.pubkey())])

@@ -17,6 +17,7 @@ from tollkeeper import __version__
 from tollkeeper.cli.clients import create_command, pay_command, replace_command
 from tollkeeper.cli.main import serve
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.settings import FILE_NAME, Role, load_settings
 
 app = typer.Typer(
@@ -112,7 +113,7 @@ def hub_command(
 def init_command(
     *,
     directory: Annotated[Path, typer.Option("--dir", help="Where to write; made where it is not there.")] = Path(),
-    network: Annotated[str, typer.Option(help="base-sepolia, base, solana-devnet or solana-mainnet.")] = "base-sepolia",
+    network: Annotated[str, typer.Option(help=f"One of {', '.join(NETWORKS)}.")] = "base-sepolia",
     rpc_url: Annotated[str | None, typer.Option(help="A JSON-RPC node of that network; can be written later.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8402,

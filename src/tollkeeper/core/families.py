@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 from tollkeeper.core import solana
 from tollkeeper.core.base58 import decode, encode, encode_key
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES, public_key
-from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.evm import ZERO_ADDRESS, address_of_key, checksum_address
 from tollkeeper.core.keyring import fee_payer_seeds
 from tollkeeper.core.networks import Family
 from tollkeeper.core.solana.message import decode_transaction
-from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
+from tollkeeper.core.solana.programs import NOBODYS, TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
 from tollkeeper.core.verification import EvmAsset, Reason
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ class FamilyRow(Protocol):
     `payload_members` make a payload, the last of them says which family it is of; `value_member` names what says the
     amount. `transfer_members` are asked beside the payload by the hub's transfer. `fee_payers_name`, `fee_money` and
     `fee_use` are words for who funds a hub. `has_contracts`: one of ours can carry several settlements. `nonce_form` is
-    how a payment's nonce is kept, `nonce_words` says so. `used_advice` is said to whoever presents a payment that was
-    used before. `shown_by_used` is what our hub may say of a payment that it carried out and has no record of any more,
-    where it finds that out once it is to settle it.
+    how a payment's nonce is kept, `nonce_words` says so; `transaction_words` say what names a transaction. `nobodys`
+    are addresses that nobody has the key of. `used_advice` is said to whoever presents a payment that was used before.
+    `shown_by_used` is what our hub may say of a payment that it carried out and has no record of any more, where it
+    finds that out once it is to settle it.
     `shown_by_nodes` is what a node may say of one that was carried out before. `failed_on_chain`: it was, and failed.
     `not_payable`: what is to be paid is no account.
     `explained` are a facilitator's reasons in a buyer's words.
@@ -57,6 +58,8 @@ class FamilyRow(Protocol):
     has_contracts: ClassVar[bool]
     nonce_form: ClassVar[re.Pattern[str]]
     nonce_words: ClassVar[str]
+    transaction_words: ClassVar[str]
+    nobodys: ClassVar[frozenset[str]]
     used_advice: ClassVar[str] = ""
     shown_by_used: ClassVar[frozenset[str]]
     shown_by_nodes: ClassVar[frozenset[str]]
@@ -103,6 +106,8 @@ class _Evm(FamilyRow):
     has_contracts = True
     nonce_form = re.compile("0x[0-9a-f]{64}")
     nonce_words = "0x and 64 hex digits"
+    transaction_words = nonce_words
+    nobodys = frozenset({ZERO_ADDRESS})
     shown_by_used = frozenset({Reason.NONCE_USED})  # the token remembers, whatever became of the payer since
     shown_by_nodes = shown_by_used
     failed_on_chain = Reason.TRANSACTION_FAILED
@@ -146,6 +151,8 @@ class _Solana(FamilyRow):
     has_contracts = False
     nonce_form = re.compile("[0-9a-f]{64}")
     nonce_words = "64 hex digits"
+    transaction_words = "on Solana a signature in base58"
+    nobodys = NOBODYS
     # Clients that add no memo make the very bytes twice, and nothing in the payment shows it.
     used_advice = (
         ". On Solana two payments of one wallet to the same recipient, of the same amount and within the same moment "

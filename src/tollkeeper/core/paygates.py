@@ -7,10 +7,10 @@ the slug taken) is decided by the gateway.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
-from tollkeeper.core.evm import ZERO_ADDRESS
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygate_fields import (
@@ -25,7 +25,6 @@ from tollkeeper.core.paygate_fields import (
     refuse_file_in_json,
     within,
 )
-from tollkeeper.core.solana.programs import NOBODYS
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet, shown_address
 
@@ -141,16 +140,14 @@ class CreateDefaults:
         return next((one for one in candidates if one is not None and family_of(one) is family), None)
 
 
-_NOBODY: Final = frozenset({ZERO_ADDRESS, *NOBODYS})
-
-
 def check_payment_address(value: object, network: str, forbidden: frozenset[str]) -> str:
     """A recipient on this network, in its canonical form.
 
     Raises: INVALID_ADDRESS (of another family, a wrong checksum, nobody's, a token, one of our signers).
     """
-    address = parse_address_of(NETWORKS[network].family, value, field="paymentAddress")
-    if address in _NOBODY or address in forbidden:
+    family = NETWORKS[network].family
+    address = parse_address_of(family, value, field="paymentAddress")
+    if address in FAMILIES[family].nobodys or address in forbidden:
         raise ApiError(Code.INVALID_ADDRESS, "paymentAddress may not be paid", details={"field": "paymentAddress"})
     return address
 

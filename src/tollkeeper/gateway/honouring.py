@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.paygates import PayGates
     from tollkeeper.storage.purchases import Purchases
 
-_NAMES: Final = "it is 0x and 64 hex digits, or on Solana a signature in base58"
+_NAMES: Final = "it is " + ", or ".join(row.transaction_words for row in FAMILIES.values())
 
 
 @dataclass(frozen=True, slots=True)
