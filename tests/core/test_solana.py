@@ -271,6 +271,10 @@ REFUSED: dict[str, tuple[Callable[[], list[tuple[str, Reason]]], tuple[str, Reas
         lambda: drafted(compute_limit(), compute_price(), transfer(0)),
         ("moved", Reason.SVM_AMOUNT_LOW),
     ),
+    "an account that pays itself": (
+        lambda: drafted(compute_limit(), compute_price(), transfer(source=account_of(PAY_TO))),
+        ("destination", Reason.SVM_RECIPIENT),
+    ),
     "no signature": (lambda: drafted(*usual(), signers=()), ("signature", Reason.SVM_SIGNATURE)),
     "a signature of ours in it": (
         lambda: drafted(*usual(), signers=(PAYER, FEE_PAYER)),

@@ -39,6 +39,8 @@ from tollkeeper.core.tenders import (
 from tollkeeper.core.verification import Reason
 from tollkeeper.core.wire import EvmPayload, Payment, SolanaPayload
 
+PAYER_ADDRESS = str(SOLANA_PAYER.pubkey())
+
 
 def refused(offered: Payment, asset: Asset) -> ApiError:
     """The refusal of this payment."""
@@ -98,6 +100,7 @@ def test_the_facilitator_alone_judges_what_the_fee_payer_risks() -> None:
         (Draft((compute_limit(), compute_price())).payload(), Code.PAYMENT_INVALID),
         (Draft((compute_limit(), compute_price(), transfer(decimals=9))).payload(), Code.PAYMENT_INVALID),
         (Draft((compute_limit(), compute_price(), transfer(mint=str(OTHER.pubkey())))).payload(), Code.PAYMENT_INVALID),
+        (Draft((compute_limit(), compute_price(), transfer(pay_to=PAYER_ADDRESS))).payload(), Code.PAYMENT_INVALID),
         (Draft(usual(memo(b"a"), memo(b"b"), memo(b"c"), memo(b"d"), memo(b"e"))).payload(), Code.PAYMENT_INVALID),
     ],
 )

@@ -190,6 +190,10 @@ def _transfers(scene: Scene) -> Iterator[tuple[str, SolanaPayload]]:
         "of no program": instruction(MEMO_PROGRAM, data, accounts),
         "from us as account": transfer(scene.amount, payer=thief, pay_to=scene.pay_to, source=ours),
         "of nothing": transfer(0, payer=thief, pay_to=scene.pay_to),
+        "of the recipient's to itself": transfer(
+            scene.amount, payer=thief, pay_to=scene.pay_to, source=account_of(scene.pay_to)
+        ),
+        "of the thief's to itself": transfer(scene.amount, payer=thief, pay_to=str(thief)),
         "to us as account": transfer(scene.amount, payer=thief, pay_to=scene.pay_to, destination=ours),
     }.items():
         yield f"transfer: {name}", scene.draft(limit, price, bad)
@@ -297,6 +301,10 @@ FAMILIES: Final = {
     "a nonce account": Attack(("advanced nonce", "withdrawal from a nonce"), _ANYWHERE),
     "another mint": Attack(("transfer: another mint",), frozenset({"mint_mismatch"})),
     "other decimals": Attack(("transfer: other decimals",), frozenset({"mint_mismatch"})),
+    "an account that pays itself": Attack(
+        ("transfer: of the recipient's to itself", "transfer: of the thief's to itself"),
+        frozenset({"transfer_to_incorrect_ata"}),
+    ),
     "another account": Attack(("misdirected",), frozenset({"transfer_to_incorrect_ata", _USED})),
 }
 

@@ -150,6 +150,7 @@ def good_on_solana(world: SolanaHub, value: str) -> Checks:
         "transferChecked": (f"TransferChecked of {token}", token),
         "signers": (2, 2),
         "authority": ("the second signer", buyer),
+        "destination": ("another account than the source", owner),
         "mint": (mint, mint),
         "decimals": (6, 6),
         "feePayerSignature": ("64 zero bytes", "00" * 64),

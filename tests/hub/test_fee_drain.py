@@ -146,8 +146,9 @@ async def drain(directory: Path, count: int) -> None:
         attack, money = Attack(world), world.fee_money
         used = attack.paying(BUYER, pay_to=WALLETS.owner.address)
         assert (await attack.settle(used)).body["success"] is True
-        movers, thief = (Keypair(), Keypair()), Keypair()
-        world.node.chain.open_account(str(thief.pubkey()), PRICE)
+        movers, purses = (Keypair(), Keypair()), (Keypair(), Keypair())
+        for purse in purses:
+            world.node.chain.open_account(str(purse.pubkey()), _AT_ONCE * PRICE)
         async with attack.selling():
             cheap = await attack.at_once([*bad_ones(world, count), *[used] * 50])
             assert {(answer.status, answer.body["success"]) for answer in cheap} == {(200, False)}
@@ -157,8 +158,11 @@ async def drain(directory: Path, count: int) -> None:
                 assert set(told) <= {"failed", "unknown"}
             # The first time costs as much as came at once; after that nothing is signed for that payer.
             assert [await attack.failures(one) for one in movers] == [_FIRST_STRIKE, PAYER_FAILURES_MAX]
-            to_itself = (attack.paying(thief, pay_to=str(thief.pubkey())) for _ in range(2 * _STRANGERS_MAX))
-            statuses = Counter(answer.status for answer in await attack.at_once(to_itself))
+            to_himself = (
+                attack.paying(purses[number % 2], pay_to=str(purses[1 - number % 2].pubkey()))
+                for number in range(2 * _STRANGERS_MAX)
+            )
+            statuses = Counter(answer.status for answer in await attack.at_once(to_himself))
             assert set(statuses) == {200, 503}
             refused = await attack.settle(attack.paying(BUYER, pay_to=WALLETS.owner.address))
             assert (refused.status, refused.code) == (503, "UNAVAILABLE")

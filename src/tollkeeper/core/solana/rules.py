@@ -33,6 +33,7 @@ from tollkeeper.core.solana.programs import (
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,
     TokenAccount,
+    TransferChecked,
     associated_token_account,
     read_compute_unit_limit,
     read_compute_unit_price,
@@ -63,6 +64,7 @@ _COMPUTE_BUDGET: Final = decode_key(COMPUTE_BUDGET_PROGRAM)
 _SIGNERS: Final = 2  # the fee payer and the payer
 # What a check expects, as a text: said for each payment, so not made for each.
 _LONG_ENOUGH: Final = f"a blockhash that is taken for {BLOCKS_LEFT_MIN} more blocks"
+_ANOTHER: Final = "another account than the source"
 _COUNTS: Final = f"{INSTRUCTIONS_MIN} to {INSTRUCTIONS_MAX}"
 _TRANSFER: Final = {program: f"TransferChecked of {program}" for program in (TOKEN_PROGRAM, TOKEN_2022_PROGRAM)}
 _AFTER_TRANSFER: Final = frozenset(map(decode_key, (MEMO_PROGRAM, LIGHTHOUSE_PROGRAM)))
@@ -303,11 +305,23 @@ def _transfer_checks(transaction: SolanaTransaction, asset: SolanaAsset) -> Iter
     yield Check("signers", signers == _SIGNERS, Reason.SVM_SIGNERS, _SIGNERS, signers)
     is_signer = transfer.authority == 1
     yield Check("authority", is_signer, Reason.SVM_SIGNERS, "the second signer", _named(message, transfer.authority))
+    yield _destination_check(message, transfer)
     mint = _named(message, transfer.mint)
     yield Check("mint", mint == asset.address, Reason.SVM_MINT, asset.address, mint)
     decimals = asset.network.usdc.decimals
     yield Check("decimals", transfer.decimals == decimals, Reason.SVM_MINT, decimals, transfer.decimals)
     yield from _signature_checks(transaction, is_signed_by_payer=signers == _SIGNERS and is_signer)
+
+
+def _destination_check(message: Message, transfer: TransferChecked) -> Check:
+    """From an account to itself the token program moves nothing, and calls it a success.
+
+    For its owner, and for whomever its owner lets spend from it: he would pay a seller with what the seller has, as
+    often as he likes, and nothing of what he may spend would be used up.
+    """
+    is_another = transfer.source != transfer.destination
+    destination = _named(message, transfer.destination)
+    return Check("destination", is_another, Reason.SVM_RECIPIENT, _ANOTHER, destination)
 
 
 def _signature_checks(transaction: SolanaTransaction, *, is_signed_by_payer: bool) -> Iterator[Check]:
