@@ -107,6 +107,42 @@ async def test_what_one_node_makes_up_is_no_success(tmp_path: Path, needed: int)
         assert world.earned == 10_000
 
 
+def at_slot(slot: object) -> Callable[[Any], Any]:
+    return lambda result: result | {"context": result["context"] | {"slot": slot}}
+
+
+def with_status(**told: object) -> Callable[[Any], Any]:
+    return lambda result: result | {"value": [None if one is None else one | told for one in result["value"]]}
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "is_sent"),
+    [
+        ("getSignatureStatuses", with_status(slot=2**63), True),
+        ("getSignatureStatuses", with_status(slot=2**70), True),
+        ("getSignatureStatuses", with_status(confirmationStatus=[]), True),
+        ("simulateTransaction", at_slot(2**70), False),
+        ("getBlockHeight", lambda _height: 2**70, False),
+        ("getBalance", lambda result: result | {"value": 10**400}, False),
+    ],
+)
+async def test_what_no_chain_can_say_is_no_answer(
+    tmp_path: Path, method: str, change: Callable[[Any], Any], *, is_sent: bool
+) -> None:
+    """Nor is it a fault of ours: neither who pays nor what looks at the payment later stumbles over it."""
+    async with hub_of_two_nodes(tmp_path, 1) as (world, liar):
+        liar.falsify = saying(**{method: change})
+        body = world.payment()
+        answer = await world.settle(body, Prefer="wait=1")
+        assert (answer.status, answer.code) == (503, "SETTLEMENT_PENDING" if is_sent else "UNAVAILABLE")
+        with capture_logs() as logs:
+            await world.complete()
+        assert [line for line in logs if "not_understood" in line["event"]] == []
+        liar.calm()
+        await world.complete()
+        assert await world.status(body) == ("success" if is_sent else "unknown")
+
+
 @pytest.mark.parametrize("needed", [0, 1])
 async def test_an_error_that_one_node_makes_up_fails_nothing(tmp_path: Path, needed: int) -> None:
     async with hub_of_two_nodes(tmp_path, needed) as (world, liar):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.chains.rpc import Answer
+
+# Slots, heights, times and lamports all lie far below.
+_NUMBERS_END: Final = 2**63
 
 
 def read_value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
@@ -48,8 +51,8 @@ def read_list(answer: Answer, asked: Sequence[str]) -> list[Any]:
 
 
 def number_or_none(value: object) -> int | None:
-    """A number that counts something; None for what is none."""
-    return value if type(value) is int and value >= 0 else None
+    """A number that counts something; None for what is none, or more than a database can hold."""
+    return value if type(value) is int and 0 <= value < _NUMBERS_END else None
 
 
 def read_number(value: object) -> int:

@@ -479,6 +479,9 @@ def _sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: A
     except (KeyError, TypeError) as failure:
         msg = "the node's status of a transaction cannot be read"
         raise RpcUnavailable(msg) from failure
+    if not isinstance(confirmed, str | None):
+        msg = "the node's status of a transaction names no commitment"
+        raise RpcUnavailable(msg)
     if error is not None:
         return Sighting(Verdict.REVERTED, confirmed == _FINAL, read_number(slot))
     return Sighting(Verdict.TRANSFERRED, confirmed in deep_enough, read_number(slot))

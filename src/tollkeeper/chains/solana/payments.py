@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.chains.receipts import require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.solana.answers import read_number
 from tollkeeper.core import ed25519
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.reconciliation import ChainPayment
@@ -123,8 +124,8 @@ async def signatures_of(
 def _entries(page: Any) -> list[Listed]:  # noqa: ANN401 - JSON
     if isinstance(page, list):
         try:
-            return [Listed(str(one["signature"]), int(one["slot"]), one["err"] is not None) for one in page]
-        except (KeyError, TypeError, ValueError):
+            return [Listed(str(one["signature"]), read_number(one["slot"]), one["err"] is not None) for one in page]
+        except (KeyError, TypeError, RpcUnavailable):
             pass
     said = f": {page.message}" if isinstance(page, RpcError) else ""
     msg = f"the node does not list an account's transactions{said}"
@@ -159,10 +160,7 @@ def require_name(transaction: SolanaTransaction, signature: str) -> None:
 def payments_in(asset: SolanaAsset, name: str, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401
     """The payment that the transaction of this name is, or none. Raises: RpcUnavailable where it is not shown."""
     raw = transaction_bytes(answer)
-    slot = answer.get("slot")
-    if type(slot) is not int:
-        msg = "the node does not say when it executed a transaction"
-        raise RpcUnavailable(msg)
+    slot = read_number(answer.get("slot"))
     try:
         transfer = read_transfer(SolanaPayload(base64.b64encode(raw).decode()))
         message = transfer.transaction.message
