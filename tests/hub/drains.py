@@ -7,6 +7,7 @@ or fail for a fee. `FAMILIES` says which of them are attacks of one kind, and by
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from solders.hash import Hash
@@ -30,6 +31,7 @@ from tests.core.solana_payments import (
     transfer,
     writable,
 )
+from tests.hub.odd_bytes import odd_bytes
 from tollkeeper.core.solana.programs import (
     ASSOCIATED_TOKEN_PROGRAM,
     COMPUTE_BUDGET_PROGRAM,
@@ -49,6 +51,12 @@ _STAKE = "Stake11111111111111111111111111111111111111"
 _VOTE = "Vote111111111111111111111111111111111111111"
 _TABLES = "AddressLookupTab1e1111111111111111111111111"
 _LOADER = "BPFLoaderUpgradeab1e11111111111111111111111"
+_BY_SIGNATURE: Final = {
+    "Ed25519": "Ed25519SigVerify111111111111111111111111111",
+    "secp256k1": "KeccakSecp256k11111111111111111111111111111",
+    "secp256r1": "Secp256r1SigVerify1111111111111111111111111",
+}
+_JUDGED = 20  # signatures in one instruction, at the price of a transaction's own
 _SECOND = Keypair.from_seed(b"\x51" * 32)
 
 
@@ -131,6 +139,18 @@ def _programs(owner: Pubkey) -> Iterator[tuple[str, Instruction]]:
         yield f"call of {program} without accounts", instruction(program, b"\x01\0\0\0")
 
 
+def _judged_signatures(thief: Keypair) -> Iterator[tuple[str, Instruction]]:
+    """Programs that judge signatures: whoever pays the fee pays for each of them."""
+    for name, program in _BY_SIGNATURE.items():
+        yield f"signatures by {name}", instruction(program, bytes([_JUDGED, 0]) + bytes(14 * _JUDGED))
+    said = b"as often as you like"
+    at = 2 + 14 * _JUDGED
+    places = (at + 32, 0xFFFF, at, 0xFFFF, at + 96, len(said), 0xFFFF)
+    one = b"".join(place.to_bytes(2, "little") for place in places)
+    data = bytes([_JUDGED, 0]) + one * _JUDGED + bytes(thief.pubkey()) + bytes(thief.sign_message(said)) + said
+    yield "signatures that hold", instruction(_BY_SIGNATURE["Ed25519"], data)
+
+
 def _bad_instructions(scene: Scene) -> Iterator[tuple[str, Instruction]]:
     ours, thief = scene.fee_payer.pubkey(), scene.thief.pubkey()
     for owner, who in ((ours, "us"), (thief, "the payer")):
@@ -138,6 +158,7 @@ def _bad_instructions(scene: Scene) -> Iterator[tuple[str, Instruction]]:
         yield from _token(owner, thief, who)
         yield from _accounts(owner, who)
     yield from _programs(ours)
+    yield from _judged_signatures(scene.thief)
 
 
 def _budgets(scene: Scene) -> Iterator[tuple[str, SolanaPayload]]:
@@ -235,6 +256,22 @@ def _bytes(scene: Scene) -> Iterator[tuple[str, SolanaPayload]]:
         yield f"bytes: another {name} than was signed", encoded(bytes(changed))
 
 
+def _derived_otherwise(owner: str) -> dict[str, Pubkey]:
+    """Accounts whose addresses follow from the right parts, and not as a wallet's token account does."""
+    wallet, token, mint = (bytes(key(one)) for one in (owner, TOKEN_PROGRAM, DEVNET.address))
+    program = key(ASSOCIATED_TOKEN_PROGRAM)
+    _, usual = Pubkey.find_program_address([wallet, token, mint], program)
+    hashed = (wallet + token + mint + bytes([bump]) + bytes(program) for bump in range(usual - 1, -1, -1))
+    others = (Pubkey(sha256(one + b"ProgramDerivedAddress").digest()) for one in hashed)
+    lower = next(one for one in others if not one.is_on_curve())
+    return {
+        "with another bump": lower,
+        "in another order": Pubkey.find_program_address([mint, token, wallet], program)[0],
+        "without the token's program": Pubkey.find_program_address([wallet, mint], program)[0],
+        "by the token's program": Pubkey.find_program_address([wallet, token, mint], key(TOKEN_PROGRAM))[0],
+    }
+
+
 def misdirected(scene: Scene) -> dict[str, SolanaPayload]:
     """Payments that are right but for whose account is paid, by their names. What is asked decides, so not `drains`."""
     thief, ours, second = (str(one.pubkey()) for one in (scene.thief, scene.fee_payer, _SECOND))
@@ -245,6 +282,7 @@ def misdirected(scene: Scene) -> dict[str, SolanaPayload]:
         "to the recipient's account of Token-2022": account_of(scene.pay_to, token_program=TOKEN_2022_PROGRAM),
         "to the recipient's account of another mint": account_of(scene.pay_to, mint=second),
     }
+    accounts |= {f"to an account derived {how}": account for how, account in _derived_otherwise(scene.pay_to).items()}
     limit, price, _ = scene.usual()
     return {
         f"misdirected: {name}": scene.draft(
@@ -298,6 +336,12 @@ FAMILIES: Final = {
     "something else than was signed": Attack(
         ("bytes: another", "bytes: bit", "signers: nobody", "signers: somebody else"), frozenset({"signature_invalid"})
     ),
+    "a length in another spelling": Attack(("length:",), frozenset({"payload_transaction"})),
+    "a header that lies": Attack(("header:",), frozenset({"payload_transaction", "excessive_signers"})),
+    "an account or a program that is not there": Attack(
+        ("position:", "account named twice", "end:"), frozenset({"payload_transaction"})
+    ),
+    "signatures that we would pay for": Attack(("signatures ",), _OTHER),
     "a nonce account": Attack(("advanced nonce", "withdrawal from a nonce"), _ANYWHERE),
     "another mint": Attack(("transfer: another mint",), frozenset({"mint_mismatch"})),
     "other decimals": Attack(("transfer: other decimals",), frozenset({"mint_mismatch"})),
@@ -311,7 +355,8 @@ FAMILIES: Final = {
 
 def drains(scene: Scene) -> dict[str, SolanaPayload]:
     """Every transaction that must get no signature, by its name."""
-    found = dict([*_budgets(scene), *_transfers(scene), *_signers(scene), *_bytes(scene)])
+    odd = odd_bytes(scene.draft(*scene.usual()), lambda message: bytes(scene.thief.sign_message(message)))
+    found = dict([*_budgets(scene), *_transfers(scene), *_signers(scene), *_bytes(scene), *odd])
     for name, bad in _bad_instructions(scene):
         limit, price, moved = scene.usual()
         found[f"{name}, first"] = scene.draft(bad, limit, price, moved, signers=(_SECOND,))

@@ -25,6 +25,7 @@ OUR_ACCOUNT = str(account_of(OURS))
 ROBBING = (
     *("a transfer of lamports", "an approval", "a closed account", "a new authority", "an account at our cost"),
     *("a token account at our cost", "our fee payer as authority", "a priority fee", "more signers"),
+    "signatures that we would pay for",
 )
 
 
