@@ -71,6 +71,17 @@ def test_without_a_node_what_the_address_shows_by_itself_is_told(tmp_path: Path)
     assert "is no wallet: it lies off the curve" in lines[0]
 
 
+@pytest.mark.parametrize(("role", "returncode"), [("gateway", 0), ("serve", 3)])
+def test_where_no_node_of_the_network_is_set_nobody_can_say(tmp_path: Path, role: str, returncode: int) -> None:
+    """A gateway whose facilitator knows the network needs none; a hub does, which is another finding."""
+    assert finished("init", "--dir", tmp_path, "--network", ON_SOLANA).returncode == 0
+    environ = {"TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": WALLET, "TOLLKEEPER_HUB_URL": NOWHERE}
+    check = finished("config", "check", "--for", role, "--config", tmp_path / "tollkeeper.toml", environ=environ)
+    (line,) = told(check)
+    assert line.startswith(f"warning: {NAME}: no node of {ON_SOLANA} is set")
+    assert check.returncode == returncode
+
+
 @pytest.mark.parametrize(
     ("network", "address"),
     [

@@ -69,15 +69,16 @@ async def _asked(
             await chain.close()
             continue
         asset, name = chain.configured_asset, network.network.name
-        accounts = TokenAccounts({name: chain})
+        accounts = TokenAccounts({name: chain} if network.rpc_urls else {})
         try:
             told = await accounts.warnings([Recipient(name, address)], {name: asset})
             warnings += [Finding(_NAME, one["message"]) for one in told]
         except ApiError as refused:
             errors.append(Finding(_NAME, refused.message, f"no gate can be paid to it on {name}"))
         finally:
-            await accounts.aclose()
+            await chain.close()
         if chain.asset is None:
-            problem = f"no node of {name} answers, so whether it can be paid there is not known"
-            warnings.append(Finding(_NAME, problem, "check again when one does"))
+            silent, advice = ("answers", "check again when one does") if network.rpc_urls else ("is set", "name one")
+            problem = f"no node of {name} {silent}, so whether it can be paid there is not known"
+            warnings.append(Finding(_NAME, problem, advice))
     return errors, warnings
