@@ -21,7 +21,8 @@ from tollkeeper.sandbox.stack import Options
 BINDINGS = ("payment", "token", "wallet")
 ADVICE = (
     "On Solana two payments of one wallet to the same recipient, of the same amount and within the same moment can be "
-    "one transaction, which is charged once. The second has cost nothing: to buy again, sign a new payment"
+    "one transaction, which is charged once. The second has cost nothing: to buy again, wait a second and sign a new "
+    "payment"
 )
 
 
@@ -81,6 +82,16 @@ async def test_the_second_buyer_at_a_gate_is_told_to_sign_again_and_then_served(
     assert second.json()["accepts"]  # so that a client signs again by itself
     assert await market.balance(market.owner) == had + 10_000
     assert (await buyers.pay(gate, await buyers.payment(gate, text=None))).status == 200
+    assert await market.balance(market.owner) == had + 20_000
+
+
+async def test_who_signs_again_without_a_memo_is_served_once_the_moment_has_passed(buyers: Buyers) -> None:
+    """Another signature of the same moment is the same payment, so the refusal says to wait."""
+    market, gate = buyers.market, await buyers.gate()
+    had = await market.balance(market.owner)
+    assert (await buyers.pay(gate, await buyers.payment(gate))).status == 200
+    await market.node("sandbox_advance", 1)  # what a second brings
+    assert (await buyers.pay(gate, await buyers.payment(gate))).status == 200
     assert await market.balance(market.owner) == had + 20_000
 
 

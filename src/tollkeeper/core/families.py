@@ -156,7 +156,8 @@ class _Solana(FamilyRow):
     # Clients that add no memo make the very bytes twice, and nothing in the payment shows it.
     used_advice = (
         ". On Solana two payments of one wallet to the same recipient, of the same amount and within the same moment "
-        "can be one transaction, which is charged once. The second has cost nothing: to buy again, sign a new payment"
+        "can be one transaction, which is charged once. The second has cost nothing: to buy again, wait a second and "
+        "sign a new payment"
     )
 
     # The chain's word while the blockhash is recent, then our hub's, who looks for its own signature there. Not what is
