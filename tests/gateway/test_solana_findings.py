@@ -112,6 +112,43 @@ async def test_a_low_height_of_one_node_is_not_believed_while_another_one_only_f
             assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
 
 
+def executed(node: SolanaNode, draft: Draft) -> str:
+    """Signed by the fee payer, too, and carried out; its name."""
+    unsigned = draft.transaction()
+    ours = FEE_PAYER.sign_message(bytes(unsigned)[1 + 64 * 2 :])
+    sent = VersionedTransaction.populate(unsigned.message, [ours, unsigned.signatures[1]])
+    return node.chain.send(bytes(sent), skips_preflight=True)
+
+
+async def test_a_payment_is_not_called_expired_by_two_nodes_behind_one_address_of_which_one_stands_still() -> None:
+    """One says that the payment's end has come, and another one, which has not seen so much, lists no payment."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as provider,
+        chain_of(provider.url) as chain,
+    ):
+        findings, began = SolanaFindings(chain, clock_ms), node.chain.slot
+        draft = paying(node, 10_000)
+        owed = owed_by(draft)
+
+        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            if call["method"] != "getSignaturesForAddress":
+                return answer
+            if call["params"][1].get("minContextSlot", 0) <= began:
+                return answer | {"result": []}
+            error = {"code": -32016, "message": "Minimum context slot has not been reached"}
+            return {"jsonrpc": "2.0", "id": answer["id"], "error": error}
+
+        provider.falsify = falsify
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+        executed(node, draft)
+        node.chain.next_slot(EXPIRED_SLOTS)
+        with pytest.raises(RpcUnavailable, match="Minimum context slot"):
+            await findings.find(owed, "", SENDERS)
+        provider.calm()
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.PAID
+
+
 @pytest.mark.parametrize("is_named", [False, True])
 async def test_a_payment_that_one_of_two_nodes_shows_in_place_of_another_transaction_was_not_made(
     *, is_named: bool
@@ -122,10 +159,7 @@ async def test_a_payment_that_one_of_two_nodes_shows_in_place_of_another_transac
         run_chaos(node.url) as liar,
         chain_of(liar.url, node.url) as chain,
     ):
-        other = paying(node, 10_000).transaction()
-        ours = FEE_PAYER.sign_message(bytes(other)[1 + 64 * 2 :])
-        sent = VersionedTransaction.populate(other.message, [ours, other.signatures[1]])
-        name = node.chain.send(bytes(sent), skips_preflight=True)
+        name = executed(node, paying(node, 10_000))
         node.chain.next_slot(FINAL_SLOTS)
         draft = paying(node, 10_000)
         never = draft.transaction()

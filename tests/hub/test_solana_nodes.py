@@ -248,6 +248,23 @@ async def test_a_long_time_that_one_node_makes_up_fails_nothing(tmp_path: Path, 
         assert await world.status(body) == ("failed" if needed == 1 else "success")
 
 
+async def test_an_end_is_not_proven_by_two_nodes_behind_one_address_of_which_one_stands_still(tmp_path: Path) -> None:
+    """Providers spread calls over several: one says that the end has come, another one has not seen the transaction."""
+    async with hub_of_two_nodes(tmp_path, 1) as (world, provider):
+        began = world.node.chain.slot
+        standing = {"getSignatureStatuses": lambda result: at_slot(began)(unseen(result))}
+        provider.falsify = saying(**standing)
+        body = world.payment()
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        assert world.earned == 10_000
+        world.node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
+        await world.complete()
+        assert await world.status(body) == "pending"
+        provider.calm()
+        await world.complete()
+        assert await world.status(body) == "success"
+
+
 @pytest.mark.parametrize("needed", [0, 1])
 async def test_a_success_that_one_node_takes_back_stands(tmp_path: Path, needed: int) -> None:
     """Its slot is final there, and the transaction is not in it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended
+from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended, known_end
 from tollkeeper.chains.solana.uses import UseReader
 from tollkeeper.core.base58 import decode
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
@@ -89,8 +89,11 @@ class SolanaFindings:
         """Does enough of the nodes, each by itself, show no such transaction of the payer?"""
 
         async def judge(chain: SolanaChain) -> bool:
+            slot = await known_end(chain, lifetime)
+            if slot is None:
+                return False
             uses = self._uses if chain is self._chain else UseReader(chain)
-            return await uses.find(key, lifetime.first_slot) is None
+            return await uses.find(key, lifetime.first_slot, known_slot=slot) is None
 
         return bool(await self._chain.agreed(judge, lambda is_absent: not is_absent))
 

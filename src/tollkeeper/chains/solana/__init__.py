@@ -18,7 +18,14 @@ from tollkeeper.chains.solana.chain import (
     SolanaConfig,
     fee_lamports,
 )
-from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended, has_expired
+from tollkeeper.chains.solana.lifetimes import (
+    BLOCKHASH_LIFETIME_BLOCKS,
+    LAG_BLOCKS,
+    Lifetime,
+    has_ended,
+    has_expired,
+    known_end,
+)
 
 __all__ = [
     "BLOCKHASH_LIFETIME_BLOCKS",
@@ -33,4 +40,5 @@ __all__ = [
     "fee_lamports",
     "has_ended",
     "has_expired",
+    "known_end",
 ]

@@ -440,6 +440,12 @@ class SolanaChain:
         heads = [tuple(map(read_number, answers)) for answers in told]
         return min(slot for slot, _ in heads), max(height for _, height in heads)
 
+    async def shows_nothing(self, signature: str, slot: int) -> bool:
+        """Does a node that knows of this slot show nothing of the transaction? Raises: RpcUnavailable."""
+        (answer,) = await self.rpc.ask([_statuses([signature])])
+        (status,) = read_list(answer, [signature])
+        return status is None and read_slot(answer) >= slot
+
     async def final_slot(self) -> int:
         """The newest finalized slot. Raises: RpcUnavailable."""
         (slot,) = await self.rpc.ask([("getSlot", [_FINALIZED])])

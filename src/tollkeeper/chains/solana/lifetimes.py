@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.solana.answers import read_number, read_slot, read_value
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 
@@ -51,6 +50,9 @@ async def has_expired(
     one node's word, so none of those that are asked may take the blockhash still. `doubted_since`: when it was signed,
     in Unix seconds, where that is so long ago by our clock that its lifetime is no longer waited for, and that it may
     be executed yet is one node's word, too; else None. Raises: RpcUnavailable, also where the node keeps no history.
+
+    Behind one address there may be several nodes, of which one lags: who shows no transaction must know of the block by
+    which the end was told.
     """
 
     async def judge(chain: SolanaChain) -> bool:
@@ -59,14 +61,15 @@ async def has_expired(
         )
         if read_value(recent) is not False:
             return False
+        newest = read_number(final_slot)
         if doubted_since is None:
             is_over = _has_ended(ends, lifetime)
         else:
-            height, first_slot, newest = map(read_number, (*ends, final_slot))
+            height, first_slot = map(read_number, ends)
             is_known = read_slot(recent) >= newest  # said by who knows of that block
             times = await _times(chain, first_slot, newest)
             is_over = is_known and _is_long_over(times, doubted_since, has_passed=height > lifetime.last_height)
-        return is_over and (await chain.see([signature]))[0].verdict is Verdict.ABSENT
+        return is_over and await chain.shows_nothing(signature, max(newest, read_slot(recent)))
 
     return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
 
@@ -74,13 +77,22 @@ async def has_expired(
 async def has_ended(chain: SolanaChain, lifetime: Lifetime) -> bool:
     """Is every block of this lifetime finalized, and does the node still have all of them? Raises: RpcUnavailable.
 
-    What no later question finds was then never executed.
+    What no later question finds was then never executed, where it is asked of who knows of those blocks.
     """
 
     async def judge(chain: SolanaChain) -> bool:
-        return _has_ended(await chain.rpc.ask(_ENDS), lifetime)
+        return await known_end(chain, lifetime) is not None
 
     return bool(await chain.agreed(judge, lambda has_ended: not has_ended))
+
+
+async def known_end(chain: SolanaChain, lifetime: Lifetime) -> int | None:
+    """The newest finalized slot as one node shows it, where the lifetime has ended there; else None.
+
+    Raises: RpcUnavailable.
+    """
+    final_slot, *ends = await chain.rpc.ask([("getSlot", [_FINALIZED]), *_ENDS])
+    return read_number(final_slot) if _has_ended(ends, lifetime) else None
 
 
 def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:

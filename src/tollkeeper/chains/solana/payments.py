@@ -98,16 +98,17 @@ class Listed(NamedTuple):
 
 
 async def signatures_of(
-    chain: SolanaChain, address: str, slots: range, *, commitment: str, first: int = _PAGE
+    chain: SolanaChain, address: str, slots: range, *, commitment: str, first: int = _PAGE, known_slot: int = 0
 ) -> AsyncIterator[Listed]:
     """What was executed with this account in these slots, the newest first. Raises: RpcUnavailable.
 
-    `first`: so many are asked for before the others.
+    `first`: so many are asked for before the others. Who has not come to `known_slot` yet lists nothing.
     """
     before: dict[str, str] = {}
+    where = {"commitment": commitment, **({"minContextSlot": known_slot} if known_slot else {})}
     size = first
     while True:
-        options = {"limit": size, **before, "commitment": commitment}
+        options = {"limit": size, **before, **where}
         (page,) = await chain.rpc.ask([("getSignaturesForAddress", [address, options])])
         entries = _entries(page)
         if before and entries and entries[-1].signature == before["before"]:  # else it would have no end

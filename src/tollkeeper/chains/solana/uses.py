@@ -98,13 +98,15 @@ class UseReader:
         payments = payments_in(asset_of(self._chain), signature, answer, {})
         return Use(payments[0], sighting) if payments else None
 
-    async def find(self, key: PaymentKey, first_slot: int) -> str | None:
+    async def find(self, key: PaymentKey, first_slot: int, *, known_slot: int = 0) -> str | None:
         """The payment's transaction among those of its payer from this slot on; None where it is not there.
 
-        Raises: RpcUnavailable.
+        `known_slot`: only who knows of that one may say so. Raises: RpcUnavailable.
         """
         slots = range(first_slot, 2**63)
-        listed = signatures_of(self._chain, key.payer, slots, commitment="confirmed", first=_LISTED_FIRST)
+        listed = signatures_of(
+            self._chain, key.payer, slots, commitment="confirmed", first=_LISTED_FIRST, known_slot=known_slot
+        )
         names = [one.signature async for one in listed]
         # Of its own, because another search may forget some of them meanwhile.
         known = {name: self._messages[name] for name in names if name in self._messages}
