@@ -47,10 +47,12 @@ logger = logging.getLogger(__name__)
 _BUSY_TIMEOUT_SECONDS: Final = 5.0
 _BUSY_PAUSE_SECONDS: Final = 0.001
 _CACHED_STATEMENTS: Final = 512
-# The log is folded into the file by the thread, so that no loop waits for it, once it may have so many pages: about six
-# in every commit and one for every row.
+# The log is folded into the file by the thread, so that no loop waits for it, once it may have so many pages: at most
+# about six in every commit and one for every row, and of that the share that it had when it was last folded (rows of
+# one commit are mostly neighbours), but no less than the least: what is written may change its kind.
 _LOG_PAGES_MAX: Final = 8000
 _PAGES_OF_COMMIT: Final = 6
+_LEAST_SHARE: Final = 1 / 8
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
 # A commit that takes longer is left to the thread: on a slow disk a loop that waits for each does little else.
 _COMMIT_HERE_SECONDS: Final = 0.001
@@ -132,6 +134,7 @@ class SqliteDatabase:
         self._failure: str | None = None
         self._mend_at: float | None = None  # of a failed disk: when to try it again, by the monotonic clock
         self._log_begun = (0, writer.total_changes)  # commits and rows when the log was last folded
+        self._log_share = 1.0  # of the pages that it may have had then
         self._short: dict[asyncio.AbstractEventLoop, list[_Short]] = {}  # of each loop's turn
         self._is_closed = False
         self._commit_seconds = 0.0  # what the last commits that wrote took, about
@@ -349,9 +352,12 @@ class SqliteDatabase:
             self._commit_seconds += (time.perf_counter() - began - self._commit_seconds) / _COMMITS_WEIGHED
 
     def _is_log_long(self) -> bool:
+        return self._log_pages_max() * self._log_share > _LOG_PAGES_MAX
+
+    def _log_pages_max(self) -> int:
+        """How many pages the log may have got since it was last folded."""
         commits, rows = self._log_begun
-        pages = (self.commits - commits) * _PAGES_OF_COMMIT + self._writer.total_changes - rows
-        return pages > _LOG_PAGES_MAX
+        return (self.commits - commits) * _PAGES_OF_COMMIT + self._writer.total_changes - rows
 
     def _fold_log(self) -> None:
         """Copy what the log holds into the file, so that the log begins anew.
@@ -361,10 +367,12 @@ class SqliteDatabase:
         """
         if self._failure is not None or not self._is_log_long():
             return
+        pages_max = self._log_pages_max()
         self._log_begun = self.commits, self._writer.total_changes
         self._writing.lending.rest()
         try:
-            self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            ((_, pages, _),) = self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._log_share = min(1.0, max(_LEAST_SHARE, pages / pages_max))
             with self._writing.turn:
                 self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:  # what was answered is safe in the log
@@ -443,6 +451,9 @@ def _rows(connection: sqlite3.Connection, statement: Statement) -> list[Row]:
     if not found:
         return []
     names = [column[0] for column in cursor.description]
+    if len(names) == 2:  # a key and what belongs to it, as the many rows of a batch are: in half of the time
+        key, value = names
+        return [{key: one, value: other} for one, other in found]
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
