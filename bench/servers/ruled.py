@@ -114,12 +114,12 @@ class Caller(asyncio.Protocol):
         self.purchase = place.random.choice(place.bought)
         place.ledger.spend_held(self.purchase, place.version, self.call_id, now_ms, self.spent)
 
-    def spent(self, result: SpendResult | ApiError) -> None:
+    def spent(self, result: int | SpendResult | ApiError) -> None:
         """What the ledger calls."""
-        place, left = self._place, getattr(result, "left", None)
-        if left is None:
-            raise RuntimeError("every purchase has credits")
-        self.left = left
+        place = self._place
+        if not isinstance(result, int):
+            raise TypeError("every purchase has credits")
+        self.left = result
         head = b"%b%b%b" % (_HEAD_START, self.call_id.encode(), _HEAD_END)
         now = place.loop.time()
         place.due[self] = now + _DEADLINE_SECONDS

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
 
 from tests.storage.test_purchases import NOW_MS, Shop, key, shop
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import ConstraintError, Outcome, StorageError
 from tollkeeper.storage.joined_spends import SPENDS_MAX, JoinedSpends
+from tollkeeper.storage.purchase_rows import Purchase
 from tollkeeper.storage.remote_messages import Spends
-from tollkeeper.storage.spending import HeldSpend
+from tollkeeper.storage.spending import HeldSpend, KnownSpends
 from tollkeeper.storage.sqlite import SqliteDatabase
 
 __all__ = ["shop"]
@@ -118,11 +122,63 @@ async def test_how_calls_ended_is_written_with_the_spends_that_brought_it(shop: 
     joined = JoinedSpends(shop.database)
     first = of(shop, gate, 1)
     await told(joined, first)
-    ended = Spends(2, of(shop, gate, 1).spends, NOW_MS, is_again=False, ended=[(first.spends[0].wish.call_id, 200)])
+    ended = Spends(2, of(shop, gate, 1).spends, NOW_MS, is_again=False, ended={200: [first.spends[0].wish.call_id]})
     before = commits(shop)
     await told(joined, ended, of(shop, gate, 1))
     assert commits(shop) - before == 1
     assert await shop.purchases.call_state(first.spends[0].wish.call_id) == "DONE"
+
+
+def known(shop: Shop, gate: PayGate, bought: Purchase, count: int, **changed: Any) -> Spends:
+    calls = {shop.wish(gate).call_id: bought.id for _ in range(count)}
+    columns = KnownSpends({(gate.id, gate.version)}, [bought.number] * count, calls)
+    return Spends(1, [], NOW_MS, known=replace(columns, **changed))
+
+
+async def test_known_purchases_of_several_workers_are_spent_at_once_and_each_is_told_its_own(shop: Shop) -> None:
+    gate = await shop.gate(9)
+    bought = await shop.bought(gate)
+    mixed = replace(known(shop, gate, bought, 2), spends=of(shop, gate, 1).spends)
+    before = commits(shop)
+    answers = await told(JoinedSpends(shop.database), known(shop, gate, bought, 3), mixed)
+    assert commits(shop) - before == 1
+    assert answers[0].result == [8, 7, 6]
+    (other, *counts) = answers[1].result
+    assert (other.outcome, other.purchase.remaining, counts) == (Spend.SPENT, 3, [5, 4])
+    await shop.ledger_agrees()
+
+
+async def test_known_purchases_are_not_touched_where_a_gate_is_another_or_credits_are_short(shop: Shop) -> None:
+    gate = await shop.gate(2)
+    bought = await shop.bought(gate)
+    joined = JoinedSpends(shop.database)
+    stale = known(shop, gate, bought, 1, gates={(gate.id, gate.version + 1)})
+    assert [answer.result for answer in await told(joined, stale, known(shop, gate, bought, 1))] == [[None], [None]]
+    assert [answer.result for answer in await told(joined, known(shop, gate, bought, 3))] == [[None] * 3]
+    assert [answer.result for answer in await told(joined, known(shop, gate, bought, 2))] == [[1, 0]]
+    await shop.ledger_agrees()
+
+
+async def test_what_was_taken_of_a_known_purchase_is_found_when_it_is_asked_again(shop: Shop) -> None:
+    gate = await shop.gate(9)
+    bought = await shop.bought(gate)
+    joined = JoinedSpends(shop.database)
+    taken, lost = known(shop, gate, bought, 2), known(shop, gate, bought, 1)
+    await told(joined, taken)
+    answers = await told(joined, *(replace(batch, is_again=True) for batch in (taken, lost)))
+    assert outcomes(answers[0]) == [Spend.SPENT] * 2
+    assert answers[1].result == [None]
+    await shop.ledger_agrees()
+
+
+async def test_a_call_of_two_workers_breaks_neither(shop: Shop) -> None:
+    gate = await shop.gate(9)
+    bought = await shop.bought(gate)
+    first = known(shop, gate, bought, 1)
+    one, two = await told(JoinedSpends(shop.database), first, first)
+    assert one.result == [8]
+    assert isinstance(two.error, ConstraintError)
+    await shop.ledger_agrees()
 
 
 async def test_a_closed_database_is_told_to_each(shop: Shop) -> None:

@@ -22,6 +22,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec.structs import replace
 
 from tollkeeper.api import clock_ms, envelope, error_envelope, iso
 from tollkeeper.core.challenge import exhausted_body
@@ -201,9 +202,11 @@ class PaidCall(Crediting):
         rest.enter(Stage.SPENDING)
         return rest
 
-    def spent_again(self, result: SpendResult | ApiError) -> None:
+    def spent_again(self, result: int | SpendResult | ApiError) -> None:
         """The ledger's answer, which is not that a credit was taken, or its caller is gone."""
         presented = self.held.presented
+        if isinstance(result, int):
+            result = SpendResult(Spend.SPENT, replace(self.held.purchase, remaining=result))
         self.buyer = Buyer(self.wish(presented), on_left=self.left)
         self.guard(self._spent, result, presented, self.buyer)
 

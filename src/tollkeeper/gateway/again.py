@@ -82,14 +82,14 @@ class CallAgain(InboundCall, Exchange):
 
     # 4. Spend. Waits for the ledger's commit. 6. Forward. Waits for the target.
 
-    def _spent(self, result: SpendResult | ApiError) -> None:
-        if self.rest is not None or not isinstance(result, SpendResult) or result.left is None:
+    def _spent(self, result: int | SpendResult | ApiError) -> None:
+        if self.rest is not None or not isinstance(result, int):
             self._goes_on().spent_again(result)
             return
         try:
             held = self.held
             access = held.access
-            self.left = result.left
+            self.left = result
             if held.mark not in access.limit.good:
                 access.limit.was_good(held.mark)
             forwarder = access.forwarder

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from tollkeeper.storage.database import Outcome, StorageError
-from tollkeeper.storage.spending import end_calls, spend_all
-from tollkeeper.storage.spending_again import spend_again
+from tollkeeper.storage.spending import KnownSpends, end_calls, spend_all, spend_known
+from tollkeeper.storage.spending_again import spend_again, spend_known_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,24 +35,40 @@ class _Joined(msgspec.Struct, frozen=True):
 
     batches: list[Spends]
 
-    def unit(self) -> Unit[list[SpendResult]]:
-        """Of those that are asked again what was taken is found; where the first asking waits too, it breaks."""
-        ended = [end for batch in self.batches for end in batch.ended]
+    def unit(self) -> Unit[list[list[SpendResult | int | None]]]:
+        """What each batch is answered (`SpendBatch`).
+
+        Of those that are asked again what was taken is found; where the first asking waits too, it breaks.
+        """
         now_ms = max(batch.now_ms for batch in self.batches)
-        if ended:
-            yield from end_calls(ended, now_ms)
-        results: list[SpendResult] = []
         for batch in self.batches:
+            yield from end_calls(batch.ended, now_ms)
+        results: dict[int, list[SpendResult | int | None]] = {}
+        for place, batch in enumerate(self.batches):
             if batch.is_again:
-                results += yield from spend_again(batch.spends, now_ms)
-        new = [spend for batch in self.batches if not batch.is_again for spend in batch.spends]
-        answers = iter((yield from spend_all(new, now_ms)))
-        again = iter(results)
-        return [
-            result
-            for batch in self.batches
-            for result in islice(again if batch.is_again else answers, len(batch.spends))
-        ]
+                results[place] = [*(yield from spend_again(batch.spends, now_ms))]
+                if batch.known is not None:
+                    results[place] += yield from spend_known_again(batch.known)
+        new = {place: batch for place, batch in enumerate(self.batches) if not batch.is_again}
+        known = [batch.known for batch in new.values() if batch.known is not None]
+        left = iter((yield from spend_known(_together(known), now_ms)) if known else [])
+        answers = iter((yield from spend_all([spend for batch in new.values() for spend in batch.spends], now_ms)))
+        for place, batch in new.items():
+            counts = islice(left, 0 if batch.known is None else len(batch.known.numbers))
+            results[place] = [*islice(answers, len(batch.spends)), *counts]
+        return [results[place] for place in range(len(self.batches))]
+
+
+def _together(known: Sequence[KnownSpends]) -> KnownSpends:
+    """A call's id that is in two of them is missing in `calls`, which breaks the batch."""
+    calls: dict[str, str] = {}
+    for one in known:
+        calls |= one.calls
+    return KnownSpends(set().union(*(one.gates for one in known)), [n for one in known for n in one.numbers], calls)
+
+
+def _size(batch: Spends) -> int:
+    return len(batch.spends) + (0 if batch.known is None else len(batch.known.numbers))
 
 
 class JoinedSpends:
@@ -71,8 +87,8 @@ class JoinedSpends:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        taken, spends = 1, len(self._waiting[0][0].spends)
-        while taken < len(self._waiting) and (spends := spends + len(self._waiting[taken][0].spends)) <= SPENDS_MAX:
+        taken, spends = 1, _size(self._waiting[0][0])
+        while taken < len(self._waiting) and (spends := spends + _size(self._waiting[taken][0])) <= SPENDS_MAX:
             taken += 1
         joined, self._waiting = self._waiting[:taken], self._waiting[taken:]
         self._post(joined, partial(self._done, joined))
@@ -95,9 +111,5 @@ class JoinedSpends:
 
 
 def _tell(joined: Sequence[_Waiting], outcome: Outcome) -> None:
-    results = iter(outcome.result or ())
-    for batch, answer in joined:
-        if outcome.error is not None:
-            answer(outcome)
-        else:
-            answer(Outcome(list(islice(results, len(batch.spends)))))
+    for place, (_, answer) in enumerate(joined):
+        answer(outcome if outcome.error is not None else Outcome(outcome.result[place]))

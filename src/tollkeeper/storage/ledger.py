@@ -19,7 +19,7 @@ import asyncio
 import hmac
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.database import Outcome, StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
-from tollkeeper.storage.spending import HeldSpend, SpendBatch, end_calls, give_back
+from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, end_calls, give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,17 @@ ENDED_AT_ONCE: Final = 256  # below a millisecond of the writer's time
 logger = logging.getLogger(__name__)
 
 _Answer: TypeAlias = "Callable[[SpendResult | ApiError], None]"
-_Waiting: TypeAlias = "tuple[HeldSpend, Purchase | None, int, _Answer]"  # the purchase, where it is remembered
+_KnownAnswer: TypeAlias = "Callable[[int | SpendResult | ApiError], None]"
+_Waiting: TypeAlias = "tuple[HeldSpend, _Answer]"
+_Known: TypeAlias = "tuple[Purchase, int, str, _KnownAnswer]"  # with the gate's version and the call's id
+
+
+class _Batch(NamedTuple):
+    """What is one commit: in the database's answer, the others come first."""
+
+    others: list[_Waiting]
+    known: list[_Known]
+    ended: dict[int, list[str]]
 
 
 class Ledger:
@@ -56,9 +66,11 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiting: list[_Waiting] = []
+        self._known: list[_Known] = []
+        self._now_ms = 0  # of the last spend
         self._is_under_way = False
         self._bought: dict[PaymentKey, Purchase] = {}
-        self._ended: list[tuple[str, int]] = []
+        self._ended: dict[int, list[str]] = {}
         self._unserved: list[str] = []
         self.spends = 0
         self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
@@ -68,39 +80,53 @@ class Ledger:
 
         It is given StorageError (503) where the outcome is unknown or the database takes nothing.
         """
-        bought = self._known(request)
+        bought = self._remembered(request)
         if bought is not None:
-            request = HeldSpend(None, bought.id, request.wish, bought.number)
-        self._ask(request, bought, now_ms, callback)
+            wish = request.wish
+            self.spend_held(bought, wish.gate_version, wish.call_id, now_ms, partial(_told, bought, callback))
+        elif self._has_room(callback):
+            self._now_ms = now_ms
+            self._waiting.append((request, callback))
+            self._begin()
 
-    def _ask(self, request: HeldSpend, bought: Purchase | None, now_ms: int, callback: _Answer) -> None:
-        if len(self._waiting) >= WAITING_MAX:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(callback, StorageError("too many requests are waiting for the database"))
-            return
-        self._waiting.append((request, bought, now_ms, callback))
+    def spend_held(
+        self, bought: Purchase, gate_version: int, call_id: str, now_ms: int, callback: _KnownAnswer
+    ) -> None:
+        """As `spend`, for whoever shows again what `bought` this purchase's credits and spent one of them before.
+
+        Where one is taken, the answer is how many are left.
+        """
+        if self._is_under_way and len(self._known) < WAITING_MAX:  # as most: it joins those that wait
+            self._known.append((bought, gate_version, call_id, callback))
+            self._now_ms = now_ms
+        elif self._has_room(callback):
+            self._known.append((bought, gate_version, call_id, callback))
+            self._now_ms = now_ms
+            self._begin()
+
+    def _has_room(self, callback: _Answer) -> bool:
+        """Else it is told so."""
+        if self.waiting_count < WAITING_MAX:
+            return True
+        loop = asyncio.get_running_loop()
+        loop.call_soon(callback, StorageError("too many requests are waiting for the database"))
+        return False
+
+    def _begin(self) -> None:
         if not self._is_under_way:
             self._is_under_way = True
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._next)  # behind the next look at the sockets
 
-    def spend_held(self, bought: Purchase, gate_version: int, call_id: str, now_ms: int, callback: _Answer) -> None:
-        """As `spend`, for whoever shows again what `bought` this purchase's credits and spent one of them before.
-
-        Where one is taken, the answer has only `left`.
-        """
-        wish = SpendRequest(bought.gate_id, gate_version, bought.header_hash, call_id)
-        request = HeldSpend(None, bought.id, wish, bought.number)
-        if self._is_under_way and len(self._waiting) < WAITING_MAX:  # as most: it joins those that wait
-            self._waiting.append((request, None, now_ms, callback))
-        else:
-            self._ask(request, None, now_ms, callback)
-
     def end(self, call_id: str, status: int) -> bool:
         """Note how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
-        if len(self._ended) >= ENDED_MAX:
+        ended = self._ended.get(status)
+        if ended is None:
+            self._ended[status] = [call_id]
+            return True
+        if len(ended) >= ENDED_MAX:
             return False
-        self._ended.append((call_id, status))
+        ended.append(call_id)
         return True
 
     def refused(self, call_id: str) -> None:
@@ -124,14 +150,23 @@ class Ledger:
             try:
                 await self._database.run(end_calls(ended, now_ms))
             except ApiError:
-                self._ended += ended
+                self._put_back(ended)
                 raise
 
-    def _take_ended(self) -> list[tuple[str, int]]:
-        ended, self._ended = self._ended[:ENDED_AT_ONCE], self._ended[ENDED_AT_ONCE:]
+    def _take_ended(self) -> dict[int, list[str]]:
+        ended, self._ended = self._ended, {}
+        for status, calls in ended.items():
+            if len(calls) > ENDED_AT_ONCE:
+                self._ended[status] = calls[ENDED_AT_ONCE:]
+                del calls[ENDED_AT_ONCE:]
         return ended
 
-    def _known(self, request: HeldSpend) -> Purchase | None:
+    def _put_back(self, ended: dict[int, list[str]]) -> None:
+        """Writing them twice changes nothing."""
+        for status, calls in ended.items():
+            self._ended.setdefault(status, []).extend(calls)
+
+    def _remembered(self, request: HeldSpend) -> Purchase | None:
         """The purchase of a wish that names none, where it is remembered and this header bought it at this gate."""
         key, wish = request.key, request.wish
         bought = None if key is None or request.purchase_id is not None else self._bought.get(key)
@@ -147,56 +182,95 @@ class Ledger:
     @property
     def waiting_count(self) -> int:
         """How many spends wait for the next commit."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._known)
 
     def _next(self) -> None:
-        batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-        self.spends += len(batch)
-        self.batches[len(batch).bit_length()] += 1
+        known, self._known = self._known[:BATCH_MAX], self._known[BATCH_MAX:]
+        room = BATCH_MAX - len(known)
+        others, self._waiting = self._waiting[:room], self._waiting[room:]
+        size = len(known) + len(others)
+        self.spends += size
+        self.batches[size.bit_length()] += 1
         # Payments that were not seen before take nothing, and would now wait for a sync.
-        ended = self._take_ended() if any(request.number is not None for request, _, _, _ in batch) else []
-        self._post(batch, ended, partial(self._done, batch, ended))
+        batch = _Batch(others, known, self._take_ended() if known else {})
+        self._post(batch, partial(self._done, batch))
 
-    def _post(self, batch: list[_Waiting], ended: list[tuple[str, int]], answer: Callable[[Outcome], None]) -> None:
+    def _post(self, batch: _Batch, answer: Callable[[Outcome], None]) -> None:
+        known = batch.known and KnownSpends(
+            {(bought.gate_id, version) for bought, version, _, _ in batch.known},
+            [bought.number for bought, _, _, _ in batch.known],
+            {call_id: bought.id for bought, _, call_id, _ in batch.known},
+        )
         try:
-            self._database.post(SpendBatch([waiting[0] for waiting in batch], batch[-1][2], ended), answer)
+            spends = [request for request, _ in batch.others]
+            self._database.post(SpendBatch(spends, self._now_ms, batch.ended, known or None), answer)
         except Exception as error:  # noqa: BLE001 - it is the answer to each of them
             answer(Outcome(error=error))
 
-    def _done(self, batch: list[_Waiting], ended: list[tuple[str, int]], outcome: Outcome) -> None:
+    def _done(self, batch: _Batch, outcome: Outcome) -> None:
         # First of all, so that nothing that a callback does can hold up the others.
-        self._is_under_way = bool(self._waiting)
-        if self._waiting:
+        self._is_under_way = bool(self._waiting or self._known)
+        if self._is_under_way:
             asyncio.get_running_loop().call_soon(self._next)
         if outcome.error is not None:
-            self._ended += ended  # writing them twice changes nothing
-        if outcome.error is not None and not isinstance(outcome.error, StorageError) and len(batch) > 1:
-            for waiting in batch:
-                self._post([waiting], [], partial(self._answer, [waiting]))
+            self._put_back(batch.ended)
+        is_fault = outcome.error is not None and not isinstance(outcome.error, StorageError)
+        if is_fault and len(batch.others) + len(batch.known) > 1:
+            alone = [_Batch([one], [], {}) for one in batch.others] + [_Batch([], [one], {}) for one in batch.known]
+            for one in alone:
+                self._post(one, partial(self._answer, one))
         else:
             self._answer(batch, outcome)
 
-    def _answer(self, batch: list[_Waiting], outcome: Outcome) -> None:
+    def _answer(self, batch: _Batch, outcome: Outcome) -> None:
+        others, known, _ = batch
         results: Any = outcome.result
         if outcome.error is not None:
-            results = [_refusal_of(outcome.error)] * len(batch)
+            results = [_refusal_of(outcome.error)] * (len(others) + len(known))
             if isinstance(outcome.error, StorageError):
-                for request, *_ in batch:
+                for request, _ in others:
                     self.refused(request.wish.call_id)
-        for (request, bought, _, callback), result in zip(batch, results, strict=True):
-            try:
-                is_known = bought is None and request.number is not None
-                callback(result if is_known or isinstance(result, ApiError) else self._told(request, bought, result))
+                for _, _, call_id, _ in known:
+                    self.refused(call_id)
+        answers = iter(results)
+        for request, callback in others:
+            result = next(answers)
+            self._learn(request, result)
+            _tell(callback, result)
+        for (bought, version, call_id, callback), left in zip(known, answers, strict=True):
+            if left is None:
+                wish = SpendRequest(bought.gate_id, version, bought.header_hash, call_id)
+                self._waiting.append((HeldSpend(None, bought.id, wish), callback))
+                self._begin()
+                continue
+            try:  # as `_tell`
+                callback(left)
             except Exception:
                 logger.exception("the callback of a spend failed")
 
-    def _told(self, request: HeldSpend, bought: Purchase | None, result: SpendResult) -> SpendResult:
-        """The answer with its purchase, which is remembered for the next spend."""
-        if result.left is not None and bought is not None:
-            return SpendResult(Spend.SPENT, msgspec.structs.replace(bought, remaining=result.left))
-        if result.outcome is Spend.SPENT and result.purchase is not None and request.key is not None:
+    def _learn(self, request: HeldSpend, result: SpendResult | ApiError) -> None:
+        """Remember whose purchase it is, for the next spend."""
+        if (
+            isinstance(result, SpendResult)
+            and result.outcome is Spend.SPENT
+            and result.purchase is not None
+            and request.key is not None
+        ):
             self._remember(request.key, result.purchase)
-        return result
+
+
+def _tell(callback: _Answer, result: SpendResult | ApiError) -> None:
+    try:
+        callback(result)
+    except Exception:
+        logger.exception("the callback of a spend failed")
+
+
+def _told(bought: Purchase, callback: _Answer, result: int | SpendResult | ApiError) -> None:
+    """The answer with its purchase."""
+    if isinstance(result, int):
+        result = SpendResult(Spend.SPENT, msgspec.structs.replace(bought, remaining=result))
+    callback(result)
 
 
 def _refusal_of(error: BaseException) -> ApiError:

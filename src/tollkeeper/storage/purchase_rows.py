@@ -60,15 +60,10 @@ class SpendRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SpendResult(msgspec.Struct, frozen=True):
-    """What came of it, and the purchase as it stands afterwards.
-
-    `purchase` is None when the payment was never seen, and where a wish named the purchase itself and was granted: then
-    `left` says how many credits it has left.
-    """
+    """What came of it, and the purchase as it stands afterwards; None when the payment was never seen."""
 
     outcome: Spend
     purchase: Purchase | None = None
-    left: int | None = None
 
 
 def purchase_from(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - column values

@@ -268,7 +268,8 @@ class RemoteDatabase:
                 answer(_outcome(result))
 
         is_again = give_up is not None
-        line.ask(Spends(next(self._numbers), batch.spends, batch.now_ms, is_again, batch.ended), answered)
+        sent = Spends(next(self._numbers), batch.spends, batch.now_ms, is_again, batch.ended, batch.known)
+        line.ask(sent, answered)
 
     async def _spend_again(self, batch: SpendBatch, answer: Callable[[Outcome], None], give_up: float) -> None:
         """Asks the process that was started anew; an outcome that stays unknown is told as such."""

@@ -21,7 +21,7 @@ from tollkeeper.storage.first_purchase import Claimed, ClaimPurchase, GrantPurch
 from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 from tollkeeper.storage.settlements import AllMoved, MoveAll
 from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
-from tollkeeper.storage.spending import HeldSpend
+from tollkeeper.storage.spending import HeldSpend, KnownSpends
 
 FRAME_SIZE_MAX_BYTES: Final = 256 * 1024 * 1024
 _LENGTH_SIZE_BYTES: Final = 4
@@ -90,7 +90,8 @@ class Spends(msgspec.Struct, tag=6, array_like=True):
     spends: list[HeldSpend]
     now_ms: int
     is_again: bool = False
-    ended: list[tuple[str, int]] = []
+    ended: dict[int, list[str]] = {}
+    known: KnownSpends | None = None
 
 
 Whole: TypeAlias = ClaimPurchase | GrantPurchase | SpendOne | SpendOfPayer
@@ -139,10 +140,10 @@ class Told(msgspec.Struct, tag=21, array_like=True):
 
 
 class Spent(msgspec.Struct, tag=14, array_like=True):
-    """The answers to a batch, in its order. A number: spent, and so many credits are left."""
+    """The answers to a batch, in its order, as `SpendBatch` has them."""
 
     number: int
-    results: list[int | Told]
+    results: list[int | Told | None]
 
 
 class ClaimRan(msgspec.Struct, tag=15, array_like=True):
@@ -230,11 +231,11 @@ def error_of(answer: Failed) -> Exception:
     return _ERRORS.get(answer.kind, RuntimeError)(answer.message)
 
 
-def told(result: SpendResult) -> int | Told:
+def told(result: SpendResult | int | None) -> Told | int | None:
     """What a worker is told of a spend."""
-    return Told(result.outcome, result.purchase) if result.left is None else result.left
+    return Told(result.outcome, result.purchase) if isinstance(result, SpendResult) else result
 
 
-def result_of(told: int | Told) -> SpendResult:
+def result_of(told: Told | int | None) -> SpendResult | int | None:
     """The result that it stands for."""
-    return SpendResult(Spend.SPENT, None, told) if isinstance(told, int) else SpendResult(told.outcome, told.purchase)
+    return SpendResult(told.outcome, told.purchase) if isinstance(told, Told) else told

@@ -11,7 +11,7 @@ statement of each. What this module does not do: gather batches (`ledger` does).
 from __future__ import annotations
 
 import hmac
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,7 +23,7 @@ from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tollkeeper.storage.database import Row, Unit
 
@@ -43,30 +43,42 @@ _WITHOUT_CREDIT: Final = {
 
 
 class HeldSpend(msgspec.Struct, frozen=True, array_like=True):
-    """A wish for one credit of a purchase, which is named by its payment or, for a credit token, by its id.
-
-    By id and `number` it is named by whoever knows that its credits were granted at the wish's gate and that the wish
-    shows the very header that bought it; none of this ever changes.
-    """
+    """A wish for one credit of a purchase, which is named by its payment or, for a credit token, by its id."""
 
     key: PaymentKey | None
     purchase_id: str | None
     wish: SpendRequest
-    number: int | None = None
+
+
+class KnownSpends(msgspec.Struct, frozen=True):
+    """Wishes that name their purchases by number, as most do, in columns: that is all that a paid call costs here.
+
+    For whoever knows that a purchase's credits were granted at this gate and that its very header was shown again; none
+    of this ever changes. `gates` are all of theirs, each with the version that its calls were judged by; `calls` are
+    ids of calls and their purchases, in the order of `numbers`.
+    """
+
+    gates: set[tuple[int, int]]
+    numbers: list[int]
+    calls: dict[str, str]
 
 
 class SpendBatch(msgspec.Struct, frozen=True):
-    """Spends that are one unit (a `Job`). `ended` are calls that are over, by id, and their status."""
+    """Spends that are one unit (a `Job`), the `known` ones behind the others; `ended`: see `end_calls`."""
 
     spends: list[HeldSpend]
     now_ms: int
-    ended: list[tuple[str, int]] = []
+    ended: dict[int, list[str]] = {}
+    known: KnownSpends | None = None
 
-    def unit(self) -> Unit[list[SpendResult]]:
-        """See `spend_all` and `end_calls`."""
+    def unit(self) -> Unit[list[SpendResult | int | None]]:
+        """See `end_calls`, `spend_known`, `spend_all`."""
         if self.ended:
             yield from end_calls(self.ended, self.now_ms)
-        return (yield from spend_all(self.spends, self.now_ms))
+        if self.known is None:
+            return [*(yield from spend_all(self.spends, self.now_ms))]
+        left = yield from spend_known(self.known, self.now_ms)
+        return [*(yield from spend_all(self.spends, self.now_ms)), *left] if self.spends else [*left]
 
 
 class _Held:
@@ -119,48 +131,39 @@ class _Held:
 _changed = msgspec.structs.replace
 
 
-def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
-    """Spend one credit for each that has a right to one; the answers, in the same order.
+def spend_known(known: KnownSpends, now_ms: int) -> Unit[list[int | None]]:
+    """How many credits each purchase has left after the spend that named it and was right.
 
-    Those that name their purchase by number come first: nothing need be read for them, and the statement that takes the
-    credits says whether the purchase still stands as they think; where it does not, they are asked with the others.
-    Raises: ConstraintError for a call id that was used before.
+    None where that is not sure, nothing taken: its gate or another of these has changed, or its purchase has not the
+    credits for all of these. Such a spend is asked again as one that is not known.
+    Raises: ConstraintError for a call id that is used twice.
     """
-    left = yield from _spend_known(spends, now_ms)
-    if None not in left:
-        return [SpendResult(_SPENT, None, count) for count in left]
-    others = yield from _spend_unknown(
-        [spend for spend, count in zip(spends, left, strict=True) if count is None], now_ms
-    )
-    other = iter(others)
-    return [next(other) if count is None else SpendResult(_SPENT, None, count) for count in left]
-
-
-def _spend_known(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[int | None]]:
-    """How many credits each purchase has left after the spend that named it and was right; None for every other."""
-    wanted = {spend.wish.gate_id for spend in spends if spend.number is not None}
-    if not wanted:
-        return [None] * len(spends)
-    gates = yield _BATCH.standing_of_gates(wanted=_ENCODE(list(wanted)).decode())
-    standing = {(row["id"], row["version"]) for row in gates if row["deleted_ms"] is None}
-    numbers = [spend.number if (spend.wish.gate_id, spend.wish.gate_version) in standing else None for spend in spends]
+    numbers, calls = known.numbers, known.calls
+    if len(calls) != len(numbers):
+        raise ConstraintError("a call's id is used twice")
+    gates = yield _BATCH.standing_of_gates(wanted=_ENCODE([gate_id for gate_id, _ in known.gates]).decode())
+    if known.gates != {(row["id"], row["version"]) for row in gates if row["deleted_ms"] is None}:
+        return [None] * len(numbers)
     count_of = Counter(numbers)
-    del count_of[None]
     rows = yield _BATCH.spend_known_credits(spent=_ENCODE(count_of).decode(), now_ms=now_ms)
-    left_of: dict[int | None, int] = {row["number"]: row["remaining"] + count_of[row["number"]] for row in rows}
+    left_of = {row["number"]: row["remaining"] + count_of[row["number"]] for row in rows}
     left: list[int | None] = []
-    calls: list[tuple[str, str | None]] = []
-    for spend, number in zip(spends, numbers, strict=True):
-        count = left_of.get(number)
-        if count is not None:
+    if len(left_of) < len(count_of):
+        calls = {call_id: calls[call_id] for call_id, number in zip(calls, numbers, strict=True) if number in left_of}
+    for number in numbers:
+        if (count := left_of.get(number)) is not None:
             left_of[number] = count = count - 1
-            calls.append((spend.wish.call_id, spend.purchase_id))
         left.append(count)
-    yield from _record(calls, now_ms)
+    if calls:
+        yield _BATCH.insert_calls(calls=_ENCODE(calls).decode(), now_ms=now_ms)
     return left
 
 
-def _spend_unknown(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
+def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
+    """Spend one credit for each that has a right to one; the answers, in the same order.
+
+    Raises: ConstraintError for a call id that was used before.
+    """
     held_of = yield from _look_up(spends)
     helds = [held_of.get(spend.purchase_id if spend.key is None else spend.key) for spend in spends]
     results = [
@@ -235,16 +238,13 @@ def give_back(calls: Sequence[str], now_ms: int) -> Unit[None]:
     """Undo what spends took whose callers were answered 503; one that took nothing, or was undone, changes nothing."""
     for call_id in calls:
         yield from restore_call(call_id, _UNAVAILABLE, now_ms)
-    yield from end_calls([(call_id, _UNAVAILABLE) for call_id in calls], now_ms)  # those whose purchase is void
+    yield from end_calls({_UNAVAILABLE: calls}, now_ms)  # those whose purchase is void
 
 
-def end_calls(ended: Sequence[tuple[str, int]], now_ms: int) -> Unit[None]:
-    """Record how calls ended: call id and status."""
-    ids: dict[int, list[str]] = defaultdict(list)
-    for call_id, status in ended:
-        ids[status].append(call_id)
-    for status, of_status in ids.items():
-        yield _BATCH.end_calls(ended=_ENCODE(of_status).decode(), status=status, now_ms=now_ms)
+def end_calls(ended: Mapping[int, Sequence[str]], now_ms: int) -> Unit[None]:
+    """Record how calls ended: by status, their ids."""
+    for status, calls in ended.items():
+        yield _BATCH.end_calls(ended=_ENCODE(calls).decode(), status=status, now_ms=now_ms)
 
 
 def _look_up(spends: Sequence[HeldSpend]) -> Unit[dict[PaymentKey | str | None, _Held]]:

@@ -13,28 +13,38 @@ from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.spending import spend_all, spend_of_payer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tollkeeper.storage.database import Unit
     from tollkeeper.storage.purchase_rows import SpendRequest
-    from tollkeeper.storage.spending import HeldSpend
+    from tollkeeper.storage.spending import HeldSpend, KnownSpends
 
 _Q: Final = load_queries("gateway.sql")
 
 
 def spend_again(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
     """As `spend_all`, but SPENT for each whose credit was taken already."""
-    results: dict[str, SpendResult] = {}
-    for spend in spends:
-        call_id = spend.wish.call_id
-        rows = yield _Q.purchase_of_call(id=call_id)
-        if rows:
-            results[call_id] = SpendResult(Spend.SPENT, purchase_from(rows[0]))
+    results = yield from _taken([spend.wish.call_id for spend in spends])
     rest = [spend for spend in spends if spend.wish.call_id not in results]
     if rest:
         answers = yield from spend_all(rest, now_ms)
         results.update({spend.wish.call_id: answer for spend, answer in zip(rest, answers, strict=True)})
     return [results[spend.wish.call_id] for spend in spends]
+
+
+def spend_known_again(known: KnownSpends) -> Unit[list[SpendResult | None]]:
+    """SPENT for each whose credit was taken already; the others are to be asked again as ones that are not known."""
+    results = yield from _taken(known.calls)
+    return [results.get(call_id) for call_id in known.calls]
+
+
+def _taken(calls: Iterable[str]) -> Unit[dict[str, SpendResult]]:
+    results: dict[str, SpendResult] = {}
+    for call_id in calls:
+        rows = yield _Q.purchase_of_call(id=call_id)
+        if rows:
+            results[call_id] = SpendResult(Spend.SPENT, purchase_from(rows[0]))
+    return results
 
 
 def spend_of_payer_again(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
