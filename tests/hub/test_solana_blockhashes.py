@@ -9,6 +9,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +358,37 @@ async def test_who_pays_with_what_is_not_his_takes_no_place_from_who_waits_for_h
             bodies.append(world.asking(draft(world.node, Keypair())))
             world.node.chain.next_slot()
         await assert_a_newcomer_is_known_beside(world, proxy, bodies)
+
+
+async def test_many_payers_take_no_place_from_who_waits_for_his_blockhash(tmp_path: Path) -> None:
+    """Who pays next to nothing holds it, and a wallet costs nothing; the node is asked no more for all that."""
+    async with behind_a_proxy(tmp_path) as (world, proxy):
+        bodies = []
+        for number in range(100):
+            payer = Keypair()
+            world.node.chain.open_account(str(payer.pubkey()), 1)
+            draft = replace(paying(world.node, 1, buyer=payer), blockhash=number.to_bytes(32, "big"))
+            bodies.append(world.asking(draft, 1))
+        listed = world.node.rpc.call("getAccountInfo", [RECENT_BLOCKHASHES_SYSVAR])
+        world.node.chain.next_slot()
+        honest, is_known = world.payment(), asyncio.Event()
+        hidden = not_knowing(is_known.is_set)
+
+        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            is_list = call["params"][:1] == [RECENT_BLOCKHASHES_SYSVAR]
+            return answer | {"result": listed} if is_list and not is_known.is_set() else hidden(call, answer)
+
+        proxy.falsify = falsify
+        crowd = [asyncio.create_task(world.verify(one)) for one in bodies]
+        await asyncio.sleep(0.5)
+        answer = asyncio.create_task(world.verify(honest))
+        await asyncio.sleep(0.3)
+        is_known.set()
+        assert (await answer).body["isValid"] is True
+        assert {one.reason for one in await asyncio.gather(*crowd)} == {EXPIRED}
+        # Each is judged once; then eight of them are asked about by name, five times, and by then others.
+        assert proxy.calls["isBlockhashValid"] <= 102 + 8 * 10
+        assert proxy.calls["getAccountInfo"] <= 20
 
 
 async def test_a_list_that_is_older_than_the_payment_is_asked_for_again(tmp_path: Path) -> None:

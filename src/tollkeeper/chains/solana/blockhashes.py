@@ -42,9 +42,10 @@ _LIST_WAIT_SECONDS: Final = 2.0
 _UNLISTED_SECONDS: Final = 60.0  # a node that lists nothing is not asked again for so long
 # Those that are taken still, and as many before them; a node that makes up new ones makes us remember no more.
 _REMEMBERED_MAX: Final = 4 * BLOCKHASH_LIFETIME_BLOCKS
-# So often, a slot apart, all nodes are asked about a blockhash that nobody knew, and about so many at a time.
+# So often, a slot apart, all nodes are asked about a blockhash that nobody knew, and about so many at a time by name.
 _ROUNDS: Final = 5
-_AWAITED_MAX: Final = 8
+_NAMED_MAX: Final = 8
+_AWAITED_MAX: Final = 1_000  # with those that are looked for in the nodes' lists
 _AWAITED_OF_PAYER_MAX: Final = 2
 _LAST_ROUND_SECONDS: Final = 1.0  # for what was asked and is not answered yet
 _WAIT_SECONDS_MAX: Final = 3.0
@@ -104,11 +105,8 @@ class BlockhashAges:
     def learn(self, listed: Answer, height: Answer) -> None:
         """Takes in a list, and the height that the same node named with it."""
         try:
-            blockhashes = read_recent_blockhashes(read_account(read_value(listed)) or b"")
-            slot, newest = read_slot(listed), read_number(height)
+            blockhashes, slot, newest = _listed(listed), read_slot(listed), read_number(height)
         except RpcUnavailable:
-            blockhashes = None
-        if blockhashes is None:
             self.give_up()
             return
         self._read_at, self._is_apart = asyncio.get_running_loop().time(), False
@@ -151,7 +149,11 @@ class _Awaited:
 
 
 class Newcomers:
-    """Blockhashes that a network's nodes may be about to know: asked about together, once a slot, and few at a time."""
+    """Blockhashes that a network's nodes may be about to know: asked about together, once a slot.
+
+    Few are asked about by name, the longest awaited. Where there are more, which anybody can make for next to nothing,
+    each node's list of the newest tells of all of them at once.
+    """
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
@@ -214,19 +216,33 @@ class Newcomers:
                 task.add_done_callback(lambda _task, node=node: self._answering.pop(node))  # type: ignore[misc] # of this turn
 
     async def _ask_of(self, node: Node, names: Sequence[str]) -> None:
+        named = names[:_NAMED_MAX]
         try:
-            answers = await self._rpc.ask_of(node, [("isBlockhashValid", [name, _CONFIRMED]) for name in names])
+            answers = await self._rpc.ask_of(node, [("isBlockhashValid", [name, _CONFIRMED]) for name in named])
+            for name, answer in zip(named, answers, strict=True):
+                if _is_taken(answer):
+                    self._tell(name, node)
+            if len(names) > len(named):
+                (listed,) = await self._rpc.ask_of(node, [LIST])
+                for one in _listed(listed):
+                    self._tell(encode_key(one), node)
         except RpcUnavailable:
             return
-        for name, answer in zip(names, answers, strict=True):
-            if _is_taken(answer):
-                self._tell(name, node)
 
     def _tell(self, name: str, node: Node | None) -> None:
         """Those who wait for it, and nobody twice."""
         awaited = self._awaited.pop(name, None)
         if awaited is not None:
             awaited.done.set_result(node)
+
+
+def _listed(answer: Answer) -> list[bytes]:
+    """The newest blockhashes, the newest first. Raises: RpcUnavailable."""
+    blockhashes = read_recent_blockhashes(read_account(read_value(answer)) or b"")
+    if blockhashes is None:
+        msg = "the node does not list the newest blockhashes"
+        raise RpcUnavailable(msg)
+    return blockhashes
 
 
 def _is_taken(answer: Answer) -> bool:
