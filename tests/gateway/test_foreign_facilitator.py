@@ -7,10 +7,13 @@ on both families; those of one alone are in `test_foreign_on_evm` and `test_fore
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.networks import Family
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.settings import DepthSettings
 
 BOTH = tuple(Family)
 
@@ -75,6 +79,12 @@ async def test_a_gateway_compares_its_sales_with_the_chain_whoever_sent_them(abr
     }
 
 
+def decoded(payment: str) -> dict[str, Any]:
+    """What an `X-Payment` value says."""
+    said: dict[str, Any] = json.loads(base64.b64decode(payment))
+    return said
+
+
 def told_by(families: tuple[Family, ...], *settling: Settling) -> list[object]:
     """A test case of each way of each of these families."""
     return [pytest.param(family, way, id=f"{family}-{way.__name__}") for family in families for way in settling]
@@ -104,6 +114,28 @@ async def test_a_payment_that_was_carried_out_is_served_whatever_the_facilitator
     assert abroad.site.received_micro() == 20_000
     assert abroad.served == 2
     assert len(abroad.site.foreign.settles) == 2
+
+
+SETTLES_AGAIN = told_by(BOTH, ways.honest, ways.failure_after_sending)
+
+
+@pytest.mark.parametrize("depth", [1, 3], ids=["at once", "deep"])
+@pytest.mark.parametrize("trust", [{}, {"assumeValid": True}], ids=["confirmed", "trusted"])
+@pytest.mark.parametrize(("site", "settling"), SETTLES_AGAIN, indirect=["site"])
+async def test_a_payment_that_the_facilitator_made_for_another_server_buys_nothing_here(
+    site: Site, settling: Settling, trust: dict[str, bool], depth: int
+) -> None:
+    """Such a facilitator may call it valid all the same: not every one asks the chain whether it was used."""
+    site.foreign.settling = settling
+    async with site.gateway(depths=DepthSettings(depth)) as abroad:
+        gate = await abroad.gate(**trust)
+        payment = await abroad.payment(gate)
+        await site.foreign.send(site.foreign.read(decoded(payment)["payload"]))
+        answer = await abroad.present(gate, payment)
+        assert (answer.status, answer.error_code) == (402, "NONCE_ALREADY_USED")
+        assert answer.json()["error"]["details"]["transaction"] == site.last_transaction()
+        assert abroad.served == 0
+        assert site.received_micro() == 10_000
 
 
 SENDS_NOTHING = [

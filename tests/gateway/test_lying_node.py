@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.foreign_facilitator import error_after_sending, says_success_and_sends_nothing
+from tests.gateway.foreign_facilitator import (
+    Foreign,
+    Settling,
+    error_after_sending,
+    says_success_and_sends_nothing,
+)
 from tests.gateway.foreign_on_evm import SalesOnEvm, site_on_evm
 from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
@@ -28,6 +34,7 @@ from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.solana_node import SolanaNode
 
 Shown = Callable[[str, list[Any], Any], Any]
+Falsifier = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 LOOKED_AT_SECONDS = 4  # long enough for many looks at the chain
 MADE_UP = "0x" + "ab" * 32
 
@@ -44,7 +51,7 @@ async def gateway_of_two_nodes(
             yield running, node
 
 
-def answering(shown: Shown) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+def answering(shown: Shown) -> Falsifier:
     """A falsifier out of what is shown of method, parameters and true result."""
 
     def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +107,30 @@ def denying(authorization: Authorization) -> Shown:
     return shown
 
 
+def lying_from_then_on(node: ChaosNode, falsify: Falsifier) -> Settling:
+    """A facilitator that never sends, and whose success the node vouches for once it has told it."""
+
+    async def settling(foreign: Foreign, payload: Any) -> web.StreamResponse:
+        node.falsify = falsify
+        return await says_success_and_sends_nothing(foreign, payload)
+
+    return settling
+
+
+async def test_what_one_node_calls_used_is_not_sold_and_not_told_to_be_paid_anew(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with gateway_of_two_nodes(tmp_path, embedded_chain, target, 0) as (abroad, node):
+        gate = await abroad.gate()
+        payment, authorization = await abroad.sign(gate)
+        node.falsify = answering(paying(embedded_chain, authorization))
+        answer = await abroad.pay(gate, payment)
+        assert (answer.status, answer.error_code) == (503, "UNAVAILABLE")
+        assert (abroad.site.received_micro(), abroad.site.foreign.settles, target.requests) == (0, [], [])
+        node.calm()
+        assert (await abroad.present(gate, payment)).status == 200
+
+
 async def assert_served_once_it_is_made(
     abroad: SalesOnEvm, liar: ChaosNode, target: RecordingTarget, gate: dict[str, Any], payment: str
 ) -> None:
@@ -121,8 +152,7 @@ async def test_a_transfer_that_one_node_made_up_serves_nothing(
     async with gateway_of_two_nodes(tmp_path, embedded_chain, target, needed) as (abroad, node):
         gate = await abroad.gate()
         payment, authorization = await abroad.sign(gate)
-        abroad.site.foreign.settling = says_success_and_sends_nothing
-        node.falsify = answering(paying(embedded_chain, authorization))
+        abroad.site.foreign.settling = lying_from_then_on(node, answering(paying(embedded_chain, authorization)))
         if needed == 1:  # the lie is a good one
             assert (await abroad.present(gate, payment)).status == 200
             return
@@ -136,8 +166,7 @@ async def test_where_no_block_came_for_long_a_node_knows_as_much_as_the_one_that
     async with gateway_of_two_nodes(tmp_path, embedded_chain, target, 0) as (abroad, node):
         gate = await abroad.gate()
         payment, authorization = await abroad.sign(gate)
-        abroad.site.foreign.settling = says_success_and_sends_nothing
-        node.falsify = answering(paying(embedded_chain, authorization))
+        abroad.site.foreign.settling = lying_from_then_on(node, answering(paying(embedded_chain, authorization)))
         await assert_served_once_it_is_made(abroad, node, target, gate, payment)
 
 
@@ -193,7 +222,7 @@ def unseen_and_over(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, A
     return answer
 
 
-def denying_from_the_second_look() -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+def denying_from_the_second_look() -> Falsifier:
     """What begins the payment's life is true; from then on it is unseen and over."""
     looks = 0
 

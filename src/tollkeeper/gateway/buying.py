@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
@@ -263,7 +264,27 @@ class Buying:
             raise refusal.error
         if not opened.gate.assume_valid:
             self._require_proof(network)
+        if self.is_proven_here(network):
+            await self._require_unused(tender, is_trusted=opened.gate.assume_valid)
         return terms, asked, refusal
+
+    async def _require_unused(self, tender: Tender, *, is_trusted: bool) -> None:
+        """What the facilitator made for another server buys nothing here: who may look for it later sees no difference.
+
+        A payment that was claimed here is ours to look for. Raises: NONCE_ALREADY_USED; UNAVAILABLE where no node says
+        so, unless the facilitator `is_trusted` to know.
+        """
+        if await self._purchases.by_payment(tender.key) is not None:
+            return
+        try:
+            used = await self._refusals.of_used(tender)
+        except RpcUnavailable as error:
+            _LOG.warning("node_unusable", network=tender.key.network, reason=str(error))
+            if is_trusted:
+                return
+            raise unavailable() from error
+        if used is not None:
+            raise used
 
     async def _is_claimed(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
         """Has somebody bought with it meanwhile, or does? Then that is why it is refused.

@@ -140,6 +140,17 @@ class ChainProofs:
         """
         return await self._findings[owed.key.network].find(owed, named, senders)
 
+    async def use_before(self, owed: Owed) -> str | None:
+        """The transaction that has used a payment before it is asked for, "" where that is not found; None where none.
+
+        Raises: RpcUnavailable, also where the nodes do not show the same.
+        """
+        finding = await self._findings[owed.key.network].find_use(owed)
+        if finding is None:
+            msg = "the nodes do not show alike whether the payment was used"
+            raise RpcUnavailable(msg)
+        return finding.transaction if finding.seen is Seen.FOREIGN else None
+
 
 def _succeeded(answer: SettleAnswer) -> bool:
     return answer.outcome is Settlement.SUCCESS

@@ -44,6 +44,22 @@ class EvmFindings:
         )
         return found or NOTHING
 
+    async def find_use(self, owed: Owed) -> Finding | None:
+        """FOREIGN where somebody has used the payment by now, however deep that lies, else NOTHING.
+
+        None where the nodes do not show the same. Raises: RpcUnavailable.
+        """
+        is_used = await self._chain.agreed(lambda view: _is_used(view, owed), lambda is_used: not is_used)
+        if not is_used:
+            return None if is_used is None else NOTHING
+        use = await self._chain.authorizations.find_use(owed.key.payer, owed.key.nonce)
+        return Finding(Seen.FOREIGN, "" if use is None else use.transaction_hash)
+
+
+async def _is_used(view: View, owed: Owed) -> bool:
+    """By the newest block. Raises: RpcUnavailable."""
+    return (await view.authorizations.standing(owed.key.payer, owed.key.nonce, (), depth_blocks=1)).is_used
+
 
 async def _find(view: View, owed: Owed, depth_blocks: int, senders: Senders, *, is_vouched: bool) -> Finding:
     """What these nodes show of the payment. Raises: RpcUnavailable."""

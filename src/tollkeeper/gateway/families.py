@@ -33,6 +33,9 @@ class Findings(Protocol):
     async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
         """What it shows of this one now; `named` as in `ChainProofs.find`. Raises: RpcUnavailable."""
 
+    async def find_use(self, owed: Owed) -> Finding | None:
+        """FOREIGN where somebody has used it by now, else NOTHING; None where that is not clear. Raises: as `find`."""
+
 
 class ChainRow(NamedTuple):
     """`findings` of a chain and a clock in Unix milliseconds; `payments_of` a chain and a transaction's name."""

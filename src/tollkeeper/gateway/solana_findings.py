@@ -70,6 +70,15 @@ class SolanaFindings:
             self._counted.pop(owed.key, None)
         return finding
 
+    async def find_use(self, owed: Owed) -> Finding | None:
+        """FOREIGN where somebody has had the payment executed by now, also with an error, else NOTHING.
+
+        Raises: RpcUnavailable.
+        """
+        lifetime = await self._lifetime(owed)
+        signature = await self._uses.find(owed.key, lifetime.first_slot)
+        return NOTHING if signature is None else Finding(Seen.FOREIGN, signature)
+
     async def _search(self, owed: Owed, named: str, senders: Senders) -> Finding:
         lifetime = await self._lifetime(owed)
         is_over = await has_ended(self._chain, lifetime)  # before the search, which then sees all that there will be
