@@ -56,13 +56,14 @@ def says(status: int, body: str) -> Settling:
 class HostileHub:
     """`settling` answers `/settle` and `/transfer`, whose requests `settles` keeps; `verifying` answers `/verify`.
 
-    `supported` may replace the answer of `/supported`.
+    `telling` answers `/payments/`. `supported` may replace the answer of `/supported`.
     While it `is_down` every connection is cut.
     """
 
     url: str = ""
     settling: Settling = pass_on
     verifying: Settling = pass_on
+    telling: Settling = pass_on
     supported: str | None = None
     is_down: bool = False
     settles: list[bytes] = field(default_factory=list)
@@ -95,6 +96,8 @@ async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
             return await hostile.settling(request, forward)
         if request.path == "/verify":
             return await hostile.verifying(request, forward)
+        if request.path.startswith("/payments/"):
+            return await hostile.telling(request, forward)
         if request.path == "/supported" and hostile.supported is not None:
             return web.Response(text=hostile.supported, content_type="application/json")
         return await forward()

@@ -281,6 +281,45 @@ async def test_claim_outlives_a_start_of_the_gateway_while_its_hub_is_down(
         assert len(target.requests) == 1
 
 
+NOT_THERE = {"type": "validation", "code": "NOT_FOUND", "message": "there is nothing here"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["default backend - 404", "{}", json.dumps({"error": NOT_THERE, "apiVersion": "v1"})],
+    ids=["of a proxy", "in another shape", "of another part of ours"],
+)
+async def test_a_404_of_somebody_else_than_the_hub_fails_no_claim(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, body: str
+) -> None:
+    """While a hub is away, who stands before it answers in its place, and knows nothing of any payment."""
+
+    def gateway() -> Any:
+        return composed(embedded_chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hostile.url)
+
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        async with gateway() as url:
+            terms = {"price": "0.01", "targetUrl": target.url}
+            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=terms)).json()
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            hostile.settling = lose_answer
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+            hostile.is_down = True
+        with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+            assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 100000").rowcount == 1
+        hostile.is_down, hostile.telling = False, says(404, body)
+        async with gateway() as url:
+            await asyncio.sleep(3)  # longer than the completer waits between two passes
+            hostile.telling = hostile.settling = pass_on
+            answer = await buyer.call(f"{url}/{gate['slug']}", payment)
+            assert answer.status == 200, answer.body
+        assert len(target.requests) == 1
+
+
 @pytest.mark.parametrize("age_seconds", [100, 7_200])
 async def test_what_was_asked_of_a_former_hub_is_not_failed_by_one_that_never_heard_of_it(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, age_seconds: int

@@ -58,6 +58,10 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
+# How a hub begins to say that it has no record of a payment. A gateway knows its word by it from another's 404.
+UNKNOWN_PAYMENT: Final = "this hub knows no such payment"
+
+
 def public_status(state: State) -> Status:
     """What history and the payment status endpoint call a state."""
     if state is State.CONFIRMED:

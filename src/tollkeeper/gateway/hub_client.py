@@ -20,6 +20,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import ALIASES, NETWORKS
 from tollkeeper.core.strict_json import parse_json
+from tollkeeper.core.transactions import UNKNOWN_PAYMENT
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import (
     SCHEME,
@@ -302,14 +303,14 @@ class HubClient:
             return None
 
     async def payment_status(self, key: PaymentKey) -> PaymentStatus | None:
-        """A payment's public status at our hub; None where it knows nothing of it.
+        """A payment's public status at our hub; None where it says itself that it knows nothing of it.
 
-        Raises: HubUnreachableError.
+        A 404 alone is of whoever stands before a hub that is away, and means nothing. Raises: HubUnreachableError.
         """
         status, data = await self._transport.request("GET", key.status_path, {}, b"", VERIFY_TIMEOUT_SECONDS)
-        if status == 404:
-            return None
         body = _object(data)
+        if status == 404 and _is_unknown_payment(body):
+            return None
         if status != 200 or not isinstance(body.get("status"), str):
             msg = f"the payment's status answered {status}"
             raise HubUnreachableError(msg)
@@ -343,6 +344,12 @@ def _reason_of(body: dict[str, Any]) -> str:
         return ""
     message = error.get("message")
     return message if isinstance(message, str) else ""
+
+
+def _is_unknown_payment(body: dict[str, Any]) -> bool:
+    """Is it our hub's word that it has no record of a payment?"""
+    error = body.get("error")
+    return isinstance(error, dict) and str(error.get("message", "")).startswith(UNKNOWN_PAYMENT)
 
 
 def _object(data: bytes) -> dict[str, Any]:

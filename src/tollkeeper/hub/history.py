@@ -14,7 +14,7 @@ from tollkeeper.api import bearer_token, etag_of, is_known, iso, page_parameters
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.history_csv import MEDIA_TYPE, history_csv, prefers_csv
 from tollkeeper.core.networks import normalise
-from tollkeeper.core.transactions import history_item, public_status
+from tollkeeper.core.transactions import UNKNOWN_PAYMENT, history_item, public_status
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.describing import route
 from tollkeeper.hub import operations
@@ -33,7 +33,7 @@ _ROLES: Final = {"": (True, True), "signer": (True, False), "recipient": (False,
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 # A payer can make any number of signatures of one message, and none of them shows whose or of what it is.
 _NO_NAME: Final = (
-    "this hub knows no such payment by this name: a payment has two, its message's hash (64 hex digits), and the one "
+    f"{UNKNOWN_PAYMENT} by this name: a payment has two, its message's hash (64 hex digits), and the one "
     "signature of its payer (base58) that it was settled with"
 )
 _NEGOTIATED: Final = {**_NO_STORE, "Vary": "Accept"}
@@ -92,7 +92,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
         known = normalise(network)
         row = await find_payment(database, known.name, payer.lower(), nonce.lower())
         if row is None:
-            raise ApiError(Code.NOT_FOUND, "this hub knows no such payment")
+            raise ApiError(Code.NOT_FOUND, UNKNOWN_PAYMENT)
         return unless_known(request, status_body(row), _NO_STORE)
 
     @route(operations.NAMED_PAYMENT)
