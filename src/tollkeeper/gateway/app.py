@@ -45,6 +45,7 @@ from tollkeeper.gateway.stats import Reports, stats_routes
 from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
+from tollkeeper.gateway.transfer_abroad import Abroad
 from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.gateway.uploads import Uploads
@@ -225,6 +226,7 @@ class Gateway:
             hub_url=self.config.hub_url,
             profile=self.config.profile,
             keys=TransferKeys(self._database, clock_ms, lambda: random_bytes(16).hex()),
+            abroad=Abroad(self._hub, self.supported, self.proofs_on_chain, clock_ms),
             fees=self._fees(),
         )
 

@@ -25,7 +25,7 @@ from tollkeeper.core.networks import normalise
 from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.tenders import recipient_check, tender_of
 from tollkeeper.core.verification import Check, code_of_reason, form_checks, require
-from tollkeeper.core.wallets import family_of, parse_address_of, shown_address
+from tollkeeper.core.wallets import family_of, parse_address_of
 from tollkeeper.core.wire import (
     SCHEME,
     X402_VERSION,
@@ -37,15 +37,8 @@ from tollkeeper.core.wire import (
 )
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
-from tollkeeper.gateway.chain_proofs import is_before_sending
-from tollkeeper.gateway.hub_client import (
-    HubUnreachableError,
-    SettleAnswer,
-    Settlement,
-    asked_of,
-    transfer_body,
-    unavailable,
-)
+from tollkeeper.gateway.hub_client import HubUnreachableError, asked_of, transfer_body, unavailable
+from tollkeeper.gateway.transfer_abroad import UnprovenRefusal
 from tollkeeper.gateway.transfer_fee import FeeSpentError
 from tollkeeper.gateway.transfer_keys import (
     IDEMPOTENCY_KEY,
@@ -66,6 +59,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import PaymentKey, Requirements
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.gateway.token_accounts import TokenAccounts
+    from tollkeeper.gateway.transfer_abroad import Abroad
     from tollkeeper.gateway.transfer_fee import TransferFees
     from tollkeeper.gateway.transfer_keys import TransferKeys
 
@@ -103,6 +97,7 @@ class DirectTransfers:
     hub_url: str
     profile: Profile
     keys: TransferKeys
+    abroad: Abroad
     fees: TransferFees | None = None
 
     async def read(self, body: dict[str, Any], headers: Headers) -> Wish:
@@ -245,7 +240,8 @@ class DirectTransfers:
         try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)
         except ApiError as error:
-            if error.status == _REFUSED:  # a 503 may be of a hub that made the transfer before
+            # A 503 may be of a hub that made the transfer before.
+            if error.status == _REFUSED and not isinstance(error, UnprovenRefusal):
                 await fees.give_back(call_id, error.status)
             raise
         await (fees.keep(call_id) if done["success"] is True else fees.give_back(call_id, _REFUSED))
@@ -271,7 +267,11 @@ class DirectTransfers:
         Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE; CONFLICT for the caller's key of another request.
         """
         if not self.supported().is_ours:
-            return await self._settle(wish, payment, paid)
+            terms = self.own_terms(wish, paid)
+            done = await self.abroad.make(payment, paid, terms, wish.pay_to, confirm=wish.confirm)
+            if done is None:
+                raise self._pending(paid.key, "")
+            return done
         body = transfer_body(payment, wish.asset.address, paid.value, wish.pay_to, confirm=wish.confirm)
         if fee_key:
             answer = await self._ask_for_fee(wish, payment, paid, body, fee_key)
@@ -334,29 +334,6 @@ class DirectTransfers:
         if (status == _DONE and said.get("success") is False) or (status == _REFUSED and _may_be_good_later(said)):
             await self.keys.renewed(body, key)
         return answer
-
-    async def _settle(self, wish: Wish, payment: Payment, paid: Tender) -> dict[str, Any]:
-        """The same at a facilitator that has no transfers of its own: a settlement of these requirements."""
-        asked = asked_of(payment, self.own_terms(wish, paid))
-        request = self.hub.settle_request(asked, key="", confirm=wish.confirm, purchase_data={})
-        answer: SettleAnswer = await self.hub.settle(request)
-        is_used = answer.outcome is Settlement.FAILED and code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED
-        if is_used or is_before_sending(answer):
-            details = {"reason": answer.reason, **({"transaction": answer.transaction} if answer.transaction else {})}
-            raise payment_error(
-                code_of_reason(answer.reason), f"the transfer was refused: {answer.reason}", details=details
-            )
-        if answer.outcome is not Settlement.SUCCESS:
-            raise self._pending(paid.key, answer.transaction)
-        return {
-            "success": True,
-            "status": "success",
-            "transaction": answer.transaction,
-            "network": payment.network,
-            "amount": str(paid.value),
-            "payer": shown_address(paid.key.payer),
-            "errorReason": None,
-        }
 
     def _pending(self, key: PaymentKey, transaction: str) -> ApiError:
         return ApiError(

@@ -1,0 +1,118 @@
+"""A direct transfer at a facilitator that has none of its own: a settlement of the transfer's own requirements.
+
+Such a one knows no keys, so that asked again it refuses what it made before, and may say anything of what it is making
+(contract 4.4, 8). Where the gateway has a node the chain says what became of the transfer, before the facilitator is
+asked and whenever it does not simply say that it made it; a success counts once it is on the chain, unless the caller
+asks for less. A refusal is told, and proves nothing: what is charged for the transfer stays charged by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.verification import Reason, code_of_reason
+from tollkeeper.core.wallets import shown_address
+from tollkeeper.gateway.chain_proofs import is_before_sending
+from tollkeeper.gateway.findings import NOTHING, Owed, Seen
+from tollkeeper.gateway.hub_client import Settlement, asked_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.tenders import Tender
+    from tollkeeper.core.wire import Payment, Requirements
+    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.findings import Finding
+    from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, Supported
+
+_LOG = structlog.get_logger("tollkeeper.gateway")
+
+
+class UnprovenRefusal(ApiError):  # noqa: N818 - a refusal
+    """A refused transfer that may have been made before, or may be made yet."""
+
+    def __init__(self, refused: ApiError) -> None:
+        super().__init__(refused.code, refused.message, details=refused.details)
+        self.type, self.status = refused.type, refused.status
+
+
+@dataclass(frozen=True, slots=True)
+class Abroad:
+    """Asks the facilitator, and the gateway's nodes where it has any."""
+
+    hub: HubClient
+    supported: Callable[[], Supported]
+    proofs: ChainProofs
+    clock_ms: Callable[[], int]
+
+    async def make(
+        self, payment: Payment, paid: Tender, requirements: Requirements, pay_to: str, *, confirm: bool
+    ) -> dict[str, Any] | None:
+        """The body that our hub would answer; None where it is not known what becomes of the transfer.
+
+        Raises: the refusal, UnprovenRefusal where nothing shows that the transfer is never made.
+        """
+        owed = Owed(paid.key, pay_to, paid.value, paid.valid_before, self.clock_ms())
+        # Nobody learns what became of a transfer by naming it: who has signed it may.
+        seen = await self._seen(owed) if paid.is_signed_by_key else NOTHING
+        answer = None
+        if seen.seen is Seen.NOTHING:
+            answer = await self._asked(payment, paid, requirements, owed, confirm=confirm)
+            if answer.outcome is Settlement.SUCCESS:
+                return _told(payment, paid, answer.transaction)
+            seen = await self._seen(owed)
+        if seen.seen is Seen.PAID:
+            return _told(payment, paid, seen.transaction)
+        if seen.seen is Seen.FAILED:
+            raise _refused(seen.reason or "", seen.transaction)
+        if seen.seen is Seen.FOREIGN:
+            raise UnprovenRefusal(_refused(Reason.NONCE_USED, seen.transaction))
+        if answer is not None and (_is_used(answer) or is_before_sending(answer)):
+            raise UnprovenRefusal(_refused(answer.reason, answer.transaction))
+        return None
+
+    async def _asked(
+        self, payment: Payment, paid: Tender, requirements: Requirements, owed: Owed, *, confirm: bool
+    ) -> SettleAnswer:
+        asked = asked_of(payment, requirements)
+        asking = self.hub.settle(self.hub.settle_request(asked, key="", confirm=confirm, purchase_data={}))
+        supported, network = self.supported(), paid.key.network
+        if supported.confirms or not self.proofs.covers(network):
+            return await asking
+        return await self.proofs.settle(owed, asking, supported.senders_on(network), trusted=not confirm)
+
+    async def _seen(self, owed: Owed) -> Finding:
+        network = owed.key.network
+        if not self.proofs.covers(network):
+            return NOTHING
+        try:
+            return await self.proofs.find(owed, "", self.supported().senders_on(network))
+        except RpcUnavailable as error:
+            _LOG.info("chain_not_seen", reason=str(error))
+            return NOTHING
+
+
+def _is_used(answer: SettleAnswer) -> bool:
+    return answer.outcome is Settlement.FAILED and code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED
+
+
+def _refused(reason: str, transaction: str) -> ApiError:
+    details = {"reason": reason, **({"transaction": transaction} if transaction else {})}
+    return payment_error(code_of_reason(reason), f"the transfer was refused: {reason}", details=details)
+
+
+def _told(payment: Payment, paid: Tender, transaction: str) -> dict[str, Any]:
+    return {
+        "success": True,
+        "status": "success",
+        "transaction": transaction,
+        "network": payment.network,
+        "amount": str(paid.value),
+        "payer": shown_address(paid.key.payer),
+        "errorReason": None,
+    }

@@ -1,0 +1,130 @@
+"""Direct transfers, and the fee for them, at a facilitator that is not ours (contract 4.4, 8; F19).
+
+It knows no keys: asked again, it refuses what it made before. So the chain says what became of a transfer, and the fee
+is given back by proof alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway import foreign_facilitator as ways
+from tests.gateway.foreign_facilitator import Settling
+from tests.gateway.foreign_on_evm import VALID_SECONDS, ForeignOnEvm, run_foreign
+from tests.gateway.test_transfer import Bank
+from tests.gateway.test_transfer_fee import FEE_MICRO, OPERATOR, ask, charging, moved, new_fee
+from tollkeeper.core.wire import EvmPayload
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+USED = "invalid_exact_evm_nonce_already_used"
+
+
+@pytest.fixture
+async def usual() -> Settling:
+    """Sends what was not sent before; else says so, and knows nothing of whose it was."""
+    in_turn = asyncio.Lock()
+
+    async def settling(foreign: ForeignOnEvm, payload: EvmPayload) -> web.StreamResponse:
+        async with in_turn:
+            if foreign.chain.is_used(payload.authorization.payer, payload.authorization.nonce):
+                return ways.failure(USED)
+            return ways.success(foreign, await foreign.send(payload))
+
+    return settling
+
+
+def transfers_only(settling: Settling, usual: Settling) -> Settling:
+    """Fees are settled as ever."""
+
+    async def answer(foreign: ForeignOnEvm, payload: EvmPayload) -> web.StreamResponse:
+        is_fee = payload.authorization.pay_to == OPERATOR
+        return await (usual if is_fee else settling)(foreign, payload)
+
+    return answer
+
+
+@pytest.fixture
+async def foreign(embedded_chain: ChainUnderTest, usual: Settling) -> AsyncIterator[ForeignOnEvm]:
+    async with run_foreign(embedded_chain, usual) as running:
+        yield running
+
+
+@pytest.fixture
+async def bank(tmp_path: Path, foreign: ForeignOnEvm) -> AsyncIterator[Bank]:
+    hub: Any = foreign
+    async with charging(foreign.chain, tmp_path, foreign.url) as url, Buyer(derive_wallets().buyer) as buyer:
+        yield Bank(url, hub, foreign.chain, buyer, "0x" + secrets.token_hex(20))
+
+
+async def test_a_fee_pays_for_one_transfer_however_often_its_pair_is_asked_for(
+    bank: Bank, foreign: ForeignOnEvm, usual: Settling
+) -> None:
+    """Who asks while the first one's answer is on its way is refused at once."""
+    fee, transfer = await new_fee(bank), bank.signed()
+
+    async def slowly(foreign: ForeignOnEvm, payload: EvmPayload) -> web.StreamResponse:
+        answer = await usual(foreign, payload)
+        await asyncio.sleep(0 if len(foreign.settles) > 2 else 1)
+        return answer
+
+    foreign.settling = transfers_only(slowly, usual)
+    answers = await asyncio.gather(*(ask(bank, transfer, fee) for _ in range(5)))
+    answers.append(await ask(bank, transfer, fee))
+    assert {answer.status for answer in answers} <= {200, 503}
+    assert answers[-1].status == 200
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+@pytest.mark.parametrize("settling", [ways.error_after_sending, ways.failure_after_sending, ways.another_shape])
+async def test_a_transfer_that_was_made_is_told_whatever_the_facilitator_says_and_its_fee_is_spent(
+    bank: Bank, foreign: ForeignOnEvm, usual: Settling, settling: Settling
+) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    foreign.settling = transfers_only(settling, usual)
+    first = await ask(bank, transfer, fee)
+    foreign.settling = usual
+    again = await ask(bank, transfer, fee)
+    assert {first.status, again.status} <= {200, 503}
+    assert (again.status, again.json()["success"]) == (200, True)
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_success_of_a_transfer_that_is_not_on_the_chain_is_none(
+    bank: Bank, foreign: ForeignOnEvm, usual: Settling
+) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    foreign.settling = transfers_only(ways.says_success_and_sends_nothing, usual)
+    told = asyncio.create_task(ask(bank, transfer, fee))
+    await asyncio.sleep(1)
+    foreign.chain.rpc.call("evm_increaseTime", 2 * VALID_SECONDS)
+    foreign.chain.rpc.call("evm_mine")
+    answer = await told
+    assert (answer.status, answer.error_code) == (400, "PAYMENT_EXPIRED")
+    foreign.settling = usual
+    assert moved(bank) == (0, FEE_MICRO)
+    assert (await ask(bank, bank.signed(), fee)).status == 200  # by proof: the fee is a credit
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_refusal_gives_no_fee_back_while_the_transfer_may_be_made(
+    bank: Bank, foreign: ForeignOnEvm, usual: Settling
+) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    foreign.settling = transfers_only(ways.refuses, usual)
+    refused = await ask(bank, transfer, fee)
+    assert (refused.status, refused.error_code) == (400, "INSUFFICIENT_FUNDS")
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+    foreign.settling = usual
+    assert (await ask(bank, transfer, fee)).status == 200
+    assert moved(bank) == (10_000, FEE_MICRO)
