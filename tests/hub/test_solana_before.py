@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.chains.solana_node import FEE_PAYER, SECOND_BUYER, WALLETS, paying
+from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, paying
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tests.hub.test_solana_nodes import saying, unseen
@@ -202,6 +202,28 @@ async def test_accounts_with_many_transactions_are_looked_through_few_at_a_time(
         assert {answer.code for answer in answers if answer.status != 200} == {"UNAVAILABLE"}
         assert answers[-1].status == 200
         assert (await world.verify(bodies[1])).reason == EXPIRED  # once it is its turn
+
+
+async def test_who_has_many_searches_made_holds_one_place_and_keeps_no_other_account_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.chains.solana.uses._TURN_SECONDS", 0)
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        hub_of(tmp_path, node) as world,
+    ):
+        paid = [await world.settle(world.asking(paying(node, 10_000, buyer=one))) for one in (BUYER, SECOND_BUYER)]
+        for place, one in enumerate(paid):
+            first = node.chain.executed[one.body["transaction"]]
+            for number in range(1, 500):
+                node.chain.executed[encode(bytes([place + 1]) + number.to_bytes(63, "big"))] = first
+        crowd = [world.payment() for _ in range(12)]
+        other = world.asking(paying(node, 10_000, buyer=SECOND_BUYER))
+        node.chain.next_slot(RECENT_SLOTS + 1)
+        await world.verify(crowd[0])  # from now on the blockhash is known to have passed, and not waited for
+        answers = await asyncio.gather(*(world.verify(body) for body in crowd), world.verify(other))
+        assert "UNAVAILABLE" in {answer.code for answer in answers[:-1] if answer.status != 200}
+        assert (answers[-1].status, answers[-1].reason) == (200, EXPIRED)
 
 
 async def test_few_names_are_asked_for_first_so_that_what_many_ask_fits_into_one_answer(tmp_path: Path) -> None:

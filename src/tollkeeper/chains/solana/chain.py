@@ -7,7 +7,6 @@ Whether a payment is good is decided in `core.solana`, what a settlement becomes
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from copy import copy
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from tollkeeper.chains.solana.answers import (
 )
 from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
-from tollkeeper.chains.solana.uses import SEARCHES_MAX
+from tollkeeper.chains.solana.uses import Searches
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
@@ -154,7 +153,7 @@ class SolanaChain:
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._ages, self._newcomers = BlockhashAges(self.rpc), Newcomers(self.rpc)
-        self.searches = asyncio.Semaphore(SEARCHES_MAX)
+        self.searches = Searches()
         self._mint = config.asset or config.network.usdc.address
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self)
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
@@ -32,7 +33,7 @@ _MESSAGES_MAX: Final = 20_000
 _LISTED_MAX: Final = 10_000  # of one account, the newest: some ten questions
 # Most accounts have no more since long ago. As many such lists as go into one batch fit into one answer.
 _LISTED_FIRST: Final = 100
-SEARCHES_MAX: Final = 2  # behind those, at a time
+_SEARCHES_MAX: Final = 2  # behind those, at a time
 _TURN_SECONDS: Final = 2.0
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_CONFIRMED}
@@ -59,23 +60,32 @@ async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
             if one.signature == signature or looked_at == _LISTED_MAX:
                 return one.signature == signature
             if looked_at == _LISTED_FIRST:
-                await turn.enter_async_context(_turn(chain))
+                await turn.enter_async_context(chain.searches.turn(account))
     return False
 
 
-@asynccontextmanager
-async def _turn(chain: SolanaChain) -> AsyncIterator[None]:
-    """Raises: RpcUnavailable where it does not come in time."""
-    try:
-        async with asyncio.timeout(_TURN_SECONDS):
-            await chain.searches.acquire()
-    except TimeoutError as error:
-        msg = "too many accounts are looked through"
-        raise RpcUnavailable(msg) from error
-    try:
-        yield
-    finally:
-        chain.searches.release()
+class Searches:
+    """Who may look behind the newest transactions of an account: few at a time, and each account's one by one.
+
+    So whoever has his own looked through without end keeps the others waiting for one search of his.
+    """
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(_SEARCHES_MAX)
+        self._accounts: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # while somebody holds it
+
+    @asynccontextmanager
+    async def turn(self, account: str) -> AsyncIterator[None]:
+        """Raises: RpcUnavailable where it does not come in time."""
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(_TURN_SECONDS):
+                    await held.enter_async_context(self._accounts.setdefault(account, asyncio.Lock()))
+                    await held.enter_async_context(self._places)
+            except TimeoutError as error:
+                msg = "too many accounts are looked through"
+                raise RpcUnavailable(msg) from error
+            yield
 
 
 class UseReader:
