@@ -138,7 +138,7 @@ ACTS: Final[dict[str, tuple[Place, Act, tuple[str, ...]]]] = {
     "give back": (APART, give_back, ("restore_call", "end_calls", "End of end_calls")),
     "fail": (APART, give_up, ("fail_purchase", "End of fail_purchase")),
     "confirm": (APART, trust, ("confirm_purchase", "End of confirm_purchase")),
-    "void": (APART, lose_trust, ("void_purchase", "close_credits", "End of add_revenue")),
+    "void": (APART, lose_trust, ("void_unpaid", "close_credits", "End of add_revenue")),
     "honour": (APART, honour, ("honour_failed", "open_credits", "End of purchase_by_payment")),
     "transfer": (APART, transfer, ("find_key", "renew_key", "End of renew_key")),
     "transfer for a fee": (

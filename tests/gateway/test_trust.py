@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
@@ -55,3 +59,41 @@ async def test_a_trusted_sale_that_is_never_mined_is_void_failed_in_the_history_
         assert item["error"]
         assert chain.balance(chain.wallets.owner.address) == before
         assert len(target.requests) == 1
+
+
+@pytest.mark.parametrize("is_paid", [True, False])
+async def test_a_trusted_sale_whose_gate_is_deleted_is_looked_at_until_its_payment_is_decided(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, *, is_paid: bool
+) -> None:
+    chain, database = embedded_chain, tmp_path / "tollkeeper.db"
+
+    def read(sql: str) -> Any:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as books:
+            return books.execute(sql).fetchone()
+
+    async with composed(chain.url, database) as url, Buyer(derive_wallets().buyer) as buyer:
+        body = {"price": "0.01", "targetUrl": target.url, "credits": 3, "assumeValid": True}
+        gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+        payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+        chain.rpc.call("evm_setAutomine", False)
+        try:
+            sold = await buyer.call(gate["accessUrl"], payment)
+            assert sold.status == 200
+            assert sold.receipt is not None
+            deleted = await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}")
+            assert (deleted.status, deleted.json()["outstandingCredits"]) == (200, 2)
+            assert read("SELECT state, failure, confirmed FROM purchases") == ("VOID", "gate_deleted", 0)
+            if not is_paid:
+                chain.rpc.call("anvil_dropTransaction", sold.receipt["transaction"])
+                chain.rpc.call("evm_increaseTime", 200)
+            chain.rpc.call("evm_mine")
+            async with asyncio.timeout(90):
+                while read("SELECT confirmed FROM purchases") == (0,):
+                    await asyncio.sleep(0.2)
+        finally:
+            chain.rpc.call("evm_setAutomine", True)
+        assert (await buyer.call(gate["accessUrl"], payment)).status == 404
+    failure, earned_micro = ("gate_deleted", 10_000) if is_paid else ("settlement_failed", 0)
+    assert read("SELECT state, failure FROM purchases") == ("VOID", failure)
+    assert read("SELECT revenue_micro FROM paygate_counters") == (earned_micro,)
+    assert len(target.requests) == 1

@@ -43,8 +43,7 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     if standing[0]["deleted_ms"] is not None:
         result = yield from _take(rows[0], wish, now_ms)
         yield Statement(
-            "UPDATE purchases SET state = 'VOID', confirmed = 1, failure = 'gate_deleted', follow_ms = NULL,"
-            " updated_ms = :now_ms"
+            "UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms"
             " WHERE id = :id AND state = 'LIVE'",
             {"id": purchase.id, "now_ms": now_ms},
         )

@@ -343,6 +343,50 @@ async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
 
 
+@pytest.mark.parametrize("is_granted_first", [True, False])
+async def test_a_trusted_sale_is_followed_to_its_payment_s_end_though_its_gate_is_deleted(
+    shop: Shop, *, is_granted_first: bool
+) -> None:
+    """Its credits end with the gate; whether it was paid is still owed by its buyer, and counts in the books."""
+    gate, other = await shop.gate(), await shop.gate()
+    paid, unpaid = [(await shop.claim(gate, number, assume_valid=True)).purchase for number in (1, 2)]
+    assert paid is not None
+    assert unpaid is not None
+    if not is_granted_first:
+        await shop.gates.delete(gate.id, NOW_MS)
+    for purchase in (paid, unpaid):
+        wish = shop.wish(gate)
+        result = await shop.purchases.grant(purchase, "0xhash", confirmed=False, wish=wish, now_ms=NOW_MS)
+        assert result.outcome is Spend.SPENT
+    if is_granted_first:
+        await shop.gates.delete(gate.id, NOW_MS)
+    assert {purchase.state for purchase in await shop.purchases.unconfirmed(10)} == {PurchaseState.VOID}
+    assert await shop.purchases.to_follow(10, NOW_MS + FIRST_LOOK_MS) == []
+
+    async def is_trusted(number: int) -> bool:
+        claim = await shop.claim(other, number, assume_valid=True)
+        assert claim.purchase is not None
+        return claim.purchase.assume_valid
+
+    assert not await is_trusted(3)
+    await shop.purchases.confirm(paid, NOW_MS)
+    assert await is_trusted(4)
+    soon_ms = NOW_MS + FIRST_LOOK_MS
+    assert [purchase.id for purchase, _ in await shop.purchases.to_follow(10, soon_ms)] == [paid.id]
+    await shop.purchases.void(unpaid, NOW_MS)
+    assert await shop.purchases.unconfirmed(10) == []
+    assert (await shop.gates.counters(gate.id)).revenue_micro == paid.value_micro
+    assert len(await shop.purchases.to_follow(10, soon_ms)) == 2
+    await shop.purchases.void(unpaid, NOW_MS)  # once
+    assert (await shop.gates.counters(gate.id)).revenue_micro == paid.value_micro
+    await shop.purchases.revive(unpaid, "0xother", NOW_MS)
+    found = await shop.purchases.by_id(unpaid.id)
+    assert found is not None
+    assert (found.state, found.failure) == (PurchaseState.VOID, "gate_deleted")
+    assert (await shop.gates.counters(gate.id)).revenue_micro == 2 * paid.value_micro
+    await shop.ledger_agrees()
+
+
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_a_sale_whose_payment_was_made_after_all_gets_back_what_it_had_unless_its_gate_was_deleted(
     shop: Shop, *, is_deleted: bool
@@ -508,7 +552,7 @@ def test_every_statement_that_moves_a_purchase_makes_a_lawful_transition() -> No
         change = re.search(r"UPDATE purchases SET\s+state = '(\w+)'.*WHERE.*state = '(\w+)'", query.sql, re.DOTALL)
         if change is not None:
             moved.append((PurchaseState(change[2]), PurchaseState(change[1])))
-    assert len(moved) == 11
+    assert len(moved) == 12
     for old, new in moved:
         assert may_move(old, new), (old, new)
 

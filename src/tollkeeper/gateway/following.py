@@ -3,9 +3,10 @@
 A trusted sale (`assumeValid`) is followed until its payment is final; every other one for as long as a reorganisation
 may still take its payment away (`core.purchases.next_look_ms`): ever more rarely, and each look at a sale by its key,
 at our hub, or on the chain where the facilitator is not ours. What has failed by proof voids the credits that are left.
-What is pending again has not failed, and is followed until it is decided. A failure may be taken back, too: so a sale
-that is void for one is followed as long, and gets back what it had, once its payment is made after all; and a claim
-that failed by a transaction is a claim again: whether its payment was made for it, its key tells (`completer`).
+What is pending again has not failed, and is followed until it is decided. A sale whose gate was deleted is followed as
+any other without credits, for the books and for how far its buyer is trusted. A failure may be taken back, too: so a
+sale that is void for one is followed as long, and gets back what it had, once its payment is made after all; and a
+claim that failed by a transaction is a claim again: whether its payment was made for it, its key tells (`completer`).
 What this module does not do: anything before the grant (`completer`).
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.purchases import FIRST_LOOK_MS, PurchaseState, next_look_ms
+from tollkeeper.core.purchases import FIRST_LOOK_MS, SETTLEMENT_FAILED, PurchaseState, next_look_ms
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.findings import Owed, Seen
 from tollkeeper.gateway.hub_client import HubUnreachableError
@@ -100,7 +101,8 @@ class Following:
     async def _look(self, purchase: Purchase, paid_ms: int) -> Look | None:
         """What was seen; None where the sale ended by it, or came back."""
         known, state, standing = purchase.transaction_hash or "", purchase.state, None
-        had_failed = state is not PurchaseState.LIVE
+        had_failed = state is PurchaseState.FAILED or purchase.failure == SETTLEMENT_FAILED
+        is_used_up = state is PurchaseState.VOID and not had_failed  # its gate was deleted
         paid_ms = min(paid_ms, self._clock_ms())  # of before the clock was put back: its age begins anew
         try:
             async with self._room:
@@ -124,7 +126,7 @@ class Following:
             return self._seen(purchase, known, now_ms, now_ms + FIRST_LOOK_MS)
         if standing.since_ms <= now_ms:  # else its clock is ahead of ours, or was when it wrote that
             paid_ms = max(paid_ms, standing.since_ms)
-        is_used_up = purchase.remaining == 0 and state is not PurchaseState.FAILED
+        is_used_up = is_used_up or (purchase.remaining == 0 and state is not PurchaseState.FAILED)
         next_ms = next_look_ms(paid_ms, now_ms, is_used_up=is_used_up)
         transaction = known if state is PurchaseState.FAILED else standing.transaction or known
         return self._seen(purchase, transaction, paid_ms, next_ms)

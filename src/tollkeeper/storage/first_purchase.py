@@ -19,7 +19,7 @@ from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import spend_first, void
+from tollkeeper.storage.spending import spend_first, void_with_gate
 
 if TYPE_CHECKING:
     from tollkeeper.storage.database import Row, Statement, Unit
@@ -184,7 +184,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
             result = yield from spend_first(row, self.wish, self.now_ms)
         standing = yield _Q.gate_standing(gate_id=row["gate_id"])
         if standing[0]["deleted_ms"] is not None and self.wish is not None:
-            yield from void(self.purchase_id, "gate_deleted", self.now_ms)
+            yield from void_with_gate(self.purchase_id, self.now_ms)
         return result
 
 

@@ -18,7 +18,6 @@ import msgspec
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
-    SETTLEMENT_FAILED,
     CallState,
     Claim,
     PurchaseState,
@@ -41,7 +40,7 @@ from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
-from tollkeeper.storage.spending import restore_call, void
+from tollkeeper.storage.spending import restore_call, void_with_gate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -462,8 +461,8 @@ def _follow(looks: Sequence[Look]) -> Unit[None]:
 
 
 def _void(purchase_id: str, now_ms: int) -> Unit[None]:
-    rows = yield from void(purchase_id, SETTLEMENT_FAILED, now_ms, now_ms + FIRST_LOOK_MS)
-    for row in rows:
+    for row in (yield _Q.void_unpaid(id=purchase_id, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms)):
+        yield _Q.close_credits(number=row["number"])
         yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=-int(row["value_micro"]))
 
 
@@ -491,7 +490,7 @@ def _count_again(purchase_id: str, row: Row, now_ms: int) -> Unit[None]:
     yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=int(row["value_micro"]))
     standing = yield _Q.gate_standing(gate_id=row["gate_id"])
     if standing[0]["deleted_ms"] is not None:
-        yield from void(purchase_id, "gate_deleted", now_ms)
+        yield from void_with_gate(purchase_id, now_ms)
 
 
 def _rows(statement: Any) -> Unit[list[Row]]:  # noqa: ANN401 - a Statement

@@ -273,19 +273,14 @@ def _take(changed: dict[str, _Held], now_ms: int) -> Unit[set[str]]:
     short = {purchase_id for purchase_id, held in changed.items() if held.purchase.number not in taken}
     for purchase_id, held in changed.items():
         if held.is_voided and purchase_id not in short:
-            yield from void(purchase_id, "gate_deleted", now_ms)
+            yield from void_with_gate(purchase_id, now_ms)
     return short
 
 
-def void(purchase_id: str, failure: str, now_ms: int, follow_ms: int | None = None) -> Unit[list[Row]]:
-    """End a purchase that is LIVE, and with it what is left of its credits; its gate and value, where it was.
-
-    `follow_ms`: when its payment is looked at again, None for never.
-    """
-    rows = yield _Q.void_purchase(id=purchase_id, failure=failure, follow_ms=follow_ms, now_ms=now_ms)
-    for row in rows:
+def void_with_gate(purchase_id: str, now_ms: int) -> Unit[None]:
+    """End a purchase that is LIVE, and what is left of its credits, because its gate was deleted."""
+    for row in (yield _Q.void_with_gate(id=purchase_id, now_ms=now_ms)):
         yield _Q.close_credits(number=row["number"])
-    return rows
 
 
 def _record(calls: Sequence[tuple[str, str | None]], now_ms: int) -> Unit[None]:

@@ -94,8 +94,9 @@ RETURNING id;
 SELECT coalesce(sum(remaining), 0) AS outstanding FROM holdings
 WHERE gate_id = :gate_id AND state = 'LIVE' AND (expires_ms IS NULL OR expires_ms > :now_ms);
 
+-- Their payments are followed all the same: what was earned, and whom to trust, hangs on how they end.
 -- name: void_purchases_of_gate
-UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', follow_ms = NULL, updated_ms = :now_ms
+UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms
 WHERE gate_id = :gate_id AND state = 'LIVE';
 
 -- name: close_credits_of_gate
@@ -236,12 +237,18 @@ UPDATE purchases SET confirmed = 1, paid_ms = :now_ms, follow_ms = :follow_ms, u
 WHERE id = :id AND confirmed = 0
 RETURNING id;
 
--- name: void_purchase
-UPDATE purchases SET state = 'VOID', confirmed = 1, failure = :failure,
-    paid_ms = CASE WHEN CAST(:follow_ms AS BIGINT) IS NULL THEN paid_ms ELSE :now_ms END, follow_ms = :follow_ms,
-    updated_ms = :now_ms
-WHERE id = :id AND state = 'LIVE'
+-- Its payment failed after it was sold for, whether or not its gate was deleted in the meantime.
+-- name: void_unpaid
+UPDATE purchases SET state = 'VOID', confirmed = 1, failure = 'settlement_failed', paid_ms = :now_ms,
+    follow_ms = :follow_ms, updated_ms = :now_ms
+WHERE id = :id AND ((state = 'VOID' AND failure = 'gate_deleted') OR state = 'LIVE')
 RETURNING number, gate_id, value_micro;
+
+-- One of a gate that was deleted before it was granted, as `void_purchases_of_gate`.
+-- name: void_with_gate
+UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms
+WHERE id = :id AND state = 'LIVE'
+RETURNING number;
 
 -- The payment of a sale that is void for its failure was made after all.
 -- name: revive_purchase
@@ -297,10 +304,11 @@ WHERE state = 'DISPATCHED' AND substr(id, 1, 4) <> 'fee-' AND (
 SELECT * FROM holdings WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
 
 -- name: unconfirmed_purchases
-SELECT * FROM holdings WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' ORDER BY granted_ms LIMIT :limit;
+SELECT * FROM holdings WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('LIVE', 'VOID')
+ORDER BY granted_ms LIMIT :limit;
 
--- Confirmed sales, those that are void for a failed payment, and claims that failed by a transaction, whose payment is due
--- to be looked at again. No other purchase is ever due.
+-- Confirmed sales, void or not, and claims that failed by a transaction, whose payment is due to be looked at again. No
+-- other purchase is ever due.
 -- name: followed_purchases
 SELECT * FROM holdings WHERE follow_ms <= :now_ms AND (confirmed = 1 OR state = 'FAILED')
 ORDER BY follow_ms LIMIT :limit;
@@ -319,7 +327,7 @@ WHERE id = :id AND attempt = :attempt AND state = :state;
 -- name: exposure_of_payer
 SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM (
     SELECT value_micro FROM purchases
-    WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND payer = :payer
+    WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID') AND payer = :payer
     UNION ALL SELECT value_micro FROM purchases
     WHERE failure = 'settlement_failed' AND updated_ms > :after_ms
         AND state || '' = 'VOID' AND assume_valid + 0 = 1 AND payer || '' = :payer
@@ -328,7 +336,7 @@ SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS v
 -- name: exposure_of_gate
 SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM (
     SELECT value_micro FROM purchases
-    WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE') AND gate_id = :gate_id
+    WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID') AND gate_id = :gate_id
     UNION ALL SELECT value_micro FROM purchases
     WHERE failure = 'settlement_failed' AND updated_ms > :after_ms
         AND state || '' = 'VOID' AND assume_valid + 0 = 1 AND gate_id + 0 = :gate_id

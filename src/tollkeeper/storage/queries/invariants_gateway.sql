@@ -61,12 +61,12 @@ WHERE CAST(p.value_micro AS BIGINT) < p.price_micro OR NOT EXISTS (
 
 -- name: i13_a_payers_debt_is_within_the_cap
 SELECT payer AS subject, count(*) || ' payments of ' || sum(CAST(value_micro AS BIGINT)) || ' micro-units' AS found
-FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE')
+FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID')
 GROUP BY payer HAVING count(*) > :payments OR sum(CAST(value_micro AS BIGINT)) > :value_micro;
 
 -- name: i13_a_gates_debt_is_within_the_cap
 SELECT 'gate ' || gate_id AS subject, count(*) || ' payments of ' || sum(CAST(value_micro AS BIGINT)) || ' micro-units' AS found
-FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE')
+FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID')
 GROUP BY gate_id HAVING count(*) > :gate_payments OR sum(CAST(value_micro AS BIGINT)) > :gate_value_micro;
 
 -- A sealed address is longer than any address, and a sealed request does not begin as JSON does.
