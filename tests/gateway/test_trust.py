@@ -88,7 +88,7 @@ async def test_a_trusted_sale_whose_gate_is_deleted_is_looked_at_until_its_payme
                 chain.rpc.call("evm_increaseTime", 200)
             chain.rpc.call("evm_mine")
             async with asyncio.timeout(90):
-                while read("SELECT confirmed FROM purchases") == (0,):
+                while read("SELECT confirmed FROM purchases") == (0,):  # noqa: ASYNC110 - of another connection
                     await asyncio.sleep(0.2)
         finally:
             chain.rpc.call("evm_setAutomine", True)

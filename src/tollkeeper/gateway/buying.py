@@ -19,13 +19,21 @@ from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.purchases import Claim, PurchaseState, Spend, Terms, attempts_exhausted, terms_for
+from tollkeeper.core.purchases import (
+    NOT_ATTEMPTED,
+    Claim,
+    PurchaseState,
+    Spend,
+    Terms,
+    attempts_exhausted,
+    terms_for,
+)
 from tollkeeper.core.tenders import Tender, require_valid_now
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.findings import Owed
-from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, asked_of, unavailable
+from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, asked_of, unavailable, unheard
 from tollkeeper.gateway.refusals import Refusal, Refusals
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, TrustCaps
@@ -391,6 +399,10 @@ class Buying:
             await self._purchases.park(purchase, answer.reason, now_ms)
             await self._announce()
             raise self.pending(purchase, answer.transaction)
+        if answer.outcome is Settlement.UNHEARD:
+            await self._purchases.fail(purchase, NOT_ATTEMPTED, None, now_ms)
+            await self._announce()
+            raise unheard()
         await self._purchases.fail(
             purchase, answer.reason, answer.transaction or None, now_ms, is_followed_anew=is_failed
         )

@@ -141,17 +141,24 @@ class Completer:
         stored = SettleRequest.from_bytes(request)
         if stored.place not in {None, self._hub.place}:
             await self._finish_elsewhere(purchase, stored)
-            return
+        else:
+            await self._finish_here(purchase, stored)
+
+    async def _finish_here(self, purchase: Purchase, request: SettleRequest) -> None:
+        """Our hub was asked, and says what it knows."""
         is_expired = is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
         status = await self._hub.payment_status(key_of(purchase))
         if status is not None or (not is_expired and self._buying.is_awaited(purchase.id)):
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
-            answer = await self._hub.settle(stored)
-            if answer.outcome is Settlement.REFUSED and status is not None and status.status != "failed":
+            answer = await self._hub.settle(request)
+            is_refused = answer.outcome in {Settlement.REFUSED, Settlement.UNHEARD}
+            if is_refused and status is not None and status.status != "failed":
                 # Nothing is started by this, and what it had started before, for whomever, is not taken back by it.
                 _LOG.error("claim_not_told", purchase_id=purchase.id, status=status.status)
                 return
+            if answer.outcome is Settlement.UNHEARD and status is None:
+                return  # it may be heard yet: the clock by which it is of a time to come goes on
         elif is_expired:
             answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
         else:

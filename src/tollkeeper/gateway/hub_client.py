@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 import structlog
 
+from tollkeeper.api import clock_ms, iso
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import ALIASES, NETWORKS
+from tollkeeper.core.purchases import NOT_ATTEMPTED
 from tollkeeper.core.strict_json import parse_json
 from tollkeeper.core.transactions import UNKNOWN_PAYMENT
 from tollkeeper.core.wallets import family_of
@@ -44,8 +46,9 @@ VERIFY_TIMEOUT_SECONDS: Final = 10.0
 # The hub waits up to 30 s for a receipt; a little longer lets its own answer arrive.
 SETTLE_TIMEOUT_SECONDS: Final = 35.0
 CONFIRM_EXTENSION: Final = "confirm"
-# From our hub, in its own words: nothing was started, also where the request's signature has expired.
+# From our hub, in its own words: nothing was started, also (401) where it refuses or has outlived our signature.
 _REFUSALS: Final = frozenset({400, 401, 403, 404, 413, 422})
+_UNAUTHENTICATED: Final = 401
 _CODES: Final = frozenset(Code)
 _LOG = structlog.get_logger("tollkeeper.gateway.hub_client")
 
@@ -119,6 +122,7 @@ class Settlement(Enum):
     FAILED = auto()  # clearly not settled by this request
     PENDING = auto()  # nobody knows yet; the claim stands
     REFUSED = auto()  # our hub never took the request up; nothing was sent
+    UNHEARD = auto()  # nor did it because it refused this gateway's signature, which says nothing of the payment
     UNPROVABLE = auto()  # carried out on the chain, but not by whom it must be: for the operator
 
 
@@ -337,6 +341,18 @@ def unavailable(reason: str = "") -> ApiError:
     return ApiError(Code.UNAVAILABLE, message)
 
 
+def unheard() -> ApiError:
+    """503 for a hub of ours that takes nothing of this gateway now; nothing was charged."""
+    return unavailable("the payment hub takes no requests of this gateway now")
+
+
+def log_refused_signature(body: Mapping[str, Any]) -> None:
+    """Tells the operator why our hub refused what this gateway signed; mostly one of the two clocks is wrong."""
+    error = body.get("error")
+    reason = error.get("message") if isinstance(error, dict) else None
+    _LOG.error("hub_refuses_our_signature", reason=reason, hub_clock=body.get("timestamp"), our_clock=iso(clock_ms()))
+
+
 def _reason_of(body: dict[str, Any]) -> str:
     """Why our hub is not available; empty where it does not say so itself."""
     error = body.get("error")
@@ -408,6 +424,9 @@ def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
     error = body.get("error")
     if status in _REFUSALS:
         if is_ours and isinstance(error, dict) and error.get("code") in _CODES:
+            if status == _UNAUTHENTICATED:
+                log_refused_signature(body)
+                return SettleAnswer(Settlement.UNHEARD, "", NOT_ATTEMPTED)
             return SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
         _LOG.warning("settle_refused_without_proof", status=status)
     details = error.get("details") if isinstance(error, dict) else None

@@ -37,7 +37,14 @@ from tollkeeper.core.wire import (
 )
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
-from tollkeeper.gateway.hub_client import HubUnreachableError, asked_of, transfer_body, unavailable
+from tollkeeper.gateway.hub_client import (
+    HubUnreachableError,
+    asked_of,
+    log_refused_signature,
+    transfer_body,
+    unavailable,
+    unheard,
+)
 from tollkeeper.gateway.transfer_abroad import UnprovenRefusal
 from tollkeeper.gateway.transfer_fee import FeeSpentError
 from tollkeeper.gateway.transfer_keys import (
@@ -392,4 +399,7 @@ def _refusal_of(status: int, body: Mapping[str, Any]) -> ApiError | None:
         return make(code, message, details=details)
     if status == 503 and code in {Code.SETTLEMENT_PENDING, Code.UNAVAILABLE}:
         return ApiError(code, message, details=details)
-    return unavailable() if status == 401 else None  # our own signature was refused: nothing was started
+    if status == 401:  # our own signature was refused: nothing was started
+        log_refused_signature(body)
+        return unheard()
+    return None

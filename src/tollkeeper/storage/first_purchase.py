@@ -81,8 +81,8 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True):
 class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_only=True):
     """A payment to be made ours to settle.
 
-    `trust` is the cap under which its settlement may be trusted, None where it is not to be. `attempt` is how often
-    the purchase `purchase_id` was tried before: none, or as often as a FAILED_BEFORE said. `is_again`: it was sent
+    `trust` is the cap under which its settlement may be trusted, None where it is not to be. `attempt` is the number
+    of this one, `is_retry` whether `purchase_id` is there already, as a FAILED_BEFORE told. `is_again`: it was sent
     before, to a process that went away without an answer.
     """
 
@@ -90,6 +90,7 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
     gate_id: int
     purchase_id: str
     attempt: int
+    is_retry: bool
     trust: TrustCaps | None
     row: ClaimRow
     pay_to: bytes
@@ -130,14 +131,14 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
             "assume_valid": int(self.trust is not None),
             **msgspec.structs.asdict(self.row),
         }
-        if self.attempt:
-            return _Q.claim_again(attempt=self.attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
+        if self.is_retry:
+            return _Q.claim_again(next_attempt=self.attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
         return _Q.claim_payment(gate_id=self.gate_id, **self._identity(), **columns)
 
     def _lost(self, found: Purchase) -> Claimed:
         if found.gate_id != self.gate_id or found.state is not PurchaseState.FAILED:
             return Claimed(Claim.TAKEN, None, found)
-        if found.attempt >= PAYMENT_ATTEMPTS_MAX:
+        if found.next_attempt > PAYMENT_ATTEMPTS_MAX:
             return Claimed(Claim.ATTEMPTS_EXHAUSTED, None, found)
         return Claimed(None, Unclaimed.FAILED_BEFORE, found)
 

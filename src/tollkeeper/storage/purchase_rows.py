@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tollkeeper.core.purchases import PurchaseState, Spend
+from tollkeeper.core.purchases import NOT_ATTEMPTED, PurchaseState, Spend
 
 if TYPE_CHECKING:
     from tollkeeper.storage.database import Row
@@ -45,6 +45,11 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     expires_ms: int | None
     claimed_ms: int
     attempt_ms: int
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of the attempt that follows a failed one."""
+        return self.attempt if self.failure == NOT_ATTEMPTED else self.attempt + 1
 
 
 class SpendRequest(msgspec.Struct, frozen=True, array_like=True):

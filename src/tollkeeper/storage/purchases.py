@@ -198,14 +198,15 @@ class Purchases:
             header_hash=paid.header,
             now_ms=now_ms,
         )
-        attempt = 0
+        attempt, is_retry = 1, False
         while True:
-            request = request_of(purchase_id, attempt + 1, trust is not None)
+            request = request_of(purchase_id, attempt, trust is not None)
             job = ClaimPurchase(
                 key=key,
                 gate_id=terms.gate_id,
                 purchase_id=purchase_id,
                 attempt=attempt,
+                is_retry=is_retry,
                 trust=trust,
                 row=row,
                 pay_to=self._seal(purchase_id, "pay_to", terms.pay_to.encode()),
@@ -217,7 +218,7 @@ class Purchases:
             if claimed.purchase is None:
                 trust = None
             else:  # it failed before: the next attempt of that purchase
-                purchase_id, attempt = claimed.purchase.id, claimed.purchase.attempt
+                purchase_id, attempt, is_retry = claimed.purchase.id, claimed.purchase.next_attempt, True
 
     async def honour(
         self, key: PaymentKey, terms: Terms, *, purchase_id: str, paid: Paid, transaction_hash: str, now_ms: int

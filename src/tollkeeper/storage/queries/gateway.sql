@@ -157,12 +157,13 @@ RETURNING *;
 
 -- name: claim_again
 UPDATE purchases SET
-    state = 'CLAIMED', attempt = attempt + 1, gate_version = :gate_version, price_micro = :price_micro,
+    state = 'CLAIMED', attempt = :next_attempt, gate_version = :gate_version, price_micro = :price_micro,
     credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
     value_micro = :value_micro, valid_before_seconds = :valid_before_seconds,
     credits_expire_after_seconds = :credits_expire_after_seconds, request = :request, transaction_hash = NULL,
     paid_ms = NULL, follow_ms = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
-WHERE id = :id AND state = 'FAILED' AND attempt = :attempt AND attempt < :attempts_max
+WHERE id = :id AND state = 'FAILED' AND :next_attempt <= :attempts_max
+    AND :next_attempt = CASE WHEN failure = 'hub_refused_our_signature' THEN attempt ELSE attempt + 1 END
 RETURNING *;
 
 -- name: grant_credits
