@@ -91,7 +91,7 @@ async def test_an_exchange_is_told_head_body_and_end(pool: TargetPool) -> None:
         for _ in range(2):
             recorder = await exchange(connection, Recorder())
             assert (recorder.told, recorder.body) == (["head", "body", "end"], b"hello")
-            assert pool.take([connection.lane]) is connection
+            assert pool.take([connection.lane], pool.loop.time()) is connection
 
 
 @pytest.mark.parametrize("moment", ["head", "body", "end"])
@@ -124,7 +124,7 @@ async def says_in_turn(pool: TargetPool, *responses: tuple[bytes, ...], method: 
         connection = await connect(pool, there)
         for _ in responses:
             if recorders:
-                kept = pool.take([connection.lane])
+                kept = pool.take([connection.lane], pool.loop.time())
                 connection = kept or await connect(pool, there)
             recorder = Recorder()
             recorders.append(recorder)
@@ -190,7 +190,7 @@ async def test_a_fault_over_a_head_that_was_read_before_ends_the_exchange(pool: 
     async with target(serves(sized(b"hello"))) as there:
         connection = await connect(pool, there)
         await exchange(connection, Recorder())
-        assert pool.take([connection.lane]) is connection
+        assert pool.take([connection.lane], pool.loop.time()) is connection
         with structlog.testing.capture_logs() as logs:
             recorder = await exchange(connection, Recorder(moment))
         await asyncio.sleep(0.01)
@@ -277,8 +277,8 @@ async def test_the_pool_keeps_so_many_connections_and_drops_the_oldest(pool: Tar
             False,
             False,
         ]
-        assert pool.take([connections[4].lane]) is connections[4]
-        assert pool.take([connections[4].lane]) is None
+        assert pool.take([connections[4].lane], pool.loop.time()) is connections[4]
+        assert pool.take([connections[4].lane], pool.loop.time()) is None
 
 
 async def test_the_newest_connection_is_used_first(pool: TargetPool) -> None:
@@ -286,7 +286,7 @@ async def test_the_newest_connection_is_used_first(pool: TargetPool) -> None:
         connections = [await connect(pool, there) for _ in range(3)]
         for connection in connections:
             await exchange(connection, Recorder())
-        assert [pool.take([connections[0].lane]) for _ in range(4)] == [*reversed(connections), None]
+        assert [pool.take([connections[0].lane], pool.loop.time()) for _ in range(4)] == [*reversed(connections), None]
 
 
 async def test_a_connection_waits_for_a_bounded_time_only() -> None:
@@ -295,7 +295,7 @@ async def test_a_connection_waits_for_a_bounded_time_only() -> None:
         connection = await connect(pool, there)
         await exchange(connection, Recorder())
         await asyncio.sleep(0.1)
-        assert pool.take([connection.lane]) is None
+        assert pool.take([connection.lane], pool.loop.time()) is None
         other = await connect(pool, there)
         await exchange(other, Recorder())
         await asyncio.sleep(1.1)

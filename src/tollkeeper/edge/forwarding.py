@@ -80,7 +80,7 @@ class Forwarder:
 
     def kept(self, target: TargetUrl) -> TargetConnection | None:
         """See `relay.Connections`."""
-        return self.kept_on(self.way(target))
+        return self.kept_on(self.way(target), self.loop.time())
 
     def way(self, target: TargetUrl) -> Way:
         """What all targets at one place share; good for as long as anybody wants to keep it."""
@@ -92,10 +92,10 @@ class Forwarder:
             way = self._ways[place] = Way(*place)
         return way
 
-    def kept_on(self, way: Way) -> TargetConnection | None:
-        """As `kept`, for whoever kept the way to his target."""
+    def kept_on(self, way: Way, now_seconds: float) -> TargetConnection | None:
+        """As `kept`, for whoever kept the way to his target and knows the loop's time."""
         if self.resolver.clock() < way.until:
-            return self.pool.take(way.lanes)
+            return self.pool.take(way.lanes, now_seconds)
         addresses = self.resolver.cached(way.host)
         return None if addresses is None else self._kept(way, addresses)
 
@@ -110,4 +110,4 @@ class Forwarder:
             keys = (TargetKey(way.scheme, address, way.port, way.host) for address in addresses)
             way.addresses, way.lanes = addresses, tuple(self.pool.lane(key) for key in keys)
         way.until = self.resolver.cached_until(way.host)
-        return self.pool.take(way.lanes)
+        return self.pool.take(way.lanes, self.loop.time())

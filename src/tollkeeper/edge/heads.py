@@ -107,12 +107,15 @@ class ResponseHead(msgspec.Struct):
 class AnsweredHead(msgspec.Struct):
     """A target's head that was judged, of a response to any method but HEAD after which its connection was kept.
 
-    `keep_alive_seconds` is what its `Keep-Alive` promises, `body_bytes` how long its body is.
+    `keep_alive_seconds` is what its `Keep-Alive` promises, `body_bytes` how long its body is; `start` are its bytes,
+    and `whole_bytes` is how long it is with its body.
     """
 
     head: ResponseHead
     keep_alive_seconds: int | None
     body_bytes: int
+    start: bytes
+    whole_bytes: int
 
 
 class RememberedAnswers:
@@ -120,12 +123,17 @@ class RememberedAnswers:
 
     def __init__(self) -> None:
         self._heads: Remembered[AnsweredHead] = Remembered()
+        self._latest: AnsweredHead | None = None  # which the next one mostly is again
 
     def of(self, data: bytes) -> AnsweredHead | None:
         """The head of these bytes where it is known and they are one whole response."""
-        size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
-        head = self._heads.get(data[:size_bytes])
-        return head if head is not None and len(data) == size_bytes + head.body_bytes else None
+        head = self._latest
+        if head is None or not data.startswith(head.start):
+            head = self._heads.get(data[: data.find(_END_OF_HEAD) + _END_SIZE_BYTES])
+            if head is None:
+                return None
+            self._latest = head
+        return head if len(data) == head.whole_bytes else None
 
     def remember(
         self,
@@ -141,5 +149,5 @@ class RememberedAnswers:
         is_whole = body_bytes is not None and len(data) == size_bytes + body_bytes
         if body_bytes is None or not is_whole or size_bytes > REMEMBERED_SIZE_BYTES:
             return
-        head = ResponseHead(status, headers, framing)
-        self._heads.keep(data[:size_bytes], AnsweredHead(head, keep_alive_seconds, body_bytes))
+        head, start = ResponseHead(status, headers, framing), data[:size_bytes]
+        self._heads.keep(start, AnsweredHead(head, keep_alive_seconds, body_bytes, start, len(data)))

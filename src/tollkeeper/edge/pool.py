@@ -80,13 +80,15 @@ class TargetPool:
             lane = self._lanes[key] = deque()
         return lane
 
-    def take(self, lanes: Iterable[Lane]) -> TargetConnection | None:
-        """An idle connection of the first of `lanes` that has one, no longer in the pool, or None."""
-        now = self.loop.time()
+    def take(self, lanes: Iterable[Lane], now_seconds: float) -> TargetConnection | None:
+        """An idle connection of the first of `lanes` that has one, no longer in the pool, or None.
+
+        `now_seconds`: the loop's time.
+        """
         for lane in lanes:
             while lane:
                 connection = lane.pop()
-                if self._expiry.pop(connection) > now and not connection.transport.is_closing():
+                if self._expiry.pop(connection) > now_seconds and not connection.transport.is_closing():
                     return connection
                 connection.abort()
         return None

@@ -93,13 +93,14 @@ class CallAgain(InboundCall, Exchange):
             if held.mark not in access.limit.good:
                 access.limit.was_good(held.mark)
             forwarder = access.forwarder
-            target = forwarder.kept_on(held.way)
+            loop, deadlines = forwarder.loop, forwarder.deadlines
+            now_seconds = loop.time()
+            target = forwarder.kept_on(held.way, now_seconds)
             if target is None:
                 self._goes_on().forward_again(self.target_head(), self.left)
                 return
             self._target = target
-            loop, deadlines = forwarder.loop, forwarder.deadlines
-            due_seconds = loop.time() + _ANSWER_SECONDS
+            due_seconds = now_seconds + _ANSWER_SECONDS
             if due_seconds < deadlines.looks_at_seconds:
                 deadlines.set(self, due_seconds, loop)
             else:
@@ -154,7 +155,11 @@ class CallAgain(InboundCall, Exchange):
                     body,
                 )
             )
-            self._complete()
+            self.response_complete = True  # from here as `_complete` has it
+            if not self.keep_alive:
+                self._connection.end()
+            self._tell_ended()
+            self._connection.on_response_complete()
         except Exception as fault:  # noqa: BLE001 - as above
             self.fail(fault)
 
