@@ -87,7 +87,7 @@ def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> No
         (("--test-wallet", "--header", "X"), 2, "Name: value"),
         (("--test-wallet", "--data", "@/nowhere/at/all"), 2, "No such file"),
         (("--test-wallet", "--max", "0.01"), 1, "it costs 0.02 USDC, which is more than the limit of 0.01"),
-        (("--key-file", "{solana_key}"), 1, "on base-sepolia, and not by this wallet there"),
+        (("--key-file", "{solana_key}"), 1, "not by this wallet there: name another wallet, or by --network"),
         (("--test-wallet", "--network", SOLANA), 1, "name a node that tells it"),
         (("--test-wallet", "--network", SOLANA, "--rpc-url", "{hub}/supported"), 1, "405|METHOD_NOT_ALLOWED"),
         (("--test-wallet", "--network", SOLANA, "--rpc-url", "http://127.0.0.1:9"), 1, "no answer"),

@@ -152,7 +152,8 @@ def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], Wa
     if not seen:
         raise RefusedError("the 402 asks for nothing that could be paid in USDC")
     raise RefusedError(
-        f"it is to be paid on {', '.join(seen)}, and not by this wallet there: name another wallet or network"
+        f"it is to be paid on {', '.join(seen)}, and not by this wallet there: name another wallet, or by --network "
+        "another network, for a link may be paid on more than it asks for first"
     )
 
 
