@@ -71,6 +71,11 @@ def test_without_a_node_what_the_address_shows_by_itself_is_told(tmp_path: Path)
     assert "is no wallet: it lies off the curve" in lines[0]
 
 
+def test_a_node_of_another_chain_is_told_as_what_it_is(tmp_path: Path, node: SolanaNode) -> None:
+    (line,) = told(checked(tmp_path, "solana-mainnet", node.url, WALLET))
+    assert line.startswith(f"warning: {NAME}: no node of solana-mainnet can be used (the node's genesis hash is ")
+
+
 @pytest.mark.parametrize(("role", "returncode"), [("gateway", 0), ("serve", 3)])
 def test_where_no_node_of_the_network_is_set_nobody_can_say(tmp_path: Path, role: str, returncode: int) -> None:
     """A gateway whose facilitator knows the network needs none; a hub does, which is another finding."""

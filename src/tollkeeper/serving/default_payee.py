@@ -21,6 +21,7 @@ from tollkeeper.settings import Finding
 
 if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
+    from tollkeeper.gateway.families import AnyChain
     from tollkeeper.settings import NetworkSettings, Settings
 
 _NAME: Final = "default_payment_address"
@@ -78,7 +79,17 @@ async def _asked(
         finally:
             await chain.close()
         if chain.asset is None:
-            silent, advice = ("answers", "check again when one does") if network.rpc_urls else ("is set", "name one")
-            problem = f"no node of {name} {silent}, so whether it can be paid there is not known"
-            warnings.append(Finding(_NAME, problem, advice))
+            why, advice = _unknown(chain, network)
+            warnings.append(
+                Finding(_NAME, f"no node of {name} {why}, so whether it can be paid there is not known", advice)
+            )
     return errors, warnings
+
+
+def _unknown(chain: AnyChain, network: NetworkSettings) -> tuple[str, str]:
+    """Why no node said anything of a wallet, and what to do."""
+    if not network.rpc_urls:
+        return "is set", "name one"
+    if chain.is_refused:
+        return f"can be used ({chain.problem})", "name one that is of it"
+    return "answers", "check again when one does"
