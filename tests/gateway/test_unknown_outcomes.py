@@ -320,6 +320,91 @@ async def test_a_404_of_somebody_else_than_the_hub_fails_no_claim(
         assert len(target.requests) == 1
 
 
+@pytest.mark.parametrize("is_there", [False, True], ids=["without its buyer", "when its buyer comes back"])
+async def test_a_request_that_reaches_the_hub_after_its_claim_was_given_up_is_paid_and_sold_once(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, *, is_there: bool
+) -> None:
+    """By the gateway's clock, which was put forward meanwhile, the hub could not start it any more."""
+    database = tmp_path / "gateway.db"
+    late: list[asyncio.Task[web.Response]] = []
+    may_come = asyncio.Event()
+
+    def gateway() -> Any:
+        return composed(embedded_chain.url, database, role=Role.GATEWAY, hub_url=hostile.url)
+
+    async def comes_late(request: web.Request, forward: Forward) -> web.StreamResponse:
+        async def come() -> web.Response:
+            await may_come.wait()
+            return await forward()
+
+        late.append(asyncio.create_task(come()))
+        return await cut(request, forward)
+
+    def state() -> str:
+        with closing(sqlite3.connect(database)) as books:
+            found: str = books.execute("SELECT state FROM purchases").fetchone()[0]
+            return found
+
+    async def until(wanted: str) -> None:
+        async with asyncio.timeout(20):
+            while state() != wanted:  # noqa: ASYNC110 - over a file there is nothing to wait on
+                await asyncio.sleep(0.1)
+
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        async with gateway() as url:
+            body = {"price": "0.01", "targetUrl": target.url}
+            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            hostile.settling = comes_late
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+            hostile.is_down = True
+        with closing(sqlite3.connect(database)) as books, books:
+            assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 100000").rowcount == 1
+        hostile.is_down, hostile.settling = False, pass_on
+        async with gateway() as url:
+            await until("FAILED")
+            may_come.set()
+            assert (await late[0]).status == 200
+            if not is_there:
+                await until("LIVE")
+            answer = await buyer.call(f"{url}/{gate['slug']}", payment)
+            assert answer.status == 200, answer.body
+        assert len(target.requests) == 1
+
+
+async def test_a_claim_is_finished_while_its_hub_settles_on_no_network(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """It was taken out of the hub's settings, or its node does not answer: what became of the payment is told still."""
+
+    def gateway() -> Any:
+        return composed(embedded_chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hostile.url)
+
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        async with gateway() as url:
+            body = {"price": "0.01", "targetUrl": target.url}
+            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            hostile.settling = lose_answer
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+            hostile.is_down = True
+        supported = (await buyer.ask("GET", hub_url + "/supported")).json()
+        hostile.supported = json.dumps({**supported, "kinds": []})
+        hostile.is_down, hostile.settling = False, pass_on
+        async with gateway():
+            await asyncio.sleep(3)  # longer than the completer waits between two passes
+            with closing(sqlite3.connect(tmp_path / "gateway.db")) as books:
+                assert books.execute("SELECT state FROM purchases").fetchone()[0] == "LIVE"
+
+
 @pytest.mark.parametrize("age_seconds", [100, 7_200])
 async def test_what_was_asked_of_a_former_hub_is_not_failed_by_one_that_never_heard_of_it(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, age_seconds: int

@@ -404,7 +404,12 @@ class Buying:
             await self._announce()
             raise unheard()
         await self._purchases.fail(
-            purchase, answer.reason, answer.transaction or None, now_ms, is_followed_anew=is_failed
+            purchase,
+            answer.reason,
+            answer.transaction or None,
+            now_ms,
+            may_come_late=answer.outcome is Settlement.REFUSED,
+            is_followed_anew=is_failed,
         )
         await self._announce()
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)

@@ -93,7 +93,9 @@ class Completer:
 
         Nothing is decided before the facilitator has said what it is. One claim's trouble holds up no other.
         """
-        if not self._supported().assets or not (self._is_first or self._buying.awaits_any):
+        supported = self._supported()
+        has_said = supported.is_ours or supported.assets  # a hub of ours knows what it settled on networks of before
+        if not has_said or not (self._is_first or self._buying.awaits_any):
             return
         for purchase, request in await self._purchases.in_flight(CLAIMS_MAX):
             is_ours = self._is_first or self._buying.is_awaited(purchase.id)

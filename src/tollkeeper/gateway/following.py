@@ -6,7 +6,8 @@ at our hub, or on the chain where the facilitator is not ours. What has failed b
 What is pending again has not failed, and is followed until it is decided. A sale whose gate was deleted is followed as
 any other without credits, for the books and for how far its buyer is trusted. A failure may be taken back, too: so a
 sale that is void for one is followed as long, and gets back what it had, once its payment is made after all; and a
-claim that failed by a transaction is a claim again: whether its payment was made for it, its key tells (`completer`).
+claim that failed by a transaction, or by clocks alone, is a claim again: whether its payment was made for it, its key
+tells (`completer`).
 What this module does not do: anything before the grant (`completer`).
 """
 

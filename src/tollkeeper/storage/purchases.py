@@ -311,19 +311,21 @@ class Purchases:
         transaction_hash: str | None,
         now_ms: int,
         *,
+        may_come_late: bool = False,
         is_followed_anew: bool = False,
     ) -> bool:
         """Records that this attempt is proved not settled; False when it was decided otherwise meanwhile.
 
-        Where a transaction shows it, a reorganisation may take that away: then it is looked at again. One that was open
-        again before only where it `is_followed_anew`.
+        Where a transaction shows it, a reorganisation may take that away, and what clocks show (`may_come_late`) is
+        shown by two that differ: then it is looked at again. One that was open again before only where it
+        `is_followed_anew`.
         """
         statement = _Q.fail_purchase(
             id=purchase.id,
             attempt=purchase.attempt,
             failure=failure,
             transaction_hash=transaction_hash,
-            follow_ms=now_ms + FIRST_LOOK_MS if transaction_hash else None,
+            follow_ms=now_ms + FIRST_LOOK_MS if transaction_hash or may_come_late else None,
             is_followed_anew=int(is_followed_anew),
             now_ms=now_ms,
         )

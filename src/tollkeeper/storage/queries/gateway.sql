@@ -208,8 +208,9 @@ UPDATE credits SET is_live = 1, token_used = 1 WHERE number = :number;
 -- name: mark_honoured
 UPDATE purchases SET honoured_ms = :now_ms WHERE id = :id;
 
--- What failed by a transaction may be made after all: its request is kept for as long as that is looked at. Of one that
--- was open again before (`paid_ms`) it is looked at anew where the payment failed again, and not only this attempt at it.
+-- What failed by a transaction, or by clocks, may be made after all: its request is kept for as long as that is looked
+-- at. Of one that was open again before (`paid_ms`) it is looked at anew where the payment failed again, and not only
+-- this attempt at it.
 -- name: fail_purchase
 UPDATE purchases SET
     state = 'FAILED', failure = :failure, transaction_hash = :transaction_hash, updated_ms = :now_ms,
@@ -308,8 +309,8 @@ SELECT * FROM holdings WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
 SELECT * FROM holdings WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('LIVE', 'VOID')
 ORDER BY granted_ms LIMIT :limit;
 
--- Confirmed sales, void or not, and claims that failed by a transaction, whose payment is due to be looked at again. No
--- other purchase is ever due.
+-- Confirmed sales, void or not, and claims that failed by a transaction or by clocks, whose payment is due to be looked at
+-- again. No other purchase is ever due.
 -- name: followed_purchases
 SELECT * FROM holdings WHERE follow_ms <= :now_ms AND (confirmed = 1 OR state = 'FAILED')
 ORDER BY follow_ms LIMIT :limit;
@@ -320,7 +321,7 @@ UPDATE purchases SET follow_ms = :now_ms
 WHERE follow_ms > :now_ms AND (paid_ms > :now_ms + 1000 OR follow_ms > :now_ms + :longest_ms);
 
 -- name: follow_purchase
-UPDATE purchases SET transaction_hash = :transaction_hash, paid_ms = :paid_ms, follow_ms = :follow_ms,
+UPDATE purchases SET transaction_hash = NULLIF(:transaction_hash, ''), paid_ms = :paid_ms, follow_ms = :follow_ms,
     request = CASE WHEN CAST(:follow_ms AS BIGINT) IS NULL THEN NULL ELSE request END
 WHERE id = :id AND attempt = :attempt AND state = :state;
 
