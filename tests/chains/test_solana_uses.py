@@ -16,11 +16,12 @@ from tests.core.solana_payments import account_of
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain
+from tollkeeper.chains.solana.payments import read_payments
 from tollkeeper.chains.solana.uses import UseReader, is_listed
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
-from tollkeeper.sandbox.rpc_server import JsonRpcApp
+from tollkeeper.sandbox.rpc_server import JsonRpcApp, RpcError
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, EmbeddedSolanaChain
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 from tollkeeper.sandbox.solana_rpc import solana_rpc_app
@@ -38,6 +39,21 @@ class ShowsNothing(JsonRpcApp):
 
     def call(self, method: str, params: object = ()) -> Any:
         return None if method == "getTransaction" else self._honest.call(method, params)
+
+
+class KnowsALaterVersion(JsonRpcApp):
+    """A node of a cluster that has taken one transaction of a version for which nobody asked."""
+
+    def __init__(self, chain: EmbeddedSolanaChain, later: str) -> None:
+        super().__init__({})
+        self._honest = solana_rpc_app(chain)
+        self._later = later
+
+    def call(self, method: str, params: Any = ()) -> Any:
+        if method == "getTransaction" and params[0] == self._later:
+            message = "Transaction version (1) is not supported by the requesting client"
+            raise RpcError(message, code=-32015)
+        return self._honest.call(method, params)
 
 
 class ShowsOnePage(JsonRpcApp):
@@ -181,6 +197,21 @@ async def test_what_a_node_showed_that_cannot_be_read_hides_no_payment_for_ever(
     assert await uses.find(key, 0) is None
     node.rpc = shown
     assert await uses.find(key, 0) == name
+
+
+async def test_a_transaction_of_a_later_version_hides_no_payment_of_who_is_named_in_it(
+    node: SolanaNode, solana: SolanaChain
+) -> None:
+    """Anybody can name a payer in one, and no payment is one."""
+    drafts = [paying(node, 1_000) for _ in range(3)]
+    names = [executed(node, draft) for draft in drafts]
+    node.rpc, uses = KnowsALaterVersion(node.chain, names[1]), UseReader(solana)
+    keys = [payment_key(ASSET, read_transfer(draft.payload())) for draft in drafts]
+    assert [await uses.find(key, 0) for key in (keys[0], keys[2])] == [names[0], names[2]]
+    node.chain.next_slot(FINAL_SLOTS)
+    fee_payer = str(FEE_PAYER.pubkey())
+    found = await read_payments(solana, [fee_payer], [], [], range(10**6))
+    assert {payment.transaction_hash for payment in found} == {names[0], names[2]}
 
 
 async def test_nothing_is_said_where_the_node_lists_what_it_does_not_show(

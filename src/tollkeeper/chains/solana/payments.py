@@ -32,6 +32,7 @@ _PAGE: Final = 1_000  # signatures that one question is answered with at most
 _TRANSACTIONS_AT_ONCE: Final = 50
 _FINALIZED: Final = {"commitment": "finalized"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_FINALIZED}
+_LATER_VERSION: Final = -32015  # a node's answer where the transaction is of a version above that
 
 
 def asset_of(chain: SolanaChain) -> SolanaAsset:
@@ -134,7 +135,12 @@ def _entries(page: Any) -> list[Listed]:  # noqa: ANN401 - JSON
 
 
 def transaction_bytes(answer: Any) -> bytes:  # noqa: ANN401 - JSON
-    """The transaction that a node shows. Raises: RpcUnavailable where it shows none."""
+    """The transaction that a node shows.
+
+    Raises: MalformedTransaction for one of a version that no payment has; RpcUnavailable where it shows none.
+    """
+    if isinstance(answer, RpcError) and answer.code == _LATER_VERSION:
+        raise MalformedTransaction(answer.message)
     try:
         text, encoding = answer["transaction"]
         raw = base64.b64decode(text, validate=True) if encoding == "base64" else b""
@@ -160,9 +166,9 @@ def require_name(transaction: SolanaTransaction, signature: str) -> None:
 
 def payments_in(asset: SolanaAsset, name: str, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401
     """The payment that the transaction of this name is, or none. Raises: RpcUnavailable where it is not shown."""
-    raw = transaction_bytes(answer)
-    slot = read_number(answer.get("slot"))
     try:
+        raw = transaction_bytes(answer)
+        slot = read_number(answer.get("slot"))
         transfer = read_transfer(SolanaPayload(base64.b64encode(raw).decode()))
         message = transfer.transaction.message
         moved = message.instructions[2]
