@@ -347,3 +347,46 @@ async def test_a_lane_does_not_begin_at_a_nonce_that_one_node_made_up(
             await hub.complete()
         assert (await hub.settle(new_payment(chain))).body["success"] is True
     assert chain.nonce(chain.wallets.relayer) == mined + 1
+
+
+def far_away(far: int) -> Any:
+    """Everything that was mined lies in a block of that number, which is the newest, and canonical."""
+    named: list[str] = []
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        method, shown = call["method"], answer.get("result")
+        if method == "eth_blockNumber":
+            return answer | {"result": hex(far)}
+        if method == "eth_getTransactionReceipt" and shown:
+            named.append(shown["blockHash"])
+            return answer | {"result": shown | {"blockNumber": hex(far)}}
+        if method == "eth_getBlockByNumber" and call["params"][0] == hex(far):
+            return {"jsonrpc": "2.0", "id": answer["id"], "result": {"hash": named[-1]}}
+        return answer
+
+    return falsify
+
+
+@pytest.mark.parametrize("far", [2**63, 2**70])
+async def test_a_block_that_no_chain_can_have_is_no_answer(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest, far: int
+) -> None:
+    """Nor is it a fault of ours: neither who pays nor what looks at the payment later stumbles over it."""
+    chaos.falsify, payment = far_away(far), new_payment(embedded_chain)
+    answer = await chaos_hub.settle(payment, prefer="wait=1")
+    assert (answer.status, answer.code) == (503, "SETTLEMENT_PENDING")
+    chaos.calm()
+    await chaos_hub.complete()
+    assert await chaos_hub.status(payment) == "success"
+
+
+async def test_money_that_nobody_can_have_is_no_answer(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"result": hex(10**400)} if call["method"] == "eth_getBalance" else answer
+
+    chaos.falsify = falsify
+    assert (await chaos_hub.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
+    chaos.calm()
+    assert (await chaos_hub.settle(new_payment(embedded_chain))).body["success"] is True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.blocks import Block, read_block, word_of
-from tollkeeper.chains.receipts import hash_of_block, quantity
+from tollkeeper.chains.receipts import counted, hash_of_block, quantity
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core import evm
 from tollkeeper.core.signed_transactions import SignedTransaction, signed_by
@@ -65,7 +65,7 @@ class AuthorizationReader:
                 *(("eth_getTransactionCount", [signer, tag]) for signer in signers),
             ]
         )
-        mined = dict(zip(signers, map(quantity, counts), strict=True))
+        mined = dict(zip(signers, map(counted, counts), strict=True))
         return Standing(word_of(used) != 0, mined, read_block(block))
 
     async def block(self, depth_blocks: int) -> Block:
@@ -80,7 +80,7 @@ class AuthorizationReader:
         one, would prove that it never can be used.
         """
         (head,) = await self._ask([("eth_blockNumber", [])])
-        return hex(max(0, quantity(head) - depth_blocks + 1))
+        return hex(max(0, counted(head) - depth_blocks + 1))
 
     async def holding(self, payer: str, nonces: Sequence[str]) -> tuple[int, list[bool]]:
         """What the payer holds, and which of its authorizations are used, as of one moment. Raises: RpcUnavailable."""
@@ -95,7 +95,7 @@ class AuthorizationReader:
         Raises: RpcUnavailable.
         """
         (count,) = await self._ask([("eth_getTransactionCount", [signer, tag])])
-        return quantity(count)
+        return counted(count)
 
     async def find_use(self, payer: str, nonce: str, since_seconds: int | None = None) -> Use | None:
         """Who used or cancelled it; None where that is not found. Raises: RpcUnavailable.
@@ -103,7 +103,7 @@ class AuthorizationReader:
         Looked for in the newest blocks, and further back to that time (Unix seconds) where one is given.
         """
         (head,) = await self._ask([("eth_blockNumber", [])])
-        latest = quantity(head)
+        latest = counted(head)
         topics = [
             [evm.AUTHORIZATION_USED_TOPIC, evm.AUTHORIZATION_CANCELED_TOPIC],
             "0x" + "0" * 24 + payer[2:],
@@ -128,7 +128,7 @@ class AuthorizationReader:
         found, block_hash, topics = (log.get(name) for name in ("transactionHash", "blockHash", "topics"))
         if not isinstance(found, str) or not isinstance(block_hash, str) or not isinstance(topics, list) or not topics:
             return None
-        number = quantity(log.get("blockNumber"))
+        number = counted(log.get("blockNumber"))
         (block,) = await self._ask([("eth_getBlockByNumber", [hex(number), False])])
         if hash_of_block(block) != block_hash.lower():
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tollkeeper.chains.receipts import hash_of_block, quantity
+from tollkeeper.chains.receipts import counted, hash_of_block, quantity
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def read_block(answer: Answer) -> Block:
         raise RpcUnavailable(msg)
     base_fee = answer.get("baseFeePerGas")
     return Block(
-        quantity(answer.get("number")),
-        quantity(answer.get("timestamp")),
+        counted(answer.get("number")),
+        counted(answer.get("timestamp")),
         0 if base_fee is None else quantity(base_fee),
         hash_of_block(answer) or "",
     )

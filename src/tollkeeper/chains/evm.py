@@ -16,7 +16,15 @@ import structlog
 
 from tollkeeper.chains.authorizations import AuthorizationReader
 from tollkeeper.chains.blocks import Block, data_of, read_block, word_of
-from tollkeeper.chains.receipts import Expected, ReceiptReader, ReceiptWatcher, Sighting, hash_of_block, quantity
+from tollkeeper.chains.receipts import (
+    Expected,
+    ReceiptReader,
+    ReceiptWatcher,
+    Sighting,
+    counted,
+    hash_of_block,
+    quantity,
+)
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.chains.vouching import EvmWitnesses, View, VouchedReader
 from tollkeeper.core import evm
@@ -369,11 +377,11 @@ class EvmChain:
 
     async def pending_nonce(self, signer: str) -> int:
         """The first nonce that the node has not seen from this account. Raises: RpcUnavailable."""
-        return quantity(await self._result("eth_getTransactionCount", signer, "pending"))
+        return counted(await self._result("eth_getTransactionCount", signer, "pending"))
 
     async def mined_nonce(self, signer: str) -> int:
         """How many transactions of this account are mined. Raises: RpcUnavailable."""
-        return quantity(await self._result("eth_getTransactionCount", signer, "latest"))
+        return counted(await self._result("eth_getTransactionCount", signer, "latest"))
 
     async def agreed_nonce(self, signer: str, tag: str = "latest") -> int | None:
         """The nonce that enough nodes show alike, None where they do not: what a lane never comes back from.
@@ -465,7 +473,7 @@ def _height(answers: list[Answer] | RpcUnavailable) -> int | None:
     """The latest block in a probe's answers; None where the node does not name it."""
     latest = None if isinstance(answers, RpcUnavailable) else answers[-1]
     try:
-        return quantity(latest)
+        return counted(latest)
     except RpcUnavailable:
         return None
 

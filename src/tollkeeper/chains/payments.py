@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.receipts import Expected, Verdict, quantity, require_agreement
+from tollkeeper.chains.receipts import Expected, Verdict, counted, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
@@ -100,7 +100,7 @@ def _payments_in(chain: EvmChain, receipt: Any) -> list[ChainPayment]:  # noqa: 
             for log in receipt["logs"]
         ]
         sender, transaction_hash = receipt["from"].lower(), receipt["transactionHash"].lower()
-        number = quantity(receipt["blockNumber"])
+        number = counted(receipt["blockNumber"])
         return [
             ChainPayment(
                 PaymentKey(chain.network.name, one.asset, one.payer, one.nonce),

@@ -32,6 +32,8 @@ _LAST_POLL_SECONDS: Final = 0.5
 _FEW: Final = 100
 _PROBED: Final = 16
 _PROBED_GROWTH: Final = 4
+_QUANTITIES_END: Final = 2**256
+_COUNTED_END: Final = 2**63
 
 
 class Verdict(Enum):
@@ -91,11 +93,25 @@ def quantity(value: object) -> int:
     """A JSON-RPC quantity. Raises: RpcUnavailable for anything else."""
     if isinstance(value, str) and value.startswith("0x"):
         try:
-            return int(value, 16)
+            number = int(value, 16)
         except ValueError:
-            pass
+            number = _QUANTITIES_END
+        if number < _QUANTITIES_END:
+            return number
     msg = "the node answered with something that is no quantity"
     raise RpcUnavailable(msg)
+
+
+def counted(value: object) -> int:
+    """A quantity of blocks, seconds or transactions.
+
+    Raises: RpcUnavailable for anything else, and for more than a database can hold.
+    """
+    number = quantity(value)
+    if number >= _COUNTED_END:
+        msg = "the node answered with a number that counts nothing"
+        raise RpcUnavailable(msg)
+    return number
 
 
 def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
@@ -204,7 +220,7 @@ def _sightings(
     if isinstance(head, RpcError):
         msg = "the node does not name its latest block"
         raise RpcUnavailable(msg)
-    latest = quantity(head)
+    latest = counted(head)
     canonical = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
     sightings = [NOTHING_SEEN] * len(wanted)
     for index, (verdict, number, block_hash) in shown.items():
@@ -223,7 +239,7 @@ def _block_of(receipt: dict[str, Any]) -> tuple[int, str]:
     if not isinstance(block_hash, str):  # null while some nodes still build the block
         msg = "the receipt names no block"
         raise RpcUnavailable(msg)
-    return quantity(receipt.get("blockNumber")), block_hash.lower()
+    return counted(receipt.get("blockNumber")), block_hash.lower()
 
 
 def hash_of_block(block: object) -> str | None:
