@@ -13,7 +13,7 @@ SELECT id, purchase_id, state, status, created_ms, ended_ms FROM calls ORDER BY 
 DROP VIEW credit_entries;
 DROP TABLE calls;
 ALTER TABLE calls_by_id RENAME TO calls;
-CREATE INDEX calls_dispatched ON calls (state) WHERE state = 'DISPATCHED';
+CREATE INDEX calls_dispatched ON calls (id) WHERE state = 'DISPATCHED';
 CREATE VIEW credit_entries AS
 SELECT cause, reason, purchase_id, delta, created_ms FROM credits_given
 UNION ALL SELECT id, 'spend', purchase_id, -1, created_ms FROM calls;
