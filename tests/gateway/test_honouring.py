@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sqlite3
 import stat
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
@@ -19,6 +22,7 @@ from tests.faults.shop import Shop, url_of
 from tests.gateway import foreign_facilitator as foreign_ways
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_evm import run_foreign
+from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import mainnet_market
 from tests.hub.chaos import run_chaos
@@ -319,3 +323,37 @@ async def test_what_was_honoured_is_a_difference_neither_at_its_gateway_nor_at_a
         assert "done" in await shop.honour(gate, transaction)
         assert await compare_with_chain(of_gateway) == []
         assert await compare_with_chain(of_hub) == []
+
+
+async def test_what_a_gateway_refused_for_a_stranger_s_transaction_is_a_payment_without_a_purchase(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """It was verified as good, and a stranger carried it out before the hub did: the books say so, and are right."""
+    chain = embedded_chain
+    async with (
+        composed(chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hub,
+        composed(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub.url) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        of_gateway = settings_for(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub_url)
+        shop = Honour(url, of_gateway, chain, target, buyer)
+        gate = await shop.gate()
+        payment = await shop.payment(gate)
+        relayed: list[str] = []
+
+        async def overtaken(_request: web.Request, forward: Forward) -> web.StreamResponse:
+            relayed.append(await asyncio.to_thread(relay, chain, payment))
+            return await forward()
+
+        hub.settling = overtaken
+        refused = await buyer.call(gate["accessUrl"], payment)
+        assert (refused.status, refused.error_code) == (402, "NONCE_ALREADY_USED")
+        hub.settling = pass_on
+        (found,) = await compare_with_chain(of_gateway)
+        assert (found.rule, relayed[0] in found.found) == ("payment_without_purchase", True)
+        with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+            books.execute("UPDATE purchases SET failure = 'never_sent', transaction_hash = NULL")
+        assert [found.rule for found in await compare_with_chain(of_gateway)] == ["failed_but_carried_out"]
+        assert "done" in await shop.honour(gate, relayed[0])
+        assert await compare_with_chain(of_gateway) == []

@@ -27,6 +27,7 @@ class Standing(Enum):
     PAID = auto()
     OPEN = auto()
     FAILED = auto()
+    REFUSED = auto()  # by a gateway, because its hub said that another transaction had used it: the one that is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ def _of_payment(
             rule = "payment_without_purchase"
     elif entry.standing is Standing.FAILED:
         rule = "failed_but_carried_out" if is_ours else None  # anybody can carry out a payment that failed here
+    elif entry.standing is Standing.REFUSED:
+        is_that = entry.transaction_hash.lower() in {"", payment.transaction_hash.lower()}
+        rule = "payment_without_purchase" if is_that else "failed_but_carried_out"
     elif entry.standing is Standing.OPEN:
         rule = "carried_out_but_open" if payment.block_number < blocks.stop - RECORDED_WITHIN_BLOCKS else None
     else:

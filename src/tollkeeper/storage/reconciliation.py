@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.core.errors import Code
 from tollkeeper.core.purchases import SETTLEMENT_FAILED, PurchaseState
 from tollkeeper.core.reconciliation import Entry, Standing
 from tollkeeper.core.sealing import place, unseal
 from tollkeeper.core.transactions import State, Status, public_status
+from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.queries import load_queries
 
@@ -103,6 +105,8 @@ def _sale(row: Row, ring: KeyRing) -> Entry:
     standing = _OF_SALE[PurchaseState(row["state"])]
     if row["failure"] == SETTLEMENT_FAILED:  # VOID, and not because its gate was deleted
         standing = Standing.FAILED
+    elif standing is Standing.FAILED and code_of_reason(row["failure"]) is Code.NONCE_ALREADY_USED:
+        standing = Standing.REFUSED
     if standing is Standing.PAID and not row["confirmed"]:
         standing = Standing.OPEN
     return Entry(
