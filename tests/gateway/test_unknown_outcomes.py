@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.composed import composed
+from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import (
     Forward,
     HostileHub,
@@ -29,8 +29,10 @@ from tests.gateway.hostile_hub import (
     settles_but_says,
 )
 from tests.gateway.recording_target import RecordingTarget
+from tollkeeper.gateway import completer
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import Role
 
 
@@ -178,6 +180,39 @@ async def test_a_hub_that_will_not_tell_again_what_it_has_on_record_fails_no_cla
     again = await apart.pay(gate, payment)
     assert again.status == 200, again.body
     assert (len(apart.target.requests), apart.received_micro()) == (1, 10_000)
+
+
+@pytest.mark.parametrize("status", [401, 409])
+async def test_a_claim_that_its_hub_never_tells_of_is_parked_in_the_end_and_honoured_by_hand(
+    apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    gate = await apart.gate(credits=2)
+    payment = await apart.payment(gate)
+    apart.hub.settling = lose_answer
+    assert (await apart.pay(gate, payment)).status == 503
+    refusal = {"error": {"type": "authentication", "code": "INVALID_SIGNATURE", "message": "not now"}}
+    apart.hub.settling = says(status, json.dumps(refusal))
+    monkeypatch.setattr(completer, "_NOT_TOLD_MS", 1_000)
+
+    def read(sql: str) -> Any:
+        with closing(sqlite3.connect(f"file:{tmp_path / 'gateway.db'}?mode=ro", uri=True)) as books:
+            return books.execute(sql).fetchone()
+
+    async with asyncio.timeout(20):
+        while read("SELECT state FROM purchases") != ("PARKED",):  # noqa: ASYNC110 - of another connection
+            await asyncio.sleep(0.1)
+    again = await apart.pay(gate, payment)
+    assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")  # and nobody is told to pay again
+    hub = sqlite3.connect(f"file:{tmp_path / 'hub.db'}?mode=ro", uri=True)
+    with closing(hub):
+        ((transaction,),) = hub.execute("SELECT transaction_hash FROM settlements").fetchall()
+    of_gateway = settings_for(
+        apart.chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=apart.hub.url
+    )
+    done = (await honour_payment(of_gateway, {"gate": gate["slug"], "transaction": transaction, "nonce": None}))["done"]
+    served = await apart.buyer.ask("GET", gate["accessUrl"], headers={"X-Credit-Token": done["creditToken"]})
+    assert (served.status, served.headers["x-credits-remaining"]) == (200, "1")
+    assert apart.received_micro() == 10_000
 
 
 async def test_clear_failure_is_a_402_and_the_payment_may_be_tried_three_times_in_all(apart: Apart) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.gateway.buying import Buying
     from tollkeeper.gateway.chain_proofs import ChainProofs
-    from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, Supported
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
@@ -38,6 +38,8 @@ AT_ONCE: Final = 32
 # So long a claim waits for the facilitator that was asked, where another one is set by now; of one that is older than
 # this process, from its start on: before that nobody was told.
 _ELSEWHERE_MS: Final = 3_600_000
+# The same where it is our hub, which has made the payment and does not say for whom.
+_NOT_TOLD_MS: Final = 86_400_000
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
 
@@ -154,10 +156,7 @@ class Completer:
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
             answer = await self._hub.settle(request)
-            is_refused = answer.outcome in {Settlement.REFUSED, Settlement.UNHEARD}
-            if is_refused and status is not None and status.status != "failed":
-                # Nothing is started by this, and what it had started before, for whomever, is not taken back by it.
-                _LOG.error("claim_not_told", purchase_id=purchase.id, status=status.status)
+            if status is not None and await self._is_not_told(purchase, answer, status):
                 return
             if answer.outcome is Settlement.UNHEARD and status is None:
                 return  # it may be heard yet: the clock by which it is of a time to come goes on
@@ -171,20 +170,37 @@ class Completer:
             is_failed = status is not None and status.status == "failed"
         await self._conclude(purchase, answer, is_failed=is_failed)
 
+    async def _is_not_told(self, purchase: Purchase, answer: SettleAnswer, status: PaymentStatus) -> bool:
+        """Does our hub have the payment on record, and not say whether for this claim?
+
+        Nothing is started by such an answer, and what was started before, for whomever, is not taken back by it. The
+        operator has a day to have it told, and then the claim: the payment is made, so that waiting ends nothing.
+        """
+        is_refused = answer.outcome in {Settlement.REFUSED, Settlement.UNHEARD}
+        if status.status == "failed" or not (is_refused or answer.outcome is Settlement.PENDING):
+            return False
+        if status.status == "success" and self._has_waited(purchase, _NOT_TOLD_MS):
+            await self._park(purchase)
+        elif is_refused:
+            _LOG.error("claim_not_told", purchase_id=purchase.id, status=status.status)
+        return True
+
+    def _has_waited(self, purchase: Purchase, longest_ms: int) -> bool:
+        return self._clock_ms() > max(purchase.attempt_ms, self._began_ms) + longest_ms
+
     async def _finish_elsewhere(self, purchase: Purchase, request: SettleRequest) -> None:
         """Another facilitator was asked than is set now, which may be the same at another URL, or know nothing of it.
 
         So only its success for the claim's key counts. The operator has an hour to set the former one again.
         """
-        now_ms = self._clock_ms()
-        if not is_request_expired(purchase, now_ms):
+        if not is_request_expired(purchase, self._clock_ms()):
             return
         if await self._hub.payment_status(key_of(purchase)) is not None:
             answer = await self._hub.settle(request)
             if answer.outcome is Settlement.SUCCESS:
                 await self._conclude(purchase, answer)
                 return
-        if now_ms > max(purchase.attempt_ms, self._began_ms) + _ELSEWHERE_MS:
+        if self._has_waited(purchase, _ELSEWHERE_MS):
             await self._park(purchase)
         else:
             _LOG.warning("claim_waits_for_its_facilitator", purchase_id=purchase.id, asked=request.place or "this one")
