@@ -6,8 +6,8 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from tests.gateway.hostile_hub import (
 )
 from tests.gateway.test_transfer import PATH, Bank
 from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.keyring import Secret
 from tollkeeper.core.wire import EvmPayload, Payment, payment_body
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -293,6 +294,75 @@ async def test_after_a_restart_the_fee_of_a_transfer_is_a_credit_where_it_failed
             answers = [await ask(bank, bank.signed(), fee) for _ in range(2)]
             assert [answer.status for answer in answers] == ([402, 402] if was_made else [200, 402])
             assert moved(bank) == (10_000, FEE_MICRO)
+
+
+@dataclass(slots=True)
+class TwoHubs:
+    """A gateway whose `hub_url` is changed. The first hub is reached through a hostile proxy."""
+
+    directory: Path
+    chain: ChainUnderTest
+    hub: HostileHub
+    other_url: str
+    buyer: Buyer
+    recipient: str
+
+    @asynccontextmanager
+    async def at(self, hub_url: str) -> AsyncIterator[Bank]:
+        async with charging(self.chain, self.directory, hub_url) as url:
+            yield Bank(url, self.hub, self.chain, self.buyer, self.recipient)
+
+
+@pytest.fixture
+async def two_hubs(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[TwoHubs]:
+    wallets = derive_wallets()
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        composed(
+            embedded_chain.url, tmp_path / "other.db", role=Role.HUB, signer_keys=(Secret(wallets.faucet.private_key),)
+        ) as other_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(wallets.buyer) as buyer,
+    ):
+        yield TwoHubs(tmp_path, embedded_chain, hostile, other_url, buyer, "0x" + secrets.token_hex(20))
+
+
+async def test_a_transfer_that_a_former_hub_made_keeps_its_fee_whatever_the_next_one_says(two_hubs: TwoHubs) -> None:
+    """It made it, its answer was lost, and `hub_url` was changed; another hub refuses what is used."""
+    async with two_hubs.at(two_hubs.hub.url) as bank:
+        fee, transfer = await new_fee(bank), bank.signed()
+        bank.hub.settling = transfers_only(lose_answer)
+        assert (await ask(bank, transfer, fee)).status == 503
+        assert moved(bank) == (10_000, FEE_MICRO)
+    async with two_hubs.at(two_hubs.other_url) as bank:
+        for _ in range(2):
+            refused = await ask(bank, transfer, fee)
+            assert (refused.status, refused.error_code) == (400, "NONCE_ALREADY_USED")
+        assert (await ask(bank, bank.signed(), fee)).status == 402  # the fee is spent
+    two_hubs.hub.settling = pass_on
+    async with two_hubs.at(two_hubs.hub.url) as bank:
+        done = await ask(bank, transfer, fee)
+        assert (done.status, done.json()["success"]) == (200, True)
+        assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_transfer_that_a_former_hub_never_heard_of_is_made_by_the_next_one_or_gives_its_fee_back(
+    two_hubs: TwoHubs,
+) -> None:
+    async with two_hubs.at(two_hubs.hub.url) as bank:
+        made, fee, late, its_fee = bank.signed(), await new_fee(bank), bank.signed(), await new_fee(bank)
+        bank.hub.settling = transfers_only(cut)
+        assert (await ask(bank, made, fee)).status == 503
+        assert (await ask(bank, late, its_fee)).status == 503
+    async with two_hubs.at(two_hubs.other_url) as bank:
+        assert (await ask(bank, made, fee)).status == 200
+        assert moved(bank) == (10_000, 2 * FEE_MICRO)
+        bank.chain.rpc.call("evm_increaseTime", 7_200)
+        bank.chain.rpc.call("evm_mine")
+        expired = await ask(bank, late, its_fee)
+        assert (expired.status, expired.error_code) == (400, "PAYMENT_EXPIRED")
+        assert (await ask(bank, bank.signed(valid_after=0), its_fee)).status == 200
+        assert moved(bank) == (20_000, 2 * FEE_MICRO)
 
 
 async def test_a_hub_that_is_busy_after_it_made_the_transfer_gives_no_fee_back(bank: Bank) -> None:

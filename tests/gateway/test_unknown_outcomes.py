@@ -206,9 +206,7 @@ async def test_a_claim_that_its_hub_never_tells_of_is_parked_in_the_end_and_hono
     hub = sqlite3.connect(f"file:{tmp_path / 'hub.db'}?mode=ro", uri=True)
     with closing(hub):
         ((transaction,),) = hub.execute("SELECT transaction_hash FROM settlements").fetchall()
-    of_gateway = settings_for(
-        apart.chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=apart.hub.url
-    )
+    of_gateway = settings_for(apart.chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=apart.hub.url)
     done = (await honour_payment(of_gateway, {"gate": gate["slug"], "transaction": transaction, "nonce": None}))["done"]
     served = await apart.buyer.ask("GET", gate["accessUrl"], headers={"X-Credit-Token": done["creditToken"]})
     assert (served.status, served.headers["x-credits-remaining"]) == (200, "1")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 from litestar import Request, Response
 
 from tollkeeper.api import clock_ms, iso, json_body, ok, string_field
@@ -74,6 +75,7 @@ API_VERSION: Final = "v1"
 _DONE: Final = 200
 _REFUSED: Final = 400
 _CONFLICT: Final = 409
+_LOG: Final = structlog.get_logger("tollkeeper.gateway.transfer")
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
@@ -233,6 +235,7 @@ class DirectTransfers:
             try:
                 await self._require_good(wish)
                 await self.keys.bind_pair(call_id, wish.payment.payload.body())
+                await self.keys.set_place(call_id, self.hub.place)
                 await self._bind_own(wish, call_id)
                 await fees.charge(wish.asset.network.name, presented, call_id)
                 break
@@ -249,10 +252,18 @@ class DirectTransfers:
         except ApiError as error:
             # A 503 may be of a hub that made the transfer before.
             if error.status == _REFUSED and not isinstance(error, UnprovenRefusal):
-                await fees.give_back(call_id, error.status)
+                await self._give_back(wish, fees, call_id)
             raise
-        await (fees.keep(call_id) if done["success"] is True else fees.give_back(call_id, _REFUSED))
+        await (fees.keep(call_id) if done["success"] is True else self._give_back(wish, fees, call_id))
         return done
+
+    async def _give_back(self, wish: Wish, fees: TransferFees, call_id: str) -> None:
+        """The hub says that the transfer was not made. Where another one was asked first, that proves nothing."""
+        place = await self.keys.place_of(call_id)
+        if place in {None, self.hub.place} or await self.abroad.is_never_made(wish.tender, wish.pay_to):
+            await fees.give_back(call_id, _REFUSED)
+        else:
+            _LOG.warning("fee_waits_for_its_facilitator", call_id=call_id, asked=place or "this one")
 
     async def _require_good(self, wish: Wish) -> None:
         """Raises: the refusal of a body's transfer that the hub would not make."""

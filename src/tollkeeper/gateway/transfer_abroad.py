@@ -76,6 +76,11 @@ class Abroad:
             raise UnprovenRefusal(_refused(answer.reason, answer.transaction))
         return None
 
+    async def is_never_made(self, paid: Tender, pay_to: str) -> bool:
+        """Does the chain prove that the transfer was not made, and cannot be any more?"""
+        owed = Owed(paid.key, pay_to, paid.value, paid.valid_before, self.clock_ms())
+        return (await self._seen(owed)).seen is Seen.FAILED
+
     async def _asked(
         self, payment: Payment, paid: Tender, requirements: Requirements, owed: Owed, *, confirm: bool
     ) -> SettleAnswer:

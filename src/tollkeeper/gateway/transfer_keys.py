@@ -10,7 +10,8 @@ by then the signature may be public. A caller's own `Idempotency-Key` stands in 
 one answer, a refusal for a day (the hub forgets it then), and is bound to the payer, so that callers do not meet.
 
 Where a fee is charged the key is the pair's, of fee and transfer, and the charge is bound to what was signed: else the
-refusal of another signature would give the fee back while its transfer is under way.
+refusal of another signature would give the fee back while its transfer is under way. With it is kept which facilitator
+is asked, because another one's refusal says nothing of what that one made (decision 0055).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.gateway.creating_once import UNGUESSABLE_LENGTH, key_among
-from tollkeeper.storage.transfer_keys import bind_key, key_of, renew_key
+from tollkeeper.storage.transfer_keys import bind_key, key_of, renew_key, set_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+_AT: Final = "at "
 
 
 def own_key_among(sent: Sequence[str]) -> str | None:
@@ -90,6 +92,19 @@ class TransferKeys:
         """The same of a charge that was made. Nobody knows it of one that is older than these keys."""
         if await key_of(self.database, _of_pair(call_id)) not in {None, _digest_of(payload)}:
             raise other_signature()
+
+    async def set_place(self, call_id: str, place: str) -> None:
+        """Keeps which facilitator a fee's transfer is asked of, before it is charged."""
+        await self.database.run(set_key(_of_place(call_id), f"{_AT}{place}", self.clock_ms()))
+
+    async def place_of(self, call_id: str) -> str | None:
+        """That facilitator; None where nobody knows it any more, or of a charge that is older than this."""
+        kept = await key_of(self.database, _of_place(call_id))
+        return None if kept is None else kept.removeprefix(_AT)
+
+
+def _of_place(call_id: str) -> str:
+    return f"transfer-{call_id}-place"
 
 
 def _of_pair(call_id: str) -> str:

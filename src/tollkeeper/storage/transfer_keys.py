@@ -1,6 +1,8 @@
-"""Rows of direct transfers' keys: the next key of a request that was refused, what a caller's key came with first.
+"""Rows of direct transfers' keys.
 
-Both are kept for thirty days. What a key is made of, and when it is renewed, is decided in `gateway.transfer_keys`.
+The next key of a request that was refused, what a caller's key came with first, of whom a fee's transfer is asked.
+
+They are kept for thirty days. What a key is made of, and when it is renewed, is decided in `gateway.transfer_keys`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,11 @@ def renew_key(name: str, former: str, key: str, now_ms: int) -> Unit[str]:
 def bind_key(name: str, key: str, now_ms: int) -> Unit[str]:
     """Keep `key` under a name that has none; the key that is there."""
     return _held(name, _Q.bind_key(name=name, key=key, now_ms=now_ms), now_ms)
+
+
+def set_key(name: str, key: str, now_ms: int) -> Unit[None]:
+    """Keep `key` under a name, whatever is there."""
+    yield _Q.set_key(name=name, key=key, now_ms=now_ms)
 
 
 def _held(name: str, change: Statement, now_ms: int) -> Unit[str]:
