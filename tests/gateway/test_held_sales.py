@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer, an
 from tests.gateway.shop import Shop
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving import inspection
+from tollkeeper.storage.snapshot import Snapshot, open_snapshot
 
 CREDITS = 5
 # Of the first sale: what no unit of work does, and what mends it.
@@ -123,6 +126,30 @@ async def test_a_sale_that_is_held_for_its_failed_settlement_is_void_in_the_end(
     assert (refused.status, refused.error_code) == (402, "CREDITS_EXHAUSTED")
     assert len(shop.target.requests) == 1
     shop.change_first("UPDATE settlements SET state = 'CONFIRMED'")  # as its events say
+
+
+async def test_books_that_are_slow_to_read_are_checked_again_soon_where_that_is_no_work(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that has no core for the check, or a disk that is busy, keeps no broken sale on sale for minutes."""
+
+    def slowly(url: str) -> AbstractContextManager[Snapshot]:
+        time.sleep(1)
+        return open_snapshot(url)
+
+    monkeypatch.setattr(inspection, "open_snapshot", slowly)
+    path = tmp_path / "books.db"
+    async with (
+        composed(embedded_chain.url, path, inspection_seconds=0.05) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        shop = BooksShop(url, path, target, buyer)
+        await shop.buy(await shop.gate())
+        await asyncio.sleep(1.5)  # it was checked once
+        shop.change_first(BROKEN["i5_credits_rest_on_a_payment"][0])
+        async with asyncio.timeout(10):
+            await shop.until_first_is("held: i5_credits_rest_on_a_payment")
+        shop.change_first(BROKEN["i5_credits_rest_on_a_payment"][1])
 
 
 async def test_a_wallet_spends_what_is_in_order_before_it_is_told_to_wait(shop: BooksShop) -> None:
