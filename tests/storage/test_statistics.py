@@ -7,15 +7,22 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tollkeeper.core.paygates import CreateDefaults, parse_create
+from tollkeeper.core.paygates import CreateDefaults, Trust, parse_create
+from tollkeeper.core.purchases import Terms
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.statistics import HOUR_MS, Outcome, Span
+from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
+from tollkeeper.storage.invariants import Bounds, inspect
 from tollkeeper.storage.paygates import PayGates
+from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, Purchases, TrustCaps
 from tollkeeper.storage.sealing import Sealing
+from tollkeeper.storage.snapshot import open_snapshot
 from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics, Whose
 
 PAYEE = "0x" + "77" * 20
+OWNER = "0x" + "55" * 20
+LARGEST = 10**18 - 1
 
 
 def counted(gate_id: int, request_id: str) -> Counted:
@@ -48,5 +55,66 @@ async def test_a_batch_is_counted_once_whether_its_first_writing_stood_or_not(tm
             (latencies,) = connection.execute("SELECT sum(calls) FROM latency_hours").fetchone()
             (logged,) = connection.execute("SELECT count(*) FROM requests").fetchone()
         assert (found, latencies, logged) == ({"served": 2, "challenged": 2, "notLogged": 2}, 2, 2)
+    finally:
+        await database.close()
+
+
+async def test_sales_that_together_are_worth_more_than_an_integer_are_counted_to_the_micro_unit(tmp_path: Path) -> None:
+    """Not of USDC, of which there is not so much, but of a token of one's own."""
+    path = tmp_path / "x.db"
+    database = open_database(f"sqlite:///{path}")
+    try:
+        sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
+        gates, purchases = PayGates(database, sealing, os.urandom), Purchases(database, sealing)
+        statistics = Statistics(database)
+        body = {"price": "0.01", "targetUrl": "http://target/", "credits": 3}
+        gate = await gates.create(parse_create(body, CreateDefaults("base-sepolia", PAYEE)), OWNER, None, 1)
+        terms = Terms(gate.id, gate.version, gate.price_micro, gate.credits, PAYEE, gate.network)
+        sold = []
+        for number in range(30):
+            claim = await purchases.claim(
+                PaymentKey(gate.network, "0x" + "11" * 20, "0x" + "22" * 20, f"0x{number:064x}"),
+                terms,
+                purchase_id=f"pur_{number}",
+                paid=Paid(LARGEST, 60, bytes(32)),
+                trust=WITHOUT_LIMIT,
+                request_of=lambda *_: b"sealed",
+                now_ms=HOUR_MS,
+            )
+            assert claim.purchase is not None
+            await purchases.grant(claim.purchase, "0xhash", confirmed=False, wish=None, now_ms=HOUR_MS)
+            sold.append(claim.purchase)
+
+        async def earned() -> set[int]:
+            span = Span(0, 2 * HOUR_MS, HOUR_MS)
+            whose = [Whose(gate_id=gate.id), Whose(owner_wallet=OWNER)]
+            read = [(await statistics.read(one, span))[HOUR_MS].revenue_micro for one in whose]
+            held = [(await statistics.outstanding(one, HOUR_MS)).value_micro for one in whose]
+            return {*read, *held, (await gates.counters(gate.id)).revenue_micro}
+
+        assert await earned() == {30 * LARGEST}
+        assert await gates.trust(gate.id) == Trust(30, 30 * LARGEST)
+        for purchase in sold[:20]:
+            await purchases.void(purchase, HOUR_MS)
+        assert await earned() == {10 * LARGEST}
+        assert await gates.trust(gate.id) == Trust(10, 10 * LARGEST, 20, 20 * LARGEST)
+        caps = TrustCaps(Exposure(100, 2**62), Exposure(100, 2**62))
+        claim = await purchases.claim(
+            PaymentKey(gate.network, "0x" + "11" * 20, "0x" + "22" * 20, "0x" + "ff" * 32),
+            terms,
+            purchase_id="pur_beyond",
+            paid=Paid(gate.price_micro, 60, bytes(32)),
+            trust=caps,
+            request_of=lambda *_: b"sealed",
+            now_ms=HOUR_MS,
+        )
+        assert claim.purchase is not None
+        assert not claim.purchase.assume_valid
+        with open_snapshot(f"sqlite:///{path}") as snapshot:
+            found = inspect(snapshot, HOUR_MS, Bounds(100, 2**62, 100, 2**62), is_shared=False)
+        assert {difference.rule for difference in found.differences} == {
+            "i13_a_payers_debt_is_within_the_cap",
+            "i13_a_gates_debt_is_within_the_cap",
+        }
     finally:
         await database.close()

@@ -17,7 +17,7 @@ import msgspec
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.wire import PaymentKey
-from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
+from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, in_whole, purchase_from
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.spending import spend_first, void_with_gate
 
@@ -148,10 +148,14 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
         value_micro = int(self.row.value_micro)
         after_ms = self.row.now_ms - TRUST_LOST_SECONDS * 1000
         rows = yield _Q.exposure_of_payer(payer=self.key.payer, after_ms=after_ms)
-        if not Exposure(**rows[0]).allows(value_micro, caps.payer):
+        if not _exposure(rows[0]).allows(value_micro, caps.payer):
             return False
         rows = yield _Q.exposure_of_gate(gate_id=self.gate_id, after_ms=after_ms)
-        return Exposure(**rows[0]).allows(value_micro, caps.gate)
+        return _exposure(rows[0]).allows(value_micro, caps.gate)
+
+
+def _exposure(row: Row) -> Exposure:
+    return Exposure(row["purchases"], in_whole(row["value_high"], row["value_low"]))
 
 
 class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_only=True):

@@ -19,6 +19,7 @@ from tollkeeper.core.sealing import place
 from tollkeeper.storage.creations import CreationKey, Creations
 from tollkeeper.storage.file_rows import file_of_row, give_up_files, keep_file
 from tollkeeper.storage.paygate_secrets import PayGateSecrets
+from tollkeeper.storage.purchase_rows import in_whole
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sequences import next_id
 
@@ -283,12 +284,16 @@ class PayGates:
     async def counters(self, gate_id: int) -> Counters:
         """What the gate has done, as far as it has been written."""
         rows = await self._database.read(_Q.counters_of_gate(gate_id=gate_id))
-        return Counters(**dict(rows[0])) if rows else Counters()
+        if not rows:
+            return Counters()
+        counted = dict(rows[0])
+        high: int = counted.pop("revenue_high")
+        return Counters(**{**counted, "revenue_micro": high * 10**18 + counted["revenue_micro"]})
 
     async def trust(self, gate_id: int) -> Trust:
         """What the gate sold on trust and is not confirmed, and what it sold and was not paid after all."""
         rows = await self._database.read(_Q.trust_of_gate(gate_id=gate_id))
-        found = {row["state"]: (row["purchases"], row["value_micro"]) for row in rows}
+        found = {row["state"]: (row["purchases"], in_whole(row["value_high"], row["value_low"])) for row in rows}
         return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))
 
     def _version(self, gate: PayGate) -> Any:  # noqa: ANN401 - a Statement

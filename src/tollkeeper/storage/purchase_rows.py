@@ -71,6 +71,11 @@ class SpendResult(msgspec.Struct, frozen=True):
     purchase: Purchase | None = None
 
 
+def in_whole(high: int, low: int) -> int:
+    """A sum of micro-units that the database summed in two parts, billions and the rest."""
+    return high * 10**9 + low
+
+
 def purchase_from(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - column values
     """The purchase of a row of `holdings`, some columns replaced."""
     if changed:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.statistics import Outcome, Outstanding, Span, Sums
+from tollkeeper.storage.purchase_rows import in_whole
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ class Statistics:
         for row in await self._database.read(latencies):
             bucket_of(row).add(Sums(latencies={row["bucket"]: row["calls"]}))
         for row in await self._database.read(sales):
-            bucket_of(row).add(Sums(purchases=row["purchases"], revenue_micro=row["revenue_micro"]))
+            revenue_micro = in_whole(row["revenue_high"], row["revenue_low"])
+            bucket_of(row).add(Sums(purchases=row["purchases"], revenue_micro=revenue_micro))
         return buckets
 
     async def totals(self) -> Totals:
@@ -124,7 +126,7 @@ class Statistics:
         else:
             statement = _Q.outstanding_of_owner(owner_wallet=whose.owner_wallet, now_ms=now_ms)
         row = (await self._database.read(statement))[0]
-        return Outstanding(row["credits"], row["value_micro"])
+        return Outstanding(row["credits"], in_whole(row["value_high"], row["value_low"]))
 
     async def requests(
         self, gate_id: int, limit: int, offset: int, outcome: Outcome | None

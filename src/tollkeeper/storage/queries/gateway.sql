@@ -104,17 +104,24 @@ UPDATE credits SET is_live = 0
 WHERE is_live = 1 AND number IN (SELECT number FROM purchases WHERE gate_id = :gate_id AND state = 'VOID');
 
 -- name: counters_of_gate
-SELECT challenges, purchases, calls, failures, revenue_micro FROM paygate_counters WHERE gate_id = :gate_id;
+SELECT challenges, purchases, calls, failures, revenue_high, revenue_micro FROM paygate_counters WHERE gate_id = :gate_id;
+
+-- Sums of values are summed in two parts, billions and the rest: one of ten values may be larger than any integer.
 
 -- What a gate sold on trust and is not confirmed yet; what of all that it sold proved unpaid after all.
 -- name: trust_of_gate
-SELECT 'LIVE' AS state, count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro
+SELECT 'LIVE' AS state, count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0) AS value_high,
+    coalesce(sum(CAST(value_micro AS BIGINT) % 1000000000), 0) AS value_low
 FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' AND gate_id = :gate_id
-UNION ALL SELECT 'VOID', count(*), coalesce(sum(CAST(value_micro AS BIGINT)), 0)
+UNION ALL SELECT 'VOID', count(*), coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0),
+    coalesce(sum(CAST(value_micro AS BIGINT) % 1000000000), 0)
 FROM purchases WHERE gate_id = :gate_id AND state = 'VOID' AND failure = 'settlement_failed';
 
 -- name: count_purchase
-UPDATE paygate_counters SET purchases = purchases + 1, revenue_micro = revenue_micro + :revenue_micro
+-- Its revenue is carried over into the part of 10^18, as by `add_revenue`, so that no sum is larger than an integer.
+UPDATE paygate_counters SET purchases = purchases + 1,
+    revenue_high = revenue_high + (revenue_micro + :revenue_micro) / 1000000000000000000,
+    revenue_micro = (revenue_micro + :revenue_micro) % 1000000000000000000
 WHERE gate_id = :gate_id;
 
 -- name: secrets_of_gate
@@ -327,7 +334,8 @@ WHERE id = :id AND attempt = :attempt AND state = :state;
 
 -- What may be unpaid, and what was not paid after all, of late: few rows, by an index of their own (hence no bare columns).
 -- name: exposure_of_payer
-SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM (
+SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0) AS value_high,
+    coalesce(sum(CAST(value_micro AS BIGINT) % 1000000000), 0) AS value_low FROM (
     SELECT value_micro FROM purchases
     WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID') AND payer = :payer
     UNION ALL SELECT value_micro FROM purchases
@@ -336,7 +344,8 @@ SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS v
 ) AS owed;
 
 -- name: exposure_of_gate
-SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS value_micro FROM (
+SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0) AS value_high,
+    coalesce(sum(CAST(value_micro AS BIGINT) % 1000000000), 0) AS value_low FROM (
     SELECT value_micro FROM purchases
     WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID') AND gate_id = :gate_id
     UNION ALL SELECT value_micro FROM purchases
@@ -345,7 +354,11 @@ SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT)), 0) AS v
 ) AS owed;
 
 -- name: add_revenue
-UPDATE paygate_counters SET revenue_micro = revenue_micro + :revenue_micro WHERE gate_id = :gate_id;
+-- What is taken from it is less than 10^18, too.
+UPDATE paygate_counters SET
+    revenue_high = revenue_high + (revenue_micro + :revenue_micro + 1000000000000000000) / 1000000000000000000 - 1,
+    revenue_micro = (revenue_micro + :revenue_micro + 1000000000000000000) % 1000000000000000000
+WHERE gate_id = :gate_id;
 
 -- name: purchases_of_payer
 SELECT p.*, g.slug AS slug FROM holdings p JOIN paygates g ON g.id = p.gate_id

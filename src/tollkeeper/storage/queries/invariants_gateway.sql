@@ -59,15 +59,27 @@ WHERE CAST(p.value_micro AS BIGINT) < p.price_micro OR NOT EXISTS (
         AND (v.network = p.network OR v.accepts IS NOT NULL)  -- which those are is sealed
 );
 
+-- Values are summed in two parts, billions (thousands of USDC) and the rest, so that no sum is larger than an integer.
 -- name: i13_a_payers_debt_is_within_the_cap
-SELECT payer AS subject, count(*) || ' payments of ' || sum(CAST(value_micro AS BIGINT)) || ' micro-units' AS found
-FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID')
-GROUP BY payer HAVING count(*) > :payments OR sum(CAST(value_micro AS BIGINT)) > :value_micro;
+SELECT payer AS subject, count(*) || ' payments of ' || (sum(high) + sum(low) / 1000000000) || ' thousand USDC and '
+    || sum(low) % 1000000000 || ' micro-units' AS found
+FROM (
+    SELECT payer, CAST(value_micro AS BIGINT) / 1000000000 AS high, CAST(value_micro AS BIGINT) % 1000000000 AS low
+    FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID')
+) AS owed
+GROUP BY payer HAVING count(*) > :payments
+    OR (sum(high) + sum(low) / 1000000000, sum(low) % 1000000000) > (:value_micro / 1000000000, :value_micro % 1000000000);
 
 -- name: i13_a_gates_debt_is_within_the_cap
-SELECT 'gate ' || gate_id AS subject, count(*) || ' payments of ' || sum(CAST(value_micro AS BIGINT)) || ' micro-units' AS found
-FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID')
-GROUP BY gate_id HAVING count(*) > :gate_payments OR sum(CAST(value_micro AS BIGINT)) > :gate_value_micro;
+SELECT 'gate ' || gate_id AS subject, count(*) || ' payments of ' || (sum(high) + sum(low) / 1000000000)
+    || ' thousand USDC and ' || sum(low) % 1000000000 || ' micro-units' AS found
+FROM (
+    SELECT gate_id, CAST(value_micro AS BIGINT) / 1000000000 AS high, CAST(value_micro AS BIGINT) % 1000000000 AS low
+    FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID')
+) AS owed
+GROUP BY gate_id HAVING count(*) > :gate_payments
+    OR (sum(high) + sum(low) / 1000000000, sum(low) % 1000000000)
+        > (:gate_value_micro / 1000000000, :gate_value_micro % 1000000000);
 
 -- A sealed address is longer than any address, and a sealed request does not begin as JSON does.
 -- name: i14_addresses_and_requests_are_sealed
@@ -83,15 +95,22 @@ UNION ALL SELECT 'refresh_tokens of ' || session_id, 'digest' FROM refresh_token
 
 -- The counters are the answer to the owner's question what was earned; they are written in the commits that they count.
 -- name: counters_are_the_sales
-SELECT 'gate ' || c.gate_id AS subject, 'counted ' || c.purchases || ' for ' || c.revenue_micro || ' micro-units, sold '
-    || coalesce(s.purchases, 0) || ' for ' || coalesce(s.value_micro, 0) AS found
+-- Revenue as it is counted: 10^18 so many times, and micro-units.
+SELECT 'gate ' || c.gate_id AS subject, 'counted ' || c.purchases || ' for ' || c.revenue_high || ' times 10^18 and '
+    || c.revenue_micro || ' micro-units, sold ' || coalesce(s.purchases, 0) || ' for ' || coalesce(s.high / 1000000000, 0)
+    || ' times 10^18 and ' || coalesce(s.high % 1000000000 * 1000000000 + s.low, 0) AS found
 FROM paygate_counters c
 LEFT JOIN (
-    SELECT gate_id, count(*) AS purchases,
-        sum(CASE WHEN state = 'VOID' AND failure <> 'gate_deleted' THEN 0 ELSE CAST(value_micro AS BIGINT) END) AS value_micro
-    FROM purchases WHERE state IN ('LIVE', 'VOID') GROUP BY gate_id
+    SELECT gate_id, count(*) AS purchases, sum(value_micro / 1000000000) + sum(value_micro % 1000000000) / 1000000000 AS high,
+        sum(value_micro % 1000000000) % 1000000000 AS low
+    FROM (
+        SELECT gate_id,
+            CASE WHEN state = 'VOID' AND failure <> 'gate_deleted' THEN 0 ELSE CAST(value_micro AS BIGINT) END AS value_micro
+        FROM purchases WHERE state IN ('LIVE', 'VOID')
+    ) AS sold GROUP BY gate_id
 ) s ON s.gate_id = c.gate_id
-WHERE c.purchases <> coalesce(s.purchases, 0) OR c.revenue_micro <> coalesce(s.value_micro, 0);
+WHERE c.purchases <> coalesce(s.purchases, 0) OR c.revenue_high <> coalesce(s.high / 1000000000, 0)
+    OR c.revenue_micro <> coalesce(s.high % 1000000000 * 1000000000 + s.low, 0);
 
 -- name: i10_no_claim_open_long_after_its_end
 SELECT id AS subject, state || ' since ' || attempt_ms || ' ms' AS found FROM purchases

@@ -1,4 +1,4 @@
--- Statistics and the request log of gates.
+-- Statistics and the request log of gates. Values are summed in two parts, billions and the rest, as in `gateway.sql`.
 
 -- name: outcomes_of_gate
 SELECT hour_ms, outcome, requests FROM traffic_hours
@@ -26,14 +26,16 @@ GROUP BY t.hour_ms, t.bucket;
 
 -- name: sales_of_gate
 SELECT granted_ms / 3600000 * 3600000 AS hour_ms, count(*) AS purchases,
-    sum(CAST(value_micro AS BIGINT)) AS revenue_micro
+    sum(CAST(value_micro AS BIGINT) / 1000000000) AS revenue_high,
+    sum(CAST(value_micro AS BIGINT) % 1000000000) AS revenue_low
 FROM purchases WHERE gate_id = :gate_id AND granted_ms >= :from_ms AND granted_ms < :to_ms
     AND (state <> 'VOID' OR failure = 'gate_deleted')
 GROUP BY granted_ms / 3600000;
 
 -- name: sales_of_owner
 SELECT granted_ms / 3600000 * 3600000 AS hour_ms, count(*) AS purchases,
-    sum(CAST(value_micro AS BIGINT)) AS revenue_micro
+    sum(CAST(value_micro AS BIGINT) / 1000000000) AS revenue_high,
+    sum(CAST(value_micro AS BIGINT) % 1000000000) AS revenue_low
 FROM purchases u JOIN paygates p ON p.id = u.gate_id
 WHERE p.owner_wallet = :owner_wallet AND granted_ms >= :from_ms AND granted_ms < :to_ms
     AND (state <> 'VOID' OR failure = 'gate_deleted')
@@ -42,20 +44,24 @@ GROUP BY granted_ms / 3600000;
 -- name: outstanding_of_gate
 -- What was paid, by the credits that are left; in two parts, so that no product is larger than the largest integer.
 SELECT coalesce(sum(remaining), 0) AS credits,
-    coalesce(sum(
-        CAST(value_micro AS BIGINT) / granted * remaining + CAST(value_micro AS BIGINT) % granted * remaining / granted
-    ), 0) AS value_micro
-FROM holdings WHERE gate_id = :gate_id AND state = 'LIVE' AND remaining > 0
-    AND (expires_ms IS NULL OR expires_ms > :now_ms);
+    coalesce(sum(left_micro / 1000000000), 0) AS value_high, coalesce(sum(left_micro % 1000000000), 0) AS value_low
+FROM (
+    SELECT remaining, CAST(value_micro AS BIGINT) / granted * remaining
+        + CAST(value_micro AS BIGINT) % granted * remaining / granted AS left_micro
+    FROM holdings WHERE gate_id = :gate_id AND state = 'LIVE' AND remaining > 0
+        AND (expires_ms IS NULL OR expires_ms > :now_ms)
+) AS held;
 
 -- name: outstanding_of_owner
 SELECT coalesce(sum(remaining), 0) AS credits,
-    coalesce(sum(
-        CAST(value_micro AS BIGINT) / granted * remaining + CAST(value_micro AS BIGINT) % granted * remaining / granted
-    ), 0) AS value_micro
-FROM holdings u JOIN paygates p ON p.id = u.gate_id
-WHERE p.owner_wallet = :owner_wallet AND u.state = 'LIVE' AND remaining > 0
-    AND (u.expires_ms IS NULL OR u.expires_ms > :now_ms);
+    coalesce(sum(left_micro / 1000000000), 0) AS value_high, coalesce(sum(left_micro % 1000000000), 0) AS value_low
+FROM (
+    SELECT remaining, CAST(value_micro AS BIGINT) / granted * remaining
+        + CAST(value_micro AS BIGINT) % granted * remaining / granted AS left_micro
+    FROM holdings u JOIN paygates p ON p.id = u.gate_id
+    WHERE p.owner_wallet = :owner_wallet AND u.state = 'LIVE' AND remaining > 0
+        AND (u.expires_ms IS NULL OR u.expires_ms > :now_ms)
+) AS held;
 
 -- name: requests_of_gate
 SELECT id, at_ms, method, status, outcome, code, duration_us, purchase_id FROM requests
