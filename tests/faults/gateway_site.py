@@ -108,6 +108,11 @@ class GatewaySite:
         self.chain.mint(wallet.address, PRICE)
         return wallet
 
+    def poor(self) -> TestWallet:
+        """Of a payer who has nothing."""
+        self.wallets += 1
+        return derive_wallet(f"payer {self.wallets}", seed="gateway boundaries")
+
     async def sign(self, wallet: TestWallet | None = None, **fields: object) -> Signed:
         """A payment for a gate of its own, of some credits unless told otherwise."""
         await self.gateway.url()
@@ -117,15 +122,15 @@ class GatewaySite:
 
     async def sign_for(self, gate: dict[str, Any], wallet: TestWallet | None = None) -> Signed:
         """A payment for that gate."""
-        challenge = await self._challenge(gate["accessUrl"])
+        challenge = await self.challenge(gate["accessUrl"])
         payer = Buyer(wallet or self.buyer.wallet)
-        return Signed(gate, payer.sign(challenge, _for_long), payer.wallet)
+        return Signed(gate, payer.sign(challenge, for_long), payer.wallet)
 
-    async def _challenge(self, url: str) -> dict[str, Any]:
+    async def challenge(self, url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
         """As soon as a node that was away at the start has told the token's name."""
         async with asyncio.timeout(10):
             while True:
-                challenge = (await until_told(partial(self.ask, "GET", url), 402)).json()
+                challenge = (await until_told(partial(self.ask, "GET", url, headers=headers), 402)).json()
                 if challenge["accepts"][0]["extra"]["name"] == self.chain.token_name:
                     return challenge
                 await asyncio.sleep(0.1)
@@ -250,7 +255,7 @@ async def until_told(ask: Callable[[], Any], *statuses: int) -> Answer:
     return told
 
 
-def _for_long(wanted: Authorization) -> Authorization:
+def for_long(wanted: Authorization) -> Authorization:
     return replace(wanted, valid_before=wanted.valid_before + VALID_SECONDS)
 
 

@@ -8,6 +8,7 @@ import random
 import socket
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -182,6 +183,9 @@ def block_number(chain: ChainUnderTest) -> int:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """For a program that is started again and again: none that the kernel gives to whoever asks for any meanwhile."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, lowest)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -116,6 +116,12 @@ class Victim:
                 self.starts += 1
             return self._process.url
 
+    @property
+    def running_url(self) -> str:
+        """Of the process that serves; empty while none does."""
+        process = self._process
+        return process.url if process is not None and process.process.poll() is None else ""
+
     def _may_be_killed(self, process: TestProcess) -> None:
         for chaos in self.chaoses:
             chaos.kill = process.kill

@@ -103,9 +103,13 @@ class Workers:
             while not self.has_come(case):  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(0.02)
 
+    def processes(self) -> list[int]:
+        """The ids of those that run; their parent starts anew whoever dies."""
+        return [self._keeper.process_id, *self._family.process_ids.values()]
+
     def end(self) -> None:
-        """All are killed at once; their parent starts them anew."""
-        for process in (self._keeper.process_id, *self._family.process_ids.values()):
+        """All are killed at once."""
+        for process in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 

@@ -1,7 +1,7 @@
 """A gateway as a process of its own, to be killed: `python -m tests.gateway.gateway_process OPTIONS`, OPTIONS in JSON.
 
 It prints its URL, is composed as one of several that share a database, of which it is the first and only one, and its
-database fails where a file orders it to. Its keys are a sandbox's.
+database fails where a file orders it to. Its keys are a sandbox's; with a `solana_url` it sells on that chain alone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import structlog
 from tests.gateway.composed import settings_for
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_process import TestProcess
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.signatures import Algorithm, SigningKey
 from tollkeeper.gateway.completer import Completer
 from tollkeeper.serving.composition import Among, compose_worker
 from tollkeeper.serving.http_server import HttpServer, listen
 from tollkeeper.serving.live_keys import LiveKeys
-from tollkeeper.settings import Role, Settings
+from tollkeeper.settings import NetworkSettings, Role, Settings
 from tollkeeper.storage import open_database
 
 HOST: Final = "127.0.0.1"
@@ -71,6 +72,9 @@ async def main(options: dict[str, Any]) -> None:
     )
     Completer.interval_seconds = 0.1
     given = options["settings"]
+    if solana_url := given.pop("solana_url", ""):
+        network = NETWORKS["solana-devnet"]
+        given |= {"networks": {network.name: NetworkSettings(network, (solana_url,))}, "default_network": network}
     settings = gateway_settings(Path(given.pop("directory")), **given)
     assert settings.encryption_keys is not None
     database = FaultyDatabase(open_database(settings.database_url), Path(options["orders"]))

@@ -71,8 +71,8 @@ class HostileHub:
 
 
 @asynccontextmanager
-async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
-    """The proxy in front of that hub, on a free port."""
+async def run_hostile_hub(hub_url: str | Callable[[], str]) -> AsyncIterator[HostileHub]:
+    """The proxy in front of that hub, wherever it is by then, on a free port."""
     hostile = HostileHub()
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -82,7 +82,8 @@ async def run_hostile_hub(hub_url: str) -> AsyncIterator[HostileHub]:
             names = {
                 name: value for name, value in request.headers.items() if name.lower() not in {"host", "content-length"}
             }
-            async with http.request(request.method, hub_url + request.path_qs, data=body, headers=names) as answer:
+            where = hub_url if isinstance(hub_url, str) else hub_url()
+            async with http.request(request.method, where + request.path_qs, data=body, headers=names) as answer:
                 passed = {name: value for name, value in answer.headers.items() if name.lower() == "x-correlation-id"}
                 return web.Response(
                     status=answer.status, body=await answer.read(), content_type="application/json", headers=passed

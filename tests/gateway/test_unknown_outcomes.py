@@ -432,10 +432,13 @@ async def test_a_claim_is_finished_while_its_hub_settles_on_no_network(
         supported = (await buyer.ask("GET", hub_url + "/supported")).json()
         hostile.supported = json.dumps({**supported, "kinds": []})
         hostile.is_down, hostile.settling = False, pass_on
-        async with gateway():
+        async with gateway() as url:
             await asyncio.sleep(3)  # longer than the completer waits between two passes
             with closing(sqlite3.connect(tmp_path / "gateway.db")) as books:
                 assert books.execute("SELECT state FROM purchases").fetchone()[0] == "LIVE"
+            # No owner is told meanwhile that his network is none.
+            made = await buyer.ask("POST", url + "/api/v1/paygates", body=body)
+            assert (made.status, made.error_code) == (503, "UNAVAILABLE")
 
 
 @pytest.mark.parametrize("age_seconds", [100, 7_200])

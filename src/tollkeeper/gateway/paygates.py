@@ -145,6 +145,8 @@ class Management:
     def _check_networks(self, networks: Sequence[str]) -> None:
         """The first one is the gate's own, the others are of its `accepts`."""
         enabled = self.supported().assets
+        if not enabled:  # it starts, or its node does: what is said of a network now may be wrong in a moment
+            raise ApiError(Code.UNAVAILABLE, "the payment hub names no network at the moment")
         for at, network in enumerate(networks):
             if network not in enabled:
                 raise ApiError(
