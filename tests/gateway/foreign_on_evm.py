@@ -26,7 +26,7 @@ VALID_SECONDS = 3600  # longer than a busy machine needs
 
 @dataclass(slots=True, kw_only=True)
 class ForeignOnEvm(Foreign):
-    """`signers` is what it advertises; `sender` is who really sends."""
+    """`signers` is what it advertises; `sender` is who really sends. `confirms`: it says that it waits for blocks."""
 
     NETWORK: ClassVar[str] = "base-sepolia"
     NOBODYS: ClassVar[str] = "0x" + "ab" * 32
@@ -34,10 +34,11 @@ class ForeignOnEvm(Foreign):
     chain: ChainUnderTest
     sender: TestWallet
     signers: list[str]
+    confirms: bool = False
 
     def supported(self) -> dict[str, Any]:
         kind = {"x402Version": 1, "scheme": "exact", "network": self.NETWORK, "extra": None}
-        return {"kinds": [kind], "extensions": [], "signers": {"eip155:*": self.signers}}
+        return {"kinds": [kind], "extensions": ["confirm"] * self.confirms, "signers": {"eip155:*": self.signers}}
 
     def read(self, payload: dict[str, Any]) -> EvmPayload:
         read = parse_payload(payload)

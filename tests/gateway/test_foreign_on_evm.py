@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -80,6 +82,31 @@ async def test_a_cancellation_that_is_taken_back_sells_nothing_until_its_buyer_c
         answers = [await here.pay(gate, payment) for _ in range(3)]
         assert [answer.status for answer in answers] == [200, 200, 402]
         assert site.received_micro() == before + 10_000
+
+
+@pytest.mark.parametrize("trust", [{}, {"assumeValid": True}], ids=["confirmed", "trusted"])
+async def test_a_success_that_a_facilitator_tells_every_server_of_one_payment_buys_nothing_after_the_first(
+    site: SiteOnEvm, trust: dict[str, bool]
+) -> None:
+    """It confirms, so its word is enough, but it tells it as often as it is asked."""
+    made: list[str] = []
+
+    async def tells_again(foreign: ForeignOnEvm, payload: EvmPayload) -> Any:
+        made.append(made[0] if made else await foreign.send(payload))
+        return ways.success(foreign, made[0])
+
+    site.foreign.confirms, site.foreign.settling = True, tells_again
+    async with site.gateway() as here:
+        assert isinstance(here, SalesOnEvm)
+        gate = await here.gate(**trust)
+        payment, authorization = await here.sign(gate)
+        header = json.loads(base64.b64decode(payment))
+        await tells_again(site.foreign, site.foreign.read(header["payload"]))  # for another server
+        answer = await here.present(gate, payment)
+        assert (answer.status, answer.error_code) == (402, "NONCE_ALREADY_USED")
+        assert answer.json()["error"]["details"]["transaction"] == made[0]
+        assert here.served == 0
+        assert site.foreign.chain.is_used(authorization.payer, authorization.nonce)
 
 
 async def test_a_payment_that_a_stranger_carried_out_is_parked_and_serves_nothing(

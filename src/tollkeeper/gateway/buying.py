@@ -272,7 +272,7 @@ class Buying:
             raise refusal.error
         if not opened.gate.assume_valid:
             self._require_proof(network)
-        if self.is_proven_here(network):
+        if not self._supported().is_ours and self._proofs.covers(network):
             await self._require_unused(tender, is_trusted=opened.gate.assume_valid)
         return terms, asked, refusal
 
