@@ -1,0 +1,147 @@
+"""Whatever a Solana node puts in the place of any part of an answer is read, or is no answer (A-15)."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+from solders.hash import Hash
+
+from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
+from tests.chains.test_solana_uses import ASSET, executed
+from tests.core.solana_payments import account_of
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import Lifetime, SolanaChain, has_ended, has_expired
+from tollkeeper.chains.solana.payments import payments_of, read_payments
+from tollkeeper.chains.solana.uses import UseReader, is_listed
+from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.solana import payment_key, read_transfer
+from tollkeeper.sandbox.rpc_server import JsonRpcApp
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS, EmbeddedSolanaChain
+from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana_rpc import solana_rpc_app
+
+SHOWN: Final[tuple[Any, ...]] = (
+    None,
+    [],
+    {"a": 1},
+    "x",
+    -1,
+    2**63,
+    10**400,
+    1.5,
+    True,
+    [None],
+    ["AAAA", "base64"],
+    [["a"], "base64"],
+)
+DENIED: Final = (None, [None])  # in the place of a status: there is none
+NEVER: Final = "5" * 87  # a transaction that nobody sent
+
+Place = tuple[Any, ...]
+
+
+class Puts(JsonRpcApp):
+    """A node that puts something in one place of each answer to one method."""
+
+    def __init__(self, chain: EmbeddedSolanaChain, method: str, place: Place, shown: object) -> None:
+        super().__init__({})
+        self._honest = solana_rpc_app(chain)
+        self._method, self._place, self._shown = method, place, shown
+
+    def call(self, method: str, params: object = ()) -> Any:
+        answer = self._honest.call(method, params)
+        return put(answer, self._place, self._shown) if method == self._method else answer
+
+
+def put(answer: Any, place: Place, shown: object) -> Any:
+    """The answer with that in this place, where it has such a place."""
+    if not place:
+        return shown
+    changed = part = copy.deepcopy(answer)
+    try:
+        for step in place[:-1]:
+            part = part[step]
+        part[place[-1]] = shown
+    except (KeyError, IndexError, TypeError):
+        return answer
+    return changed
+
+
+def places(answer: Any, place: Place = ()) -> Iterator[Place]:
+    """Every part of an answer; of a list the first two."""
+    yield place
+    parts = answer.items() if isinstance(answer, dict) else enumerate(answer[:2]) if isinstance(answer, list) else ()
+    for step, part in parts:
+        yield from places(part, (*place, step))
+
+
+async def test_what_stands_in_the_place_of_any_part_is_read_or_no_answer_and_hides_nothing(
+    node: SolanaNode, solana: SolanaChain
+) -> None:
+    draft, never = paying(node, 1_000), paying(node, 1_000)
+    name, key = executed(node, draft), payment_key(ASSET, read_transfer(draft.payload()))
+    missing = payment_key(ASSET, read_transfer(never.payload()))
+    executed(node, paying(node, 1_000))
+    node.chain.next_slot(2 * (RECENT_SLOTS + FINAL_SLOTS))
+    honest, blockhash = node.rpc, str(Hash.from_bytes(never.blockhash))
+    lifetime, since = Lifetime(1, RECENT_SLOTS), int(time.time()) - 2 * LIFETIME_DOUBTED_SECONDS
+    owner = WALLETS.owner.address
+    readers: tuple[Callable[[], Awaitable[object]], ...] = (
+        solana.open,
+        solana.head,
+        lambda: solana.see_final([name]),
+        lambda: solana.balances([owner]),
+        lambda: solana.recipient(owner, str(account_of(owner))),
+        lambda: UseReader(solana).read(name),
+        lambda: UseReader(solana).find(key, 0),
+        lambda: UseReader(solana).find(missing, 0, known_slot=1),
+        lambda: is_listed(solana, key.payer, name),
+        lambda: has_ended(solana, lifetime),
+        lambda: has_expired(solana, NEVER, blockhash, lifetime, None),
+        lambda: has_expired(solana, NEVER, blockhash, lifetime, since),
+        lambda: read_payments(solana, [str(FEE_PAYER.pubkey())], [], [], range(10**6)),
+        lambda: payments_of(solana, name),
+    )
+    asked: dict[str, list[Any]] = {
+        "getSignaturesForAddress": [key.payer],
+        "getTransaction": [name],
+        "getSignatureStatuses": [[name]],
+        "getSlot": [],
+        "getBlockHeight": [],
+        "getFirstAvailableBlock": [],
+        "getBlockTime": [node.chain.slot],
+        "isBlockhashValid": [blockhash],
+        "getGenesisHash": [],
+        "getAccountInfo": [ASSET.address],
+        "getBalance": [owner],
+    }
+    for method, params in asked.items():
+        for place in places(honest.call(method, params)):
+            for shown in SHOWN:
+                node.rpc = Puts(node.chain, method, place, shown)
+                for read in readers:
+                    await said(read())
+                has_gone = await said(has_expired(solana, name, blockhash, lifetime, None))
+                is_denied = method == "getSignatureStatuses" and shown in DENIED
+                assert is_denied or has_gone is not True, (method, place, shown)
+                node.rpc = honest
+                await solana.open()
+
+
+async def said(answer: Awaitable[object]) -> object:
+    """What is read; None for no answer. Nothing else is raised."""
+    try:
+        return await answer
+    except RpcUnavailable:
+        return None
+
+
+def test_what_is_put_is_there() -> None:
+    answer = {"value": [{"slot": 1}]}
+    assert list(places(answer)) == [(), ("value",), ("value", 0), ("value", 0, "slot")]
+    assert put(answer, ("value", 0, "slot"), 2) == {"value": [{"slot": 2}]}
+    assert put(answer, (), None) is None
+    assert put(answer, ("value", 1), 2) == answer
