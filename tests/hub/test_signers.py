@@ -19,7 +19,7 @@ from tests.hub.test_completer import leave_pending
 from tollkeeper.core.evm import SELECTOR_AUTHORIZATION_STATE, checksum_address
 from tollkeeper.hub.signer_pool import SignerPool
 from tollkeeper.sandbox.wallets import derive_wallet
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage.database import Statement, Unit
 
 WALLETS = [derive_wallet(f"relayer-{number}") for number in (1, 2, 3)]
 
@@ -140,3 +140,51 @@ async def test_what_a_former_key_signed_and_is_mined_while_it_is_looked_for_is_n
         while (status := await hub.status(payment)) == "pending":  # noqa: ASYNC110 - over HTTP there is nothing to wait on
             await asyncio.sleep(0.02)
         assert (status, asked > 0) == ("success", True)
+
+
+async def test_what_a_former_key_signed_too_cheaply_another_one_carries_once(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    chain = embedded_chain
+    paid_to = chain.wallets.owner.address
+    async with run_hub(tmp_path, chain) as hub:
+        chain.rpc.call("evm_setAutomine", False)
+        payment = new_payment(chain)
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    before = chain.balance(paid_to)
+    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
+
+    def mine_dearly() -> None:
+        base_fee = int(chain.rpc.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)
+        chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * base_fee))
+        chain.rpc.call("evm_mine")
+
+    async with run_hub(tmp_path, chain, **options) as hub:
+
+        async def count() -> int:
+            rows = await hub.database.read(Statement("SELECT count(*) AS nonces FROM settlement_slots"))
+            nonces: int = rows[0]["nonces"]
+            return nonces
+
+        mine_dearly()
+        await asyncio.sleep(1)
+        assert (await hub.status(payment), await count()) == ("pending", 1)  # it is young, and fees fall again
+        await hub.database.run(_one(Statement("UPDATE raw_transactions SET created_ms = created_ms - 60000")))
+        async with asyncio.timeout(20):
+            while await count() == 1:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+                await asyncio.sleep(0.05)
+        await hub.database.run(_one(Statement("UPDATE raw_transactions SET created_ms = created_ms - 60000")))
+        await asyncio.sleep(1)
+        assert await count() == 2  # one more at most
+        chain.rpc.call("evm_mine")
+        await hub.wait_for_status(payment, "success")
+        chain.rpc.call("anvil_setNextBlockBaseFeePerGas", "0x1")
+        chain.rpc.call("evm_mine")
+        chain.rpc.call("evm_mine")  # the former one is mined, too, and moves nothing
+        await hub.complete()
+        assert await hub.status(payment) == "success"
+        assert chain.balance(paid_to) - before == 10_000
+
+
+def _one(statement: Statement) -> Unit[None]:
+    yield statement

@@ -131,7 +131,8 @@ class Recovery:
             _LOG.warning("failure_doubted", settlement=row.id)
         if judged is None or judged.conclusion is Conclusion.WAIT:
             await self._send_of_former_signers(account, every)
-            return Finding(row)
+            again = await self._second_try.for_former_signers(account, row, raws, self._clock_ms()) if judged else None
+            return Finding(again or row)
         if judged.conclusion is Conclusion.REVERTED:
             again = await self._second_try.alone(account, row, raws)
             if again is not None:

@@ -1,8 +1,12 @@
-"""A transfer that failed in company is tried alone, once, before it is called failed (contract 5.2).
+"""A transfer that failed in company, or waits for a key that is gone, gets one more transaction (contract 5.2).
 
 What made it fail may have been another's doing: a payer whose account burned the gas of all, or a batch that reverted
 as a whole. So the proof that none of its transactions can carry it out any more is followed by a simulation: where the
 chain would take the transfer now, it gets a transaction of its own, within the same attempt.
+
+Nobody replaces what a key signed that is configured no more. Where that is too cheap for the chain, one of ours carries
+the same authorization, which moves money once: whichever is mined second reverts, and costs its gas. So there is one
+such transaction at most, and none while the former one may be mined in the next block.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from tollkeeper.core.families import row_of
 from tollkeeper.core.signed_transactions import read_signed
 from tollkeeper.core.transactions import State
 from tollkeeper.core.wire import parse_payment
+from tollkeeper.hub.lanes import STUCK_SECONDS
 from tollkeeper.storage.database import StorageError
 
 if TYPE_CHECKING:
@@ -45,11 +50,28 @@ class SecondTry:
         """
         if row.state not in {State.SIGNED, State.BROADCAST} or any(_is_alone(raw, row) for raw in raws):
             return None
+        return await self._tried(account, row, "tried_alone")
+
+    async def for_former_signers(
+        self, account: Account, row: Settlement, raws: Sequence[RawTransaction], now_ms: int
+    ) -> Settlement | None:
+        """The same where all of its transactions are of keys that are gone, and none pays what a block asks now.
+
+        Raises: RpcUnavailable, StorageError.
+        """
+        if row.state not in {State.SIGNED, State.BROADCAST} or any(account.signers.holds(raw.signer) for raw in raws):
+            return None
+        if not raws or any(now_ms - raw.created_ms < STUCK_SECONDS * 1000 for raw in raws):
+            return None
+        most_wei = max(read_signed(raw.raw).transaction.max_fee_per_gas for raw in raws)
+        return await self._tried(account, row, "carried_for_former_signer", above_wei=most_wei)
+
+    async def _tried(self, account: Account, row: Settlement, event: str, above_wei: int = -1) -> Settlement | None:
         payload = _payload(row)
         if payload is None:
             return None
         simulated = await account.chain.simulate(payload, account.caller, with_balance=False)
-        if simulated.revert is not None:
+        if simulated.revert is not None or simulated.block.base_fee_wei <= above_wei:
             return None
         fees = await account.chain.fees(simulated.block.base_fee_wei)
         try:
@@ -60,7 +82,7 @@ class SecondTry:
             return row  # there is no gas money now
         if again is None:
             return row
-        _LOG.warning("tried_alone", settlement=row.id, transaction=row.transaction_hash, by=again.transaction_hash)
+        _LOG.warning(event, settlement=row.id, transaction=row.transaction_hash, by=again.transaction_hash)
         return again
 
 

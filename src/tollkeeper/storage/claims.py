@@ -242,7 +242,8 @@ def sign_again(
 ) -> Unit[Again | None]:
     """Sign another transaction for the row's attempt, with the signer's next nonce; the row names it from then on.
 
-    To be used where every transaction of the attempt has lost its nonce without carrying the transfer out. None where
+    To be used where every transaction of the attempt has lost its nonce without carrying the transfer out, or is of a
+    key that is gone and cannot be mined now. None where
     the budget has no room. Raises: Overtaken; what `sign` raises. Either undoes the unit.
     """
     left = yield from gas_left(budget)
