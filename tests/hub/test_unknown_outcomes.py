@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,29 @@ async def test_status_one_without_the_transfer_is_never_a_success(
     await chaos_hub.complete()
     for confirm, payment in payments.items():  # it was no failure either: the money had moved
         assert (await chaos_hub.settle(payment, confirm=confirm)).body["success"] is True
+
+
+async def test_what_failed_and_is_signed_anew_under_its_nonce_is_settled_for_what_it_says_by_then(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """Who signs again under the same nonce can never pay twice; price and payee may be others by then."""
+    chain, failed = embedded_chain, new_payment(embedded_chain)
+    chaos.on(SEND, Act.CUT)
+    assert (await chaos_hub.settle(failed, prefer="wait=0")).status == 503
+    value = drain(chain)
+    chaos.calm()
+    await chaos_hub.complete()  # sends it
+    await chaos_hub.complete()  # sees it reverted
+    assert (await chaos_hub.status(failed), await proof_of(chaos_hub)) == ("failed", "reverted")
+    chain.mint(chain.wallets.buyer.address, value)
+    payee = "0x" + secrets.token_hex(20)
+    anew = new_payment(chain, nonce=failed.authorization.nonce, value=20_000, pay_to=payee)
+    anew.body["paymentRequirements"] |= {"payTo": payee, "maxAmountRequired": "20000"}
+    answer = await chaos_hub.settle(anew)
+    assert (answer.status, answer.body["success"]) == (200, True), answer.body
+    assert chain.balance(payee) == 20_000
+    (row,) = await chaos_hub.database.read(Statement("SELECT pay_to, value, state FROM settlements"))
+    assert (row["pay_to"], row["value"], row["state"]) == (payee, "20000", "CONFIRMED")
 
 
 async def test_a_transaction_that_reverts_after_its_simulation_fails_by_proof_and_may_be_tried_thrice(
