@@ -111,7 +111,7 @@ class Settlements:
             if known is not None:
                 return known
             row = await find_settlement(self._database, order.key)
-            if row is not None and not row.may_be_claimed_again(order.purchase_data):
+            if row is not None and not self._may_be_tried(order, row):
                 return await self._known_payment(order, row)
             if order.key in self._leading:
                 continue
@@ -140,6 +140,19 @@ class Settlements:
         if isinstance(shared, ApiError):
             raise shared
         return None if shared is None or shared.success else shared
+
+    def _may_be_tried(self, order: Order, row: Settlement) -> bool:
+        """Would this order start another attempt?"""
+        return row.may_be_claimed_again(order.purchase_data) and self._is_the_row_s(order, row)
+
+    def _is_the_row_s(self, order: Order, row: Settlement) -> bool:
+        """Does it pay whom the row names, and as much?
+
+        A payer can sign something else under the same nonce. Whoever was told of the row was told of its payee and
+        value, so the payment that it names stays the one that failed.
+        """
+        authorization = order.payload.authorization
+        return (authorization.pay_to, authorization.value) == (row.pay_to, row.value)
 
     async def _known_payment(self, order: Order, row: Settlement) -> Outcome:
         # A gateway's next attempt at one purchase asks for what its last one asked for, whatever the gate says by now.
@@ -263,7 +276,7 @@ class Settlements:
             return await self._recorded_with_key(order, refusal(reason.value))
         row = await find_settlement(self._database, order.key)
         # Another process was faster, or this one just before.
-        if row is not None and not row.may_be_claimed_again(order.purchase_data):
+        if row is not None and not self._may_be_tried(order, row):
             return await self._known_payment(order, row)
         return await self._forgotten(order, known, reason)
 

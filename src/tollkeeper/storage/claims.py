@@ -296,6 +296,8 @@ def _claim(wish: Wish) -> Unit[Claim]:
             asset=new.key.asset,
             payer=new.key.payer,
             nonce=new.key.nonce,
+            pay_to=new.pay_to,
+            value=str(new.value),
             alias=new.alias,
             **_terms(new),
         )
@@ -329,8 +331,6 @@ def _set_signed(new: NewSettlement, row: Settlement, transaction_hash: str) -> U
 def _terms(new: NewSettlement) -> dict[str, Any]:
     return {
         "kind": new.kind.value,
-        "pay_to": new.pay_to,
-        "value": str(new.value),
         "payment": new.payment,
         "requirements": new.requirements,
         "requirements_hash": new.requirements_hash,

@@ -198,6 +198,10 @@ class SolanaSettlements(Settlements):
                     return check.reason, None
         return None, simulated.lifetime
 
+    def _is_the_row_s(self, order: Order, row: Settlement) -> bool:  # noqa: ARG002 - the message is its name
+        """A payment is its message, which says whom it pays and how much."""
+        return True
+
     async def before(self, account: Any, payment: Payment, reason: Reason) -> Before | None:  # noqa: ANN401 - a SolanaAccount
         """As everywhere; what we settled is in our books, or else named by our signature.
 

@@ -28,12 +28,12 @@ INSERT INTO settlements (
 ON CONFLICT DO NOTHING
 RETURNING *;
 
--- A failed payment is claimed again by a new presentation of it, with that presentation's terms: its payer may have
--- signed another payee or value under the same nonce by then.
+-- A failed payment is claimed again by a new presentation of it, with that presentation's terms; whom it pays, and how
+-- much, is the payment's own.
 -- name: reclaim_settlement
 UPDATE settlements SET
-    state = 'CLAIMED', version = version + 1, attempt = attempt + 1, kind = :kind, pay_to = :pay_to, value = :value,
-    payment = :payment, requirements = :requirements, requirements_hash = :requirements_hash, confirm = :confirm,
+    state = 'CLAIMED', version = version + 1, attempt = attempt + 1, kind = :kind, payment = :payment,
+    requirements = :requirements, requirements_hash = :requirements_hash, confirm = :confirm,
     purchase_data = :purchase_data, signer = :signer, holder = :holder, fence = fence + 1, failures = 0, retry_ms = 0,
     transaction_hash = '', foreign_hash = NULL, block_number = NULL, block_hash = NULL, proof = NULL, error = NULL,
     handed_out_ms = NULL, updated_ms = :now_ms
