@@ -162,6 +162,31 @@ async def test_what_we_carried_out_is_not_refused_for_good_while_nobody_shows_wh
             assert settled.body["transaction"] == paid.body["transaction"]
 
 
+@pytest.mark.parametrize("nodes", [2, 3])
+async def test_what_we_carried_out_is_not_refused_because_one_node_lists_nothing_of_it(
+    tmp_path: Path, nodes: int
+) -> None:
+    """Whoever names it has it from the chain, for only we can make its name; that it is nowhere one node cannot say."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, run_chaos(node.url) as liar:
+        async with hub_of(tmp_path, node) as world:
+            body, never = world.payment(), world.payment()
+            paid = await world.settle(body)
+        node.chain.next_slot(RECENT_SLOTS + 1)
+        fresh = tmp_path / "fresh"
+        fresh.mkdir()
+        liar.falsify = saying(getSignaturesForAddress=lambda _listed: [])
+        async with hub_of(fresh, node, rpc_urls=(liar.url, *[node.url] * (nodes - 1))) as world:
+            verified = await world.verify(body)
+            assert (verified.reason, verified.body["transaction"]) == (
+                "duplicate_settlement",
+                paid.body["transaction"],
+            )
+            settled = await world.settle(body)
+            assert (settled.body["success"], settled.body["transaction"]) == (True, paid.body["transaction"])
+            assert (await world.verify(never)).reason == EXPIRED
+            assert (await world.settle(never)).reason == EXPIRED
+
+
 async def test_a_payer_with_many_transactions_is_looked_through_in_pages(tmp_path: Path) -> None:
     async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
         async with hub_of(tmp_path, node) as world:

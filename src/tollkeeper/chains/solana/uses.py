@@ -47,6 +47,25 @@ class Use:
     sighting: Sighting
 
 
+async def is_named(chain: SolanaChain, account: str, signature: str) -> bool:
+    """Does any node name this transaction, as `is_listed` says? Raises: RpcUnavailable.
+
+    Whoever names it has it from the chain: only its fee payer can make its name. That no node does as many must say as
+    an outcome needs.
+    """
+    found: list[bool] = []
+
+    async def judge(node: SolanaChain) -> bool:
+        found.append(await is_listed(node, account, signature))
+        return found[-1]
+
+    told = await chain.agreed(judge, lambda is_there: is_there)
+    if told is None and not any(found):
+        msg = "too few nodes list the account's transactions"
+        raise RpcUnavailable(msg)
+    return any(found)
+
+
 async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
     """Does the node name this transaction among the newest of those with the account? Raises: RpcUnavailable.
 

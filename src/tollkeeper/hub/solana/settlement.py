@@ -16,7 +16,7 @@ from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, fee_lamports, has_expired
-from tollkeeper.chains.solana.uses import is_listed
+from tollkeeper.chains.solana.uses import is_named
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
@@ -259,7 +259,7 @@ async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> 
     """
     fee_payer = account.fee_payers.of(transfer.fee_payer)
     _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
-    if not await is_listed(account.chain, transfer.payer, signature):
+    if not await is_named(account.chain, transfer.payer, signature):
         return signature, None
     (sighting,) = await account.chain.see([signature])
     return signature, sighting
