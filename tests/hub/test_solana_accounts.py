@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from solders.hash import Hash
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.message import MessageV0
+from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
 from tests.chains.solana_node import BUYER, WALLETS, drafted
@@ -30,6 +32,7 @@ from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 PRICE = 10_000
 OWNER = Keypair.from_seed(WALLETS.owner.seed)
 OWNERS = account_of(OWNER.pubkey())
+THIEF = Keypair.from_seed(b"\x52" * 32)
 
 
 @pytest_asyncio.fixture
@@ -38,13 +41,13 @@ async def world(tmp_path: Path) -> AsyncIterator[SolanaHub]:
         yield running
 
 
-def done_by_the_owner(world: SolanaHub, *instructions: Instruction) -> None:
-    """By a transaction of his own."""
+def done_by(world: SolanaHub, who: Keypair, *instructions: Instruction) -> None:
+    """In a transaction of his own."""
     chain = world.node.chain
-    chain.airdrop(str(OWNER.pubkey()), 10**9)
+    chain.airdrop(str(who.pubkey()), 10**9)
     blockhash = Hash.from_string(chain.blockhash)
-    message = MessageV0.try_compile(OWNER.pubkey(), list(instructions), [], blockhash)
-    name = chain.send(bytes(VersionedTransaction(message, [OWNER])), skips_preflight=False)
+    message = MessageV0.try_compile(who.pubkey(), list(instructions), [], blockhash)
+    name = chain.send(bytes(VersionedTransaction(message, [who])), skips_preflight=False)
     assert chain.executed.pop(name).error is None
 
 
@@ -56,8 +59,9 @@ async def test_nobody_pays_a_seller_with_what_the_seller_has(world: SolanaHub) -
     chain = world.node.chain
     chain.open_account(str(OWNER.pubkey()), PRICE)
     approval = b"\x04" + PRICE.to_bytes(8, "little")
-    done_by_the_owner(
+    done_by(
         world,
+        OWNER,
         instruction(TOKEN_PROGRAM, approval, [writable(OWNERS), readable(BUYER.pubkey()), signer(OWNER.pubkey())]),
     )
     money = world.fee_money
@@ -69,3 +73,72 @@ async def test_nobody_pays_a_seller_with_what_the_seller_has(world: SolanaHub) -
         assert verified.body["details"]["check"] == "destination"
         assert (settled.body["success"], settled.reason) == (False, verified.reason)
     assert (chain.token_balance(str(OWNERS)), world.fee_money, chain.executed) == (PRICE, money, {})
+
+
+def given_away(account: Pubkey, owner: Keypair, to: Pubkey) -> Instruction:
+    """A new owner for a token account, as its owner signs it."""
+    return instruction(TOKEN_PROGRAM, b"\x06\x02\x01" + bytes(to), [writable(account), signer(owner.pubkey())])
+
+
+async def refused_for(world: SolanaHub, source: Pubkey, payer: Keypair, amount: int = PRICE) -> str:
+    """By which check a payment from that account is refused; nothing is signed."""
+    money = world.fee_money
+    moved = transfer(amount, payer=payer.pubkey(), pay_to=str(OWNER.pubkey()), source=source)
+    draft = drafted(world.node, compute_limit(), compute_price(), moved, buyer=payer)
+    body = world.asking(draft, amount)
+    verified, settled = await world.verify(body), await world.settle(body)
+    assert (settled.status, settled.body["success"], settled.body["transaction"]) == (200, False, "")
+    assert (verified.body["isValid"], verified.reason) == (False, settled.reason)
+    assert (world.fee_money, world.node.chain.executed) == (money, {})
+    return str(verified.body["details"]["check"])
+
+
+async def test_who_may_spend_pays_with_what_he_may_and_no_more(world: SolanaHub) -> None:
+    chain, buyers = world.node.chain, account_of(BUYER.pubkey())
+    chain.open_account(str(THIEF.pubkey()))
+    approval = b"\x04" + (2 * PRICE).to_bytes(8, "little")
+    done_by(
+        world,
+        BUYER,
+        instruction(TOKEN_PROGRAM, approval, [writable(buyers), readable(THIEF.pubkey()), signer(BUYER.pubkey())]),
+    )
+    held = chain.token_balance(str(buyers))
+    for number in range(2):
+        moved = transfer(PRICE, payer=THIEF.pubkey(), pay_to=str(OWNER.pubkey()), source=buyers)
+        draft = drafted(world.node, compute_limit(), compute_price(), moved, memo(b"%d" % number), buyer=THIEF)
+        assert (await world.settle(world.asking(draft))).body["success"] is True
+    assert (held - chain.token_balance(str(buyers)), chain.token_balance(str(OWNERS))) == (2 * PRICE, 2 * PRICE)
+    chain.executed.clear()
+    assert await refused_for(world, buyers, THIEF) == "simulation"
+
+
+async def test_what_is_no_longer_the_payers_pays_nothing(world: SolanaHub) -> None:
+    buyers = account_of(BUYER.pubkey())
+    done_by(world, BUYER, given_away(buyers, BUYER, THIEF.pubkey()))
+    assert await refused_for(world, buyers, BUYER) == "simulation"
+
+
+async def test_a_closed_account_pays_nothing_and_is_paid_nothing(world: SolanaHub) -> None:
+    chain, theirs = world.node.chain, account_of(THIEF.pubkey())
+    chain.open_account(str(THIEF.pubkey()))
+    closing = [writable(theirs), writable(THIEF.pubkey()), signer(THIEF.pubkey())]
+    done_by(world, THIEF, instruction(TOKEN_PROGRAM, b"\x09", closing))
+    assert await refused_for(world, theirs, THIEF) == "payerAccount"
+    closing = [writable(OWNERS), writable(OWNER.pubkey()), signer(OWNER.pubkey())]
+    chain.open_account(str(OWNER.pubkey()))
+    done_by(world, OWNER, instruction(TOKEN_PROGRAM, b"\x09", closing))
+    assert await refused_for(world, account_of(BUYER.pubkey()), BUYER) == "recipientAccount"
+
+
+@pytest.mark.parametrize(("whose", "check"), [(BUYER, "payerAccount"), (OWNER, "recipientAccount")])
+async def test_a_frozen_account_pays_nothing_and_is_paid_nothing(world: SolanaHub, whose: Keypair, check: str) -> None:
+    chain = world.node.chain
+    state = bytearray(bytes(chain.account(chain.open_account(str(whose.pubkey()))).data))  # type: ignore[union-attr]
+    state[108] = 2
+    chain._put(str(account_of(whose.pubkey())), bytes(state))  # noqa: SLF001 - as the mint's authority leaves it
+    assert await refused_for(world, account_of(BUYER.pubkey()), BUYER) == check
+
+
+@pytest.mark.parametrize("amount", [2**63 - 1, 2**63, 2**64 - 1])
+async def test_more_than_anybody_has_is_not_paid(world: SolanaHub, amount: int) -> None:
+    assert await refused_for(world, account_of(BUYER.pubkey()), BUYER, amount) == "balance"
