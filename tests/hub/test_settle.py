@@ -179,6 +179,29 @@ async def test_with_confirm_an_unmined_transaction_is_pending_and_later_handed_o
     assert {answer.body["transaction"] for answer in answers} == {details["transaction"]}
 
 
+async def test_a_pending_success_is_not_handed_to_another_authorization_under_its_nonce(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    """Of a larger value, say, which its server would enter in its books: only one of the two moves."""
+    chain = embedded_chain
+    made = new_payment(chain)
+    larger = new_payment(chain, nonce=made.authorization.nonce, value=900_000)
+    before = chain.balance(chain.wallets.owner.address)
+    chain.rpc.call("evm_setAutomine", False)
+    try:
+        assert (await hub.settle(made, prefer="wait=0")).code == "SETTLEMENT_PENDING"
+        asking = asyncio.create_task(hub.settle(larger, key="claim.1"))
+        await asyncio.sleep(0.2)
+    finally:
+        chain.rpc.call("evm_setAutomine", True)
+        chain.rpc.call("evm_mine")
+    await hub.complete()
+    answer = await asking
+    assert (answer.body["success"], answer.reason) == (False, "duplicate_settlement")
+    assert (await hub.settle(made)).body["success"] is True
+    assert chain.balance(chain.wallets.owner.address) == before + 10_000
+
+
 async def test_a_pending_success_is_not_handed_to_other_requirements(
     hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 # So many of a payer's payments under way are looked up at once, where its money seems not to last for one more.
 _LOOKED_UP_AT_ONCE: Final = 99
+# The hash of no requirements: nobody is given a success for them.
+_NOTHING: Final = ""
 
 
 class _KeyTaken(Exception):  # noqa: N818 - undoes nothing and is no fault
@@ -158,6 +160,8 @@ class Settlements:
         # A gateway's next attempt at one purchase asks for what its last one asked for, whatever the gate says by now.
         is_same = row.is_of_purchase(order.purchase_data)
         asked = row.requirements_hash if is_same else order.requirements_hash
+        if not self._is_the_row_s(order, row):
+            asked = _NOTHING  # what moved is not what this caller asks for
         return await self._records.of_payment(row, asked, order.options, order.deadline)
 
     async def _lead(self, order: Order, row: Settlement | None) -> Outcome:
