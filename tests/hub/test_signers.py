@@ -142,6 +142,41 @@ async def test_what_a_former_key_signed_and_is_mined_while_it_is_looked_for_is_n
         assert (status, asked > 0) == ("success", True)
 
 
+async def test_two_forks_of_one_height_are_no_proof_of_a_failure(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """Unused in the block of one, and its transaction's nonce mined in the other's: that one made the payment."""
+    chain = embedded_chain
+    async with run_hub(tmp_path, chain) as hub:
+        chain.rpc.call("evm_setAutomine", False)
+        payment = new_payment(chain)
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+        rows = await hub.database.read(Statement("SELECT hash, raw FROM raw_transactions"))
+        (signed,) = [dict(row) for row in rows]
+    chain.rpc.call("anvil_dropTransaction", signed["hash"])
+    snapshot = chain.rpc.call("evm_snapshot")
+    chain.rpc.call("evm_mine")
+    height, forked = chain.rpc.call("eth_blockNumber"), False
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal forked
+        question = "0x" + SELECTOR_AUTHORIZATION_STATE.hex()
+        if not forked and call["method"] == "eth_call" and call["params"][0]["data"].startswith(question):
+            forked = True
+            chain.rpc.call("evm_revert", snapshot)
+            chain.rpc.call("eth_sendRawTransaction", "0x" + signed["raw"].hex())
+            chain.rpc.call("evm_mine")
+            assert chain.rpc.call("eth_blockNumber") == height
+        return answer
+
+    chaos.takes_batches, chaos.falsify = False, falsify
+    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
+    async with run_hub(tmp_path, chain, rpc_url=chaos.url, **options) as hub, asyncio.timeout(20):
+        while (status := await hub.status(payment)) == "pending":  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+            await asyncio.sleep(0.02)
+        assert (status, forked) == ("success", True)
+
+
 async def test_what_a_former_key_signed_too_cheaply_another_one_carries_once(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

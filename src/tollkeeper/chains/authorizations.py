@@ -55,18 +55,26 @@ class AuthorizationReader:
         self._asset = asset
 
     async def standing(self, payer: str, nonce: str, signers: Sequence[str], depth_blocks: int) -> Standing:
-        """As of the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""
+        """As of the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable.
+
+        The block is read before the facts and behind them: where a fork comes between, one number is two blocks.
+        """
         tag = await self._tag(depth_blocks)
         call = {"to": self._asset, "data": "0x" + evm.authorization_state_calldata(payer, nonce).hex()}
-        used, block, *counts = await self._ask(
+        shown, used, *counts = await self._ask(
             [
-                ("eth_call", [call, tag]),
                 ("eth_getBlockByNumber", [tag, False]),
+                ("eth_call", [call, tag]),
                 *(("eth_getTransactionCount", [signer, tag]) for signer in signers),
             ]
         )
+        block = read_block(shown)
+        (shown_behind,) = await self._ask([("eth_getBlockByNumber", [tag, False])])
+        if read_block(shown_behind).hash != block.hash:
+            msg = f"block {block.number} was replaced while it was read"
+            raise RpcUnavailable(msg)
         mined = dict(zip(signers, map(counted, counts), strict=True))
-        return Standing(word_of(used) != 0, mined, read_block(block))
+        return Standing(word_of(used) != 0, mined, block)
 
     async def block(self, depth_blocks: int) -> Block:
         """The newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""
