@@ -38,10 +38,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.held import Held
 
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
-_ANSWER: Final = (  # as `heads.receipt_lines` and `edge.call.head_lines` have it
-    b"%b%b%bx-credits-remaining: %d\r\nx-credits-total: %d\r\ncontent-length: %d\r\n"
-    b"%bx402-version: 1\r\nx-request-id: %b%b%b"
-)
+_LAST_LINES: Final = b"x402-version: 1\r\nx-request-id: "  # as `edge.call.head_lines` has them
 
 
 class CallAgain(InboundCall, Exchange):
@@ -117,21 +114,21 @@ class CallAgain(InboundCall, Exchange):
         if (peer := self._connection.peer) is not held.peer:
             client = held.access.limit.clients.of(peer, self.head.headers)
             end = target_head_end(self, client, self.head.content_length)
-        return b"%b%b%b" % (held.head_start, self.request_id.encode(), end)
+        return b"".join((held.head_start, self.request_id.encode(), end))
 
     # 7. The answer, with the receipt.
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """See `target.Exchange`."""
-        status, size_bytes = head.status, len(body)
-        if size_bytes > JOINED_SIZE_BYTES or head.framing.end is BodyEnd.NONE:
+        status = head.status
+        if len(body) > JOINED_SIZE_BYTES or head.framing.end is BodyEnd.NONE:
             self._relayed().on_whole(head, body)
             return
         held = self.held
         access = held.access
         access.forwarder.deadlines.due.pop(self, None)
         try:
-            lines, has_date = head.notes or answer_lines(head)
+            _, lines, has_date = head.notes or answer_lines(head)
             duration_us = (time.perf_counter_ns() - self.started_ns) // 1000
             now_ms = self.arrived_ms + duration_us // 1000
             if status < 400:
@@ -141,18 +138,19 @@ class CallAgain(InboundCall, Exchange):
             self.response_started = True
             self.status = status
             self._connection.transport.write(
-                _ANSWER
-                % (
-                    STATUS_LINE[status],
-                    lines,
-                    held.receipt_start,
-                    self.left,
-                    held.purchase.granted,
-                    size_bytes,
-                    b"" if has_date else http_date(now_ms // 1000),
-                    self.request_id.encode(),
-                    END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD,
-                    body,
+                b"".join(
+                    (
+                        STATUS_LINE[status],
+                        lines,
+                        held.receipt_start,
+                        b"x-credits-remaining: %d" % self.left,
+                        held.receipt_end,
+                        b"" if has_date else http_date(now_ms // 1000),
+                        _LAST_LINES,
+                        self.request_id.encode(),
+                        END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD,
+                        body,
+                    )
                 )
             )
             self.response_complete = True  # from here as `_complete` has it

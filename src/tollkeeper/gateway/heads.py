@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from tollkeeper.api import clock_ms
@@ -167,20 +167,35 @@ def _buyer_lines(purchase_id: str, payer: str) -> bytes:
     return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
 
 
-def answer_lines(head: ResponseHead) -> tuple[bytes, bool]:
-    """Of a target's answer the lines that its caller gets, and whether a `Date` is among them; kept with the head."""
+class AnswerLines(NamedTuple):
+    """What a target's answer gives to its caller's: `lines`, the same with the body's length, is there a `Date`."""
+
+    lines: bytes
+    lines_and_length: bytes
+    has_date: bool
+
+
+def answer_lines(head: ResponseHead) -> AnswerLines:
+    """Kept with the head."""
     lines, has_date = response_lines(head.headers)
-    head.notes = answered = lines + OPEN_TO_PAGES, has_date
+    lines += OPEN_TO_PAGES
+    length = b"content-length: %d\r\n" % (head.framing.declared_bytes or 0)
+    head.notes = answered = AnswerLines(lines, lines + length, has_date)
     return answered
 
 
 def receipt_lines(start: bytes, purchase: Purchase, remaining: int) -> bytes:
     """The receipt of contract 4.6, on every answer after payment, also on a 502; `start` is `receipt_start`."""
-    return b"%bx-credits-remaining: %d\r\nx-credits-total: %d\r\n" % (start, remaining, purchase.granted)
+    return b"%bx-credits-remaining: %d%b" % (start, remaining, receipt_end(purchase))
+
+
+def receipt_end(purchase: Purchase) -> bytes:
+    """What follows the credits that are left."""
+    return b"\r\nx-credits-total: %d\r\n" % purchase.granted
 
 
 def receipt_start(purchase: Purchase) -> bytes:
-    """The lines of a purchase's receipts that are the same for each of its calls."""
+    """The lines of a purchase's receipts that are the same for each of its calls, before the credits."""
     return _receipt(
         purchase.id, purchase.transaction_hash or "", purchase.network, purchase.payer, purchase.value_micro
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tollkeeper.gateway.heads import receipt_start, target_head_end, target_head_start
+from tollkeeper.gateway.heads import receipt_end, receipt_start, target_head_end, target_head_start
 
 if TYPE_CHECKING:
     from tollkeeper.core.addresses import TargetUrl
@@ -30,7 +30,8 @@ class Held:
     """Calls with one head while `opened` is their gate: what they show, and the purchase that it bought.
 
     `head_start` and `head_end` stand around the request id in the head that the target is sent; `head_end` names the
-    client behind `peer`. `receipt_start` is the receipt but for the credits, `mark` what `limiting` knows the proof by.
+    client behind `peer`. `receipt_start` and `receipt_end` stand around the credits that are left, and `mark` is what
+    `limiting` knows the proof by.
     """
 
     access: Parts
@@ -44,6 +45,7 @@ class Held:
     head_end: bytes
     peer: str
     receipt_start: bytes
+    receipt_end: bytes
     mark: int
 
 
@@ -79,5 +81,6 @@ def held_again(
         end,
         call.peer,
         receipt_start(purchase),
+        receipt_end(purchase),
         hash(presented.header),
     )
