@@ -133,7 +133,9 @@ async def test_a_closed_account_pays_nothing_and_is_paid_nothing(world: SolanaHu
 @pytest.mark.parametrize(("whose", "check"), [(BUYER, "payerAccount"), (OWNER, "recipientAccount")])
 async def test_a_frozen_account_pays_nothing_and_is_paid_nothing(world: SolanaHub, whose: Keypair, check: str) -> None:
     chain = world.node.chain
-    state = bytearray(bytes(chain.account(chain.open_account(str(whose.pubkey()))).data))  # type: ignore[union-attr]
+    account = chain.account(chain.open_account(str(whose.pubkey())))
+    assert account is not None
+    state = bytearray(bytes(account.data))
     state[108] = 2
     chain._put(str(account_of(whose.pubkey())), bytes(state))  # noqa: SLF001 - as the mint's authority leaves it
     assert await refused_for(world, account_of(BUYER.pubkey()), BUYER) == check

@@ -16,6 +16,7 @@ import structlog
 
 from tollkeeper.chains.authorizations import AuthorizationReader
 from tollkeeper.chains.blocks import Block, data_of, read_block, word_of
+from tollkeeper.chains.calls import accepts_once_deployed, accepts_signature, revert_of, text_of
 from tollkeeper.chains.receipts import (
     Expected,
     ReceiptReader,
@@ -29,7 +30,6 @@ from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.chains.vouching import EvmWitnesses, View, VouchedReader
 from tollkeeper.core import evm
 from tollkeeper.core.counterfactual import (
-    acceptance_answer,
     acceptance_question,
     settling_call,
     unwrap,
@@ -52,10 +52,6 @@ T = TypeVar("T")
 _LOG = structlog.get_logger("tollkeeper.chains.evm")
 _FEES_LIFETIME_SECONDS: Final = 2.0
 _DEFAULT_TIP_WEI: Final = 1_000_000
-_ERROR_SELECTOR: Final = bytes.fromhex("08c379a0")
-# How nodes name an execution that ended without a revert (go-ethereum's and anvil's words). A contract wallet can bring
-# any of them about, so none may look like a node that does not answer.
-_HALTS: Final = ("gas", "opcode", "stack", "jump", "write protection", "return data", "evm error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,16 +221,16 @@ class EvmChain:
             return f"the node's chain id is {quantity(chain_id)}, not {self.network.chain_id}"
         if not data_of(code):
             return f"there is no contract at the asset's address {self._address}"
-        if _revert(separator) is not None or not data_of(separator):
+        if revert_of(separator) is not None or not data_of(separator):
             return "the asset has no DOMAIN_SEPARATOR(), so it takes no authorizations"
         word_of(separator)
         for said in (name, version):
-            _revert(said)  # a node that did not run the call says nothing of the token
+            revert_of(said)  # a node that did not run the call says nothing of the token
         asset = EvmAsset(
             self.network,
             self._address,
-            self.config.token_name or _text(name),
-            self.config.token_version or _text(version),
+            self.config.token_name or text_of(name),
+            self.config.token_version or text_of(version),
         )
         if asset.separator != data_of(separator):
             return (
@@ -285,8 +281,8 @@ class EvmChain:
         payload = await self.ready(payload)
         code, word = await self.rpc.ask(self._wallet_calls(payload, asset))
         if evm.is_counterfactual_signature(payload.signature):
-            return _accepts_once_deployed(word)
-        return _accepts(word) if data_of(code) else None
+            return accepts_once_deployed(word)
+        return accepts_signature(word) if data_of(code) else None
 
     async def state(
         self, payload: EvmPayload, asset: EvmAsset, sender: str, *, is_signed_by_key: bool
@@ -313,15 +309,15 @@ class EvmChain:
         has_code = bool(data_of(payer_code))
         if has_code and not word:
             word = await self.rpc.ask([ask_wallet])
-        accepts = _accepts(word[0]) if has_code else None
+        accepts = accepts_signature(word[0]) if has_code else None
         if evm.is_counterfactual_signature(payload.signature):
-            accepts = _accepts_once_deployed(word[0])
+            accepts = accepts_once_deployed(word[0])
         facts = ChainFacts(
             asset_has_code=bool(data_of(code)),
             wallet_accepts=accepts,
             nonce_used=word_of(used) != 0,
             balance=word_of(balance),
-            revert=_revert(simulation),
+            revert=revert_of(simulation),
         )
         return facts, read_block(block)
 
@@ -335,7 +331,7 @@ class EvmChain:
                 *([self._read_call(holder)] if with_balance else ()),
             ]
         )
-        return Simulated(_revert(simulation), read_block(block), word_of(balance[0]) if balance else None)
+        return Simulated(revert_of(simulation), read_block(block), word_of(balance[0]) if balance else None)
 
     async def latest_block(self) -> Block:
         """The latest block. Raises: RpcUnavailable."""
@@ -476,45 +472,3 @@ def _height(answers: list[Answer] | RpcUnavailable) -> int | None:
         return counted(latest)
     except RpcUnavailable:
         return None
-
-
-def _text(answer: Answer) -> str:
-    try:
-        return "" if isinstance(answer, RpcError) else evm.decode_string(data_of(answer))
-    except ValueError:
-        return ""
-
-
-def _accepts(answer: Answer) -> bool:
-    """A wallet's yes to a signature. Raises: RpcUnavailable where the node did not run the call."""
-    return _revert(answer) is None and evm.is_wallet_acceptance(data_of(answer))
-
-
-def _accepts_once_deployed(answer: Answer) -> bool:
-    """The same of a wallet that was deployed for the question. Raises: RpcUnavailable, as `_accepts`."""
-    if _revert(answer) is not None:
-        return False
-    try:
-        return evm.is_wallet_acceptance(acceptance_answer(data_of(answer)))
-    except ValueError:
-        return False
-
-
-def _revert(answer: Answer) -> str | None:
-    """The reason of a reverted eth_call; None where it passed. Raises: RpcUnavailable where the node did not run it."""
-    if not isinstance(answer, RpcError):
-        data_of(answer)
-        return None
-    data = answer.data if isinstance(answer.data, str) else ""
-    if answer.code != 3 and "revert" not in answer.message.lower() and not data.startswith("0x"):
-        if any(word in answer.message.lower() for word in _HALTS):
-            return answer.message
-        msg = f"the node could not simulate: {answer.message}"
-        raise RpcUnavailable(msg)
-    try:
-        raw = bytes.fromhex(data[2:])
-        if raw[:4] == _ERROR_SELECTOR:
-            return evm.decode_string(raw[4:])
-    except ValueError:
-        pass
-    return answer.message or "execution reverted"
