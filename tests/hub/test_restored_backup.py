@@ -40,6 +40,18 @@ async def test_a_forgotten_payment_that_our_signer_carried_out_is_a_success_once
     assert (await hub_on_chain.settle(new_payment(chain))).body["success"] is True
 
 
+async def test_a_forgotten_payment_is_not_taken_for_another_authorization_under_its_nonce(
+    hub_on_chain: HubUnderTest, chain: ChainUnderTest
+) -> None:
+    payment = new_payment(chain)
+    receipt = carry_out(chain, payment, by_relayer=True)
+    other = new_payment(chain, nonce=payment.authorization.nonce, value=900_000)
+    refused = await hub_on_chain.settle(other, prefer="wait=1")
+    assert refused.reason == "invalid_exact_evm_nonce_already_used"
+    assert refused.body["transaction"] == receipt["transactionHash"]
+    assert (await hub_on_chain.settle(payment)).body["success"] is True
+
+
 async def test_a_payment_that_another_account_carried_out_is_refused_with_that_transaction(
     hub_on_chain: HubUnderTest, chain: ChainUnderTest
 ) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.receipts import FAILURES, Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.transactions import State
@@ -292,10 +292,29 @@ class Settlements:
         authorizations = order.account.chain.authorizations
         use = await authorizations.find_use(order.key.payer, order.key.nonce)
         found = None if use is None else await authorizations.signed(use.transaction_hash)
-        if found is not None and order.account.signers.holds(found.sender):
+        is_ours = found is not None and order.account.signers.holds(found.sender)
+        if found is not None and is_ours and await self._may_have_made(order, found.hash):
             claim = await self._signing.adopt(order, known, found)
             return await self._adopted(order, claim)
         return await self._recorded_with_key(order, refusal(reason.value, "" if use is None else use.transaction_hash))
+
+    async def _may_have_made(self, order: Order, transaction_hash: str) -> bool:
+        """May this transaction, which used the nonce, have made the order's transfer? Raises: RpcUnavailable.
+
+        Not where it made another one that was signed under the same nonce.
+        """
+        chain, authorization = order.account.chain, order.payload.authorization
+        wanted = Expected(
+            transaction_hash,
+            order.key.asset,
+            order.key.payer,
+            authorization.pay_to,
+            authorization.value,
+            order.key.nonce,
+            chain.config.depths.of(authorization.value),
+        )
+        (sighting,) = await chain.look([wanted])
+        return sighting.verdict not in FAILURES
 
     async def _adopted(self, order: Order, claim: Claim) -> Outcome:
         """The answer to a payment that one of our signers carried out before. Raises: SETTLEMENT_PENDING."""
