@@ -171,6 +171,16 @@ async def test_what_was_taken_of_a_known_purchase_is_found_when_it_is_asked_agai
     await shop.ledger_agrees()
 
 
+async def test_a_known_purchase_and_its_asking_again_take_each_credit_once(shop: Shop) -> None:
+    gate = await shop.gate(9)
+    bought = await shop.bought(gate)
+    first = known(shop, gate, bought, 2)
+    answers = await told(JoinedSpends(shop.database), first, replace(first, is_again=True))
+    assert answers[0].result == [8, 7]
+    assert outcomes(answers[1]) == [Spend.SPENT] * 2
+    await shop.ledger_agrees()
+
+
 async def test_a_call_of_two_workers_breaks_neither(shop: Shop) -> None:
     gate = await shop.gate(9)
     bought = await shop.bought(gate)

@@ -150,6 +150,41 @@ async def test_a_remembered_purchase_gives_no_more_than_it_has(database: SqliteD
     await shop.ledger_agrees()
 
 
+async def test_a_new_buyer_is_served_however_many_others_call(database: SqliteDatabase) -> None:
+    shop = Shop(database)
+    gate = await shop.gate(1_000_000)
+    await shop.bought(gate, 1)
+    await shop.bought(gate, 2)
+    ledger = Ledger(database)
+    (first,) = await spend_together(ledger, [by_header(shop, gate, 1)])
+    assert isinstance(first, SpendResult)
+    assert first.purchase is not None
+    bought, is_served = first.purchase, asyncio.Event()
+
+    def call(_: object = None) -> None:
+        if not is_served.is_set():
+            ledger.spend_held(bought, gate.version, shop.wish(gate).call_id, NOW_MS, call)
+
+    for _ in range(3 * BATCH_MAX):
+        call()
+    ledger.spend(by_header(shop, gate, 2), NOW_MS, lambda _: is_served.set())
+    await asyncio.wait_for(is_served.wait(), 30)
+    await spend_together(ledger, [by_header(shop, gate, 2)])  # behind all that wait
+    await shop.ledger_agrees()
+
+
+async def test_what_a_remembered_purchase_does_not_have_is_looked_for_twice_once_only(database: SqliteDatabase) -> None:
+    shop = Shop(database)
+    gate = await shop.gate(1)
+    await shop.bought(gate)
+    ledger = Ledger(database)
+    took = []
+    for _ in range(4):
+        before = database.commits
+        took.append((outcomes(await spend_together(ledger, [by_header(shop, gate)]))[0], database.commits - before))
+    assert took == [(Spend.SPENT, 1), (Spend.EXHAUSTED, 2), (Spend.EXHAUSTED, 1), (Spend.EXHAUSTED, 1)]
+
+
 async def test_credits_of_a_remembered_purchase_expire_too(database: SqliteDatabase) -> None:
     shop = Shop(database)
     gate = await shop.gate(7, creditsExpireAfter=60)

@@ -143,3 +143,18 @@ async def test_what_a_database_of_before_holds_is_granted_spent_and_given_back_f
         await purchases.spend_token("pur_1", wish("call-0", None), NOW_MS)
     await database.close()
     assert {difference.rule for difference in differences_of(path)} == set()
+
+
+async def test_revenue_that_had_become_a_fraction_is_counted_anew(tmp_path: Path) -> None:
+    path, much = tmp_path / "db", 10**18 - 1
+    await former(path)
+    with closing(sqlite3.connect(path)) as connection:
+        for number in range(EXPIRED + 1, EXPIRED + 11):
+            granted = {"granted": 3, "remaining": 3, "granted_ms": 1}
+            purchase(connection, number, "LIVE", value_micro=str(much), **granted)
+        connection.execute("UPDATE paygate_counters SET revenue_micro = 1.0e19")
+        connection.commit()
+    await open_database(str(path)).close()
+    sold = 10 * much + 2 * 10_000  # and what is live from before
+    (counted,) = rows(path, "SELECT revenue_high, revenue_micro, typeof(revenue_micro) AS kind FROM paygate_counters")
+    assert counted == {"revenue_high": sold // 10**18, "revenue_micro": sold % 10**18, "kind": "integer"}

@@ -154,6 +154,7 @@ class CallAgain(InboundCall, Exchange):
                 )
             )
             self.response_complete = True  # from here as `_complete` has it
+            self._ahead = None
             if not self.keep_alive:
                 self._connection.end()
             self._tell_ended()

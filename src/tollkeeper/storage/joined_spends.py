@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from tollkeeper.storage.database import Outcome, StorageError
+from tollkeeper.storage.database import ConstraintError, Outcome, StorageError
 from tollkeeper.storage.spending import KnownSpends, end_calls, spend_all, spend_known
 from tollkeeper.storage.spending_again import spend_again, spend_known_again
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tollkeeper.storage.database import Database, Unit
     from tollkeeper.storage.purchase_rows import SpendResult
@@ -40,6 +40,9 @@ class _Joined(msgspec.Struct, frozen=True):
 
         Of those that are asked again what was taken is found; where the first asking waits too, it breaks.
         """
+        again, first = (_calls(batch for batch in self.batches if batch.is_again is one) for one in (True, False))
+        if not again.isdisjoint(first):
+            raise ConstraintError("a call is asked for the first time and again")
         now_ms = max(batch.now_ms for batch in self.batches)
         for batch in self.batches:
             yield from end_calls(batch.ended, now_ms)
@@ -65,6 +68,11 @@ def _together(known: Sequence[KnownSpends]) -> KnownSpends:
     for one in known:
         calls |= one.calls
     return KnownSpends(set().union(*(one.gates for one in known)), [n for one in known for n in one.numbers], calls)
+
+
+def _calls(batches: Iterable[Spends]) -> set[str]:
+    """The calls of known purchases."""
+    return {call_id for batch in batches if batch.known is not None for call_id in batch.known.calls}
 
 
 def _size(batch: Spends) -> int:

@@ -25,6 +25,7 @@ import msgspec
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import Spend
+from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.database import Outcome, StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, end_calls, give_back
@@ -32,17 +33,17 @@ from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, end_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.purchase_rows import Purchase
 
 __all__ = ["BATCH_MAX", "HeldSpend", "Ledger"]
 
 BATCH_MAX: Final = 256  # a few milliseconds of the event loop
+_OTHERS_AT_LEAST: Final = BATCH_MAX // 4
 WAITING_MAX: Final = 16_384
 REMEMBERED_MAX: Final = 10_000
-ENDED_MAX: Final = 100_000
-ENDED_AT_ONCE: Final = 256  # below a millisecond of the writer's time
+ENDED_MAX: Final = 100_000  # with one status
+ENDED_AT_ONCE: Final = 256  # of each status: mostly below a millisecond of the writer's time
 
 logger = logging.getLogger(__name__)
 
@@ -185,9 +186,11 @@ class Ledger:
         return len(self._waiting) + len(self._known)
 
     def _next(self) -> None:
-        known, self._known = self._known[:BATCH_MAX], self._known[BATCH_MAX:]
-        room = BATCH_MAX - len(known)
+        # However many known ones come, the others have their share: they are new buyers, and those who are asked again.
+        room = max(_OTHERS_AT_LEAST, BATCH_MAX - len(self._known))
         others, self._waiting = self._waiting[:room], self._waiting[room:]
+        room = BATCH_MAX - len(others)
+        known, self._known = self._known[:room], self._known[room:]
         size = len(known) + len(others)
         self.spends += size
         self.batches[size.bit_length()] += 1
@@ -238,7 +241,8 @@ class Ledger:
             self._learn(request, result)
             _tell(callback, result)
         for (bought, version, call_id, callback), left in zip(known, answers, strict=True):
-            if left is None:
+            if left is None:  # it is no longer as it is remembered
+                self._bought.pop(PaymentKey(bought.network, bought.asset, bought.payer, bought.nonce), None)
                 wish = SpendRequest(bought.gate_id, version, bought.header_hash, call_id)
                 self._waiting.append((HeldSpend(None, bought.id, wish), callback))
                 self._begin()

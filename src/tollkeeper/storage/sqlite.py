@@ -372,7 +372,8 @@ class SqliteDatabase:
         self._writing.lending.rest()
         try:
             ((_, pages, _),) = self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            self._log_share = min(1.0, max(_LEAST_SHARE, pages / pages_max))
+            if pages >= 0:  # else another connection is at it
+                self._log_share = min(1.0, max(_LEAST_SHARE, pages / pages_max))
             with self._writing.turn:
                 self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:  # what was answered is safe in the log
