@@ -176,3 +176,25 @@ async def test_a_payment_that_one_of_two_nodes_shows_in_place_of_another_transac
             await findings.find(owed, name if is_named else "", SENDERS)
         liar.calm()
         assert (await findings.find(owed, name if is_named else "", SENDERS)).seen is Seen.NOTHING
+
+
+@pytest.mark.parametrize("minutes", [2, 11])
+async def test_who_asks_for_a_payment_late_sees_it_as_who_asked_first_does_and_takes_nothing_from_him(
+    minutes: int,
+) -> None:
+    """A direct transfer asks for the bytes of a sale, or is asked for again: it was made in between."""
+    now_ms = clock_ms()
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, chain_of(node.url) as chain:
+        findings = SolanaFindings(chain, lambda: now_ms)
+        draft = paying(node, 10_000)
+        owed = owed_by(draft)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+        name = executed(node, draft)
+        now_ms += minutes * 60_000
+        node.chain.next_slot(max(EXPIRED_SLOTS, minutes * 150))
+        late = replace(owed, asked_ms=now_ms)
+        used = await findings.find_use(late)
+        assert used is not None
+        assert used.transaction == name
+        assert (await findings.find(late, "", SENDERS)).seen is Seen.PAID
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.PAID

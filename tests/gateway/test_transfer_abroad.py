@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway import foreign_facilitator as ways
+from tests.gateway.composed import composed
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import VALID_SECONDS, ForeignOnEvm, run_foreign
 from tests.gateway.test_transfer import Bank
@@ -24,6 +26,7 @@ from tests.gateway.test_transfer_fee import FEE_MICRO, OPERATOR, ask, charging, 
 from tollkeeper.core.wire import EvmPayload
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
 
 USED = "invalid_exact_evm_nonce_already_used"
 
@@ -128,3 +131,43 @@ async def test_a_refusal_gives_no_fee_back_while_the_transfer_may_be_made(
     foreign.settling = usual
     assert (await ask(bank, transfer, fee)).status == 200
     assert moved(bank) == (10_000, FEE_MICRO)
+
+
+@pytest.mark.parametrize("reason", ["invalid_exact_evm_payload_signature", "insufficient_funds"])
+async def test_a_stranger_who_names_a_transfer_that_he_did_not_sign_is_not_told_that_it_was_made(
+    tmp_path: Path, foreign: ForeignOnEvm, reason: str
+) -> None:
+    hub: Any = foreign
+    settings: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
+    async with (
+        composed(foreign.chain.url, tmp_path / "gateway.db", **settings) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        bank = Bank(url, hub, foreign.chain, buyer, "0x" + secrets.token_hex(20))
+        transfer = bank.signed()
+        assert (await bank.ask(transfer, transfer)).status == 200
+
+        async def refuses(_foreign: ForeignOnEvm, _payload: EvmPayload) -> web.StreamResponse:
+            return ways.failure(reason)
+
+        foreign.settling = refuses
+        forged = replace(transfer, signature=bank.signed().signature)
+        answer = await bank.ask(forged, forged)
+        assert answer.status == 400
+        assert (answer.json()["error"]["details"], answer.receipt) == ({"reason": reason}, None)
+        assert (await bank.ask(transfer, transfer)).status == 200  # who signed it is told
+        assert bank.received_micro() == 10_000
+
+
+async def test_a_transaction_that_the_facilitator_names_is_shown_while_nothing_else_is_known(
+    bank: Bank, foreign: ForeignOnEvm, usual: Settling
+) -> None:
+    async def names_one(foreign: ForeignOnEvm, _payload: EvmPayload) -> web.StreamResponse:
+        body = {"success": False, "errorReason": "unexpected_settle_error", "transaction": foreign.NOBODYS}
+        return web.json_response(body)
+
+    fee, transfer = await new_fee(bank), bank.signed()
+    foreign.settling = transfers_only(names_one, usual)
+    answer = await ask(bank, transfer, fee)
+    assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+    assert answer.json()["error"]["details"]["transaction"] == foreign.NOBODYS

@@ -39,10 +39,20 @@ _LIFETIMES_MAX: Final = 20_000
 
 
 class _Counted(NamedTuple):
-    """A payment's lifetime, and from when on (Unix milliseconds) what it was counted from is asked again."""
+    """What a payment's life is counted from, and from when on (Unix milliseconds) that is asked again.
 
-    lifetime: Lifetime
+    It was there at `first_ms`. `origin_slot`: where slots began if there were always as many as there can be.
+    """
+
+    first_ms: int
+    origin_slot: int
+    last_height: int
     doubted_ms: int
+
+    def lifetime(self, asked_ms: int) -> Lifetime:
+        """Of who asked for it then. The payment was there when anybody asked first: later askers see no less of it."""
+        since_slots = (min(asked_ms, self.first_ms) // 1000 - 1) * _SLOTS_PER_SECOND_MAX
+        return Lifetime(max(0, self.origin_slot + since_slots - _SLOTS_BEFORE), self.last_height)
 
 
 class SolanaFindings:
@@ -125,16 +135,17 @@ class SolanaFindings:
         counted, now_ms = self._counted.get(owed.key), self._clock_ms()
         if counted is None or now_ms >= counted.doubted_ms:
             slot, height = await self._chain.head()
-            age_seconds = max(0, now_ms - owed.asked_ms) // 1000 + 1
-            first_slot = max(0, slot - age_seconds * _SLOTS_PER_SECOND_MAX - _SLOTS_BEFORE)
-            lifetime = Lifetime(first_slot, height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
+            first_ms, origin_slot = now_ms, slot - now_ms // 1000 * _SLOTS_PER_SECOND_MAX
+            last_height = height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
+            counted = self._counted.get(owed.key)  # by others, too, meanwhile
             if counted is not None:  # either is right where the nodes were
-                lifetime = counted.lifetime.within(lifetime)
-            counted = _Counted(lifetime, now_ms + LIFETIME_DOUBTED_SECONDS * 1000)
+                first_ms = min(first_ms, counted.first_ms)
+                origin_slot, last_height = max(origin_slot, counted.origin_slot), min(last_height, counted.last_height)
+            counted = _Counted(first_ms, origin_slot, last_height, now_ms + LIFETIME_DOUBTED_SECONDS * 1000)
             self._counted[owed.key] = counted
             while len(self._counted) > _LIFETIMES_MAX:
                 self._counted.popitem(last=False)
-        return counted.lifetime
+        return counted.lifetime(owed.asked_ms)
 
 
 def _is_signature(text: str) -> bool:

@@ -259,11 +259,15 @@ class DirectTransfers:
 
     async def _give_back(self, wish: Wish, fees: TransferFees, call_id: str) -> None:
         """The hub says that the transfer was not made. Where another one was asked first, that proves nothing."""
-        place = await self.keys.place_of(call_id)
-        if place in {None, self.hub.place} or await self.abroad.is_never_made(wish.tender, wish.pay_to):
+        first = await self.keys.first_of(call_id)
+        if (
+            first is None
+            or first.place == self.hub.place
+            or await self.abroad.is_never_made(wish.tender, wish.pay_to, first.since_ms)
+        ):
             await fees.give_back(call_id, _REFUSED)
         else:
-            _LOG.warning("fee_waits_for_its_facilitator", call_id=call_id, asked=place or "this one")
+            _LOG.warning("fee_waits_for_its_facilitator", call_id=call_id, asked=first.place or "this one")
 
     async def _require_good(self, wish: Wish) -> None:
         """Raises: the refusal of a body's transfer that the hub would not make."""
@@ -285,10 +289,11 @@ class DirectTransfers:
         Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE; CONFLICT for the caller's key of another request.
         """
         if not self.supported().is_ours:
-            terms = self.own_terms(wish, paid)
-            done = await self.abroad.make(payment, paid, terms, wish.pay_to, confirm=wish.confirm)
-            if done is None:
-                raise self._pending(paid.key, "")
+            terms, first = self.own_terms(wish, paid), await self.keys.first_of(fee_key) if fee_key else None
+            since_ms = None if first is None else first.since_ms
+            done = await self.abroad.make(payment, paid, terms, wish.pay_to, confirm=wish.confirm, since_ms=since_ms)
+            if isinstance(done, str):
+                raise self._pending(paid.key, done)
             return done
         body = transfer_body(payment, wish.asset.address, paid.value, wish.pay_to, confirm=wish.confirm)
         if fee_key:

@@ -4,12 +4,15 @@ Such a one knows no keys, so that asked again it refuses what it made before, an
 (contract 4.4, 8). Where the gateway has a node the chain says what became of the transfer, before the facilitator is
 asked and whenever it does not simply say that it made it; a success counts once it is on the chain, unless the caller
 asks for less. A refusal is told, and proves nothing: what is charged for the transfer stays charged by it.
+
+On Solana a chain shows that a payment was never made only to who knows since when it can have been: where nobody has
+kept when it was asked for first, that it is over is no proof either, and its payer is told to look himself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.findings import Finding
     from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, Supported
 
+# A transfer may have been asked for elsewhere, or for another fee, so long before.
+_LOOKED_BACK_MS: Final = 900_000
+_UNPROVEN: Final = "whether it was made before could not be shown, so look at your wallet's transactions first"
 _LOG = structlog.get_logger("tollkeeper.gateway")
 
 
@@ -51,13 +57,22 @@ class Abroad:
     clock_ms: Callable[[], int]
 
     async def make(
-        self, payment: Payment, paid: Tender, requirements: Requirements, pay_to: str, *, confirm: bool
-    ) -> dict[str, Any] | None:
-        """The body that our hub would answer; None where it is not known what becomes of the transfer.
+        self,
+        payment: Payment,
+        paid: Tender,
+        requirements: Requirements,
+        pay_to: str,
+        *,
+        confirm: bool,
+        since_ms: int | None,
+    ) -> dict[str, Any] | str:
+        """The body that our hub would answer.
 
+        Where it is not known what becomes of the transfer: the transaction that the facilitator named, or "".
+        `since_ms`: when it was asked for first, None where that was not kept.
         Raises: the refusal, UnprovenRefusal where nothing shows that the transfer is never made.
         """
-        owed = Owed(paid.key, pay_to, paid.value, paid.valid_before, self.clock_ms())
+        owed = self._owed(paid, pay_to, since_ms)
         # Nobody learns what became of a transfer by naming it: who has signed it may.
         seen = await self._seen(owed) if paid.is_signed_by_key else NOTHING
         answer = None
@@ -66,20 +81,33 @@ class Abroad:
             if answer.outcome is Settlement.SUCCESS:
                 return _told(payment, paid, answer.transaction)
             seen = await self._seen(owed)
+            if is_before_sending(answer) and not paid.is_signed_by_key:  # nor does who only names it learn it by this
+                if seen.seen is Seen.FAILED:
+                    raise _refused(answer.reason)
+                raise UnprovenRefusal(_refused(answer.reason, advice=_UNPROVEN))
         if seen.seen is Seen.PAID:
             return _told(payment, paid, seen.transaction)
         if seen.seen is Seen.FAILED:
+            if not _is_proof(seen, paid, since_ms):
+                raise UnprovenRefusal(_refused(seen.reason or "", advice=_UNPROVEN))
             raise _refused(seen.reason or "", seen.transaction)
         if seen.seen is Seen.FOREIGN:
             raise UnprovenRefusal(_refused(Reason.NONCE_USED, seen.transaction))
         if answer is not None and (_is_used(answer) or is_before_sending(answer)):
             raise UnprovenRefusal(_refused(answer.reason, answer.transaction))
-        return None
+        return answer.transaction if answer is not None else ""
 
-    async def is_never_made(self, paid: Tender, pay_to: str) -> bool:
-        """Does the chain prove that the transfer was not made, and cannot be any more?"""
-        owed = Owed(paid.key, pay_to, paid.value, paid.valid_before, self.clock_ms())
-        return (await self._seen(owed)).seen is Seen.FAILED
+    async def is_never_made(self, paid: Tender, pay_to: str, since_ms: int | None) -> bool:
+        """Does the chain prove that the transfer was not made, and cannot be any more? `since_ms` as in `make`."""
+        seen = await self._seen(self._owed(paid, pay_to, since_ms))
+        return seen.seen is Seen.FAILED and _is_proof(seen, paid, since_ms)
+
+    def _owed(self, paid: Tender, pay_to: str, since_ms: int | None) -> Owed:
+        """What is looked for. Of what a clock ends the token itself remembers whether it was made."""
+        asked_ms = self.clock_ms()
+        if paid.valid_before is None:
+            asked_ms = (asked_ms if since_ms is None else since_ms) - _LOOKED_BACK_MS
+        return Owed(paid.key, pay_to, paid.value, paid.valid_before, asked_ms)
 
     async def _asked(
         self, payment: Payment, paid: Tender, requirements: Requirements, owed: Owed, *, confirm: bool
@@ -106,9 +134,15 @@ def _is_used(answer: SettleAnswer) -> bool:
     return answer.outcome is Settlement.FAILED and code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED
 
 
-def _refused(reason: str, transaction: str) -> ApiError:
+def _is_proof(failed: Finding, paid: Tender, since_ms: int | None) -> bool:
+    """Can the transfer not have been made before what was looked through?"""
+    return bool(failed.transaction) or paid.valid_before is not None or since_ms is not None
+
+
+def _refused(reason: str, transaction: str = "", advice: str = "") -> ApiError:
     details = {"reason": reason, **({"transaction": transaction} if transaction else {})}
-    return payment_error(code_of_reason(reason), f"the transfer was refused: {reason}", details=details)
+    message = f"the transfer was refused: {reason}" + (f"; {advice}" if advice else "")
+    return payment_error(code_of_reason(reason), message, details=details)
 
 
 def _told(payment: Payment, paid: Tender, transaction: str) -> dict[str, Any]:

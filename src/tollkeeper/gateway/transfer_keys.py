@@ -11,7 +11,8 @@ one answer, a refusal for a day (the hub forgets it then), and is bound to the p
 
 Where a fee is charged the key is the pair's, of fee and transfer, and the charge is bound to what was signed: else the
 refusal of another signature would give the fee back while its transfer is under way. With it is kept which facilitator
-is asked, because another one's refusal says nothing of what that one made (decision 0055).
+is asked, because another one's refusal says nothing of what that one made (decision 0055), and since when, because a
+chain of blocks shows only who knows that whether the transfer was made (decision 0024).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.gateway.creating_once import UNGUESSABLE_LENGTH, key_among
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _AT: Final = "at "
+
+
+class FirstAsked(NamedTuple):
+    """Which facilitator a transfer was asked of, and when (Unix milliseconds); None where only the place was kept."""
+
+    place: str
+    since_ms: int | None
 
 
 def own_key_among(sent: Sequence[str]) -> str | None:
@@ -94,13 +102,19 @@ class TransferKeys:
             raise other_signature()
 
     async def set_place(self, call_id: str, place: str) -> None:
-        """Keeps which facilitator a fee's transfer is asked of, before it is charged."""
-        await self.database.run(set_key(_of_place(call_id), f"{_AT}{place}", self.clock_ms()))
+        """Keeps which facilitator a fee's transfer is asked of, and since when, before it is charged."""
+        now_ms = self.clock_ms()
+        await self.database.run(set_key(_of_place(call_id), f"{_AT}{now_ms} {place}", now_ms))
 
-    async def place_of(self, call_id: str) -> str | None:
-        """That facilitator; None where nobody knows it any more, or of a charge that is older than this."""
+    async def first_of(self, call_id: str) -> FirstAsked | None:
+        """What `set_place` kept; None where nobody knows it any more, or of a charge that is older than this."""
         kept = await key_of(self.database, _of_place(call_id))
-        return None if kept is None else kept.removeprefix(_AT)
+        return None if kept is None else _first_asked(kept.removeprefix(_AT))
+
+
+def _first_asked(kept: str) -> FirstAsked:
+    since, parted, place = kept.partition(" ")
+    return FirstAsked(place, int(since)) if parted and since.isdigit() else FirstAsked(kept, None)
 
 
 def _of_place(call_id: str) -> str:

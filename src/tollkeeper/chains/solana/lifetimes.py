@@ -36,10 +36,6 @@ class Lifetime:
     first_slot: int
     last_height: int
 
-    def within(self, other: Lifetime) -> Lifetime:
-        """Where both say that the chain can hold it."""
-        return Lifetime(max(self.first_slot, other.first_slot), min(self.last_height, other.last_height))
-
 
 async def has_expired(
     chain: SolanaChain, signature: str, blockhash: str, lifetime: Lifetime, doubted_since: int | None
