@@ -27,6 +27,7 @@ from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.networks import Family
 from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import DepthSettings
 
@@ -136,6 +137,31 @@ async def test_a_payment_that_the_facilitator_made_for_another_server_buys_nothi
         assert answer.json()["error"]["details"]["transaction"] == site.last_transaction()
         assert abroad.served == 0
         assert site.received_micro() == 10_000
+
+
+@pytest.mark.parametrize("trust", [{}, {"assumeValid": True}], ids=["confirmed", "trusted"])
+@pytest.mark.parametrize(("site", "settling"), SETTLES_AGAIN, indirect=["site"])
+async def test_a_payment_that_failed_here_and_was_made_for_another_server_since_buys_nothing_here(
+    site: Site, settling: Settling, trust: dict[str, bool]
+) -> None:
+    """As where its wallet was empty when it was to be made for this one."""
+    async with site.gateway() as abroad:
+        gate = await abroad.gate(**trust)
+        payment = await abroad.payment(gate)
+        site.foreign.settling = ways.refuses
+        assert (await abroad.pay(gate, payment)).error_code == "INSUFFICIENT_FUNDS"
+        await site.foreign.send(site.foreign.read(decoded(payment)["payload"]))
+        site.foreign.settling = settling
+        for _ in range(2):
+            answer = await abroad.present(gate, payment)
+            assert (answer.status, answer.error_code) == (402, "NONCE_ALREADY_USED")
+            assert answer.json()["error"]["details"]["transaction"] == site.last_transaction()
+        assert abroad.purchase()[0] == "FAILED"
+        assert (abroad.served, len(site.foreign.settles)) == (0, 1)
+        assert site.received_micro() == 10_000
+        order = {"gate": gate["slug"], "transaction": site.last_transaction(), "nonce": None}
+        site.finalise()
+        assert "creditToken" in (await honour_payment(site.settings(), order))["done"]
 
 
 SENDS_NOTHING = [

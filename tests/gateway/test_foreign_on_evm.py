@@ -22,6 +22,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.wire import EvmPayload
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import DepthSettings
 
 
@@ -53,7 +54,7 @@ async def test_a_payment_that_its_payer_cancelled_has_failed(abroad: SalesOnEvm)
     assert abroad.served == 0
 
 
-async def test_a_cancellation_that_is_taken_back_sells_nothing_until_its_buyer_comes_back_and_then_once(
+async def test_a_cancellation_that_is_taken_back_sells_nothing_until_its_operator_honours_it(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
 ) -> None:
     """On the other branch the facilitator made the payment, for whomever: no transaction tells for which server."""
@@ -63,24 +64,28 @@ async def test_a_cancellation_that_is_taken_back_sells_nothing_until_its_buyer_c
         assert isinstance(here, SalesOnEvm)
         gate = await here.gate(credits=2)
         payment, authorization = await here.sign(gate)
-        raws: list[str] = []
+        made: list[tuple[str, str]] = []
 
         async def cancelled_meanwhile(foreign: ForeignOnEvm, payload: EvmPayload) -> Any:
-            made = transfer_calldata(payload.authorization, payload.signature)
-            raws.append(foreign.chain.transaction(foreign.sender, USDC_ADDRESS, made)[0])
+            calldata = transfer_calldata(payload.authorization, payload.signature)
+            made.append(foreign.chain.transaction(foreign.sender, USDC_ADDRESS, calldata))
             data = cancellation_calldata(foreign.chain, foreign.chain.wallets.buyer, authorization.nonce)
             await asyncio.to_thread(foreign.chain.relay, data)
             return ways.success(foreign, foreign.NOBODYS)
 
         before, site.foreign.settling = site.received_micro(), cancelled_meanwhile
         assert (await here.present(gate, payment)).error_code == "NONCE_ALREADY_USED"
-        take_back(chain, 1, raws[0])
+        ((raw, transaction),) = made
+        take_back(chain, 1, raw)
         assert site.received_micro() == before + 10_000
         await asyncio.sleep(6)  # it is looked at when it is 4 s old
         assert here.purchase()[0] == "FAILED"
         site.foreign.settling = ways.honest
-        answers = [await here.pay(gate, payment) for _ in range(3)]
-        assert [answer.status for answer in answers] == [200, 200, 402]
+        refused = await here.pay(gate, payment)
+        assert (refused.status, refused.error_code) == (402, "NONCE_ALREADY_USED")
+        assert refused.json()["error"]["details"]["transaction"] == transaction
+        await honour_payment(site.settings(), {"gate": gate["slug"], "transaction": transaction, "nonce": None})
+        assert (await here.until("LIVE"))[3] == 2
         assert site.received_micro() == before + 10_000
 
 

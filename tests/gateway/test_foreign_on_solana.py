@@ -97,6 +97,8 @@ async def test_a_transaction_that_failed_on_the_chain_is_no_payment_and_fails_it
     answer = await asking
     assert (answer.status, answer.error_code) == (402, "PAYMENT_INVALID")
     assert abroad.purchase()[:2] == ("FAILED", "invalid_exact_svm_transaction_failed")
+    again = await abroad.present(gate, payment)  # that it failed is no use of it
+    assert (again.status, again.error_code) == (402, "PAYMENT_INVALID")
     assert abroad.served == 0
 
 

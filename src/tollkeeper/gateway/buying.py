@@ -279,13 +279,16 @@ class Buying:
     async def _require_unused(self, tender: Tender, *, is_trusted: bool) -> None:
         """What the facilitator made for another server buys nothing here: who may look for it later sees no difference.
 
-        A payment that was claimed here is ours to look for. Raises: NONCE_ALREADY_USED; UNAVAILABLE where no node says
-        so, unless the facilitator `is_trusted` to know.
+        A payment that is claimed here is ours to look for. One that had failed here is not: whoever made it since, may
+        have done so for another server, unless it is in the very transaction that it failed by.
+        Raises: NONCE_ALREADY_USED; UNAVAILABLE where no node says so, unless the facilitator `is_trusted` to know.
         """
-        if await self._purchases.by_payment(tender.key) is not None:
+        known = await self._purchases.by_payment(tender.key)
+        if known is not None and known.state is not PurchaseState.FAILED:
             return
+        failed_by = "" if known is None else known.transaction_hash or ""
         try:
-            used = await self._refusals.of_used(tender)
+            used = await self._refusals.of_used(tender, failed_by)
         except RpcUnavailable as error:
             _LOG.warning("node_unusable", network=tender.key.network, reason=str(error))
             if is_trusted:

@@ -119,15 +119,17 @@ class Refusals:
         known = await self._known(tender) if error.code in _OF_USED else _NOTHING_KNOWN
         return known.used or error
 
-    async def of_used(self, tender: Tender) -> ApiError | None:
+    async def of_used(self, tender: Tender, failed_by: str = "") -> ApiError | None:
         """The refusal of a payment that somebody had used before another facilitator than our hub was asked for it.
 
         Such a one may have made it for another server, and calls it valid or a success all the same. None where it was
-        not used. Raises: RpcUnavailable.
+        not used, or by the transaction only that it had `failed_by` before. Raises: RpcUnavailable.
         """
         owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, self._clock_ms())
         transaction = await self._proofs.use_before(owed)
-        return None if transaction is None else _used("was settled before", tender.key, transaction, {})
+        if transaction is None or (transaction and transaction in {failed_by, failed_by.lower()}):
+            return None
+        return _used("was settled before", tender.key, transaction, {})
 
     async def _known(self, tender: Tender) -> _Known:
         """What our hub has on record of the payment; of another facilitator's, what the chain shows."""
