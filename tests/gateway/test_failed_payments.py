@@ -23,10 +23,12 @@ from tests.chains.forks import take_back
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.gateway.composed import composed
 from tests.gateway.foreign_on_evm import PAYEE
+from tests.gateway.hostile_hub import HostileHub, lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import new_payment
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.gateway import completer
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.settings import NetworkSettings, Role
@@ -38,7 +40,10 @@ DECIDED_SECONDS = 60
 
 @dataclass(slots=True)
 class Shop:
-    """A gate whose buyer's payment is to fail; `hub_url` is where a stranger finds the hub."""
+    """A gate whose buyer's payment is to fail; `hub_url` is where a stranger finds the hub.
+
+    Where it is apart, the gateway finds it behind `between`.
+    """
 
     url: str
     hub_url: str
@@ -48,6 +53,7 @@ class Shop:
     challenge: dict[str, Any]
     payment: str
     before: int
+    between: HostileHub
     spent: str = ""
 
     def earned(self) -> int:
@@ -145,16 +151,19 @@ async def selling(
     async with AsyncExitStack() as stack:
         if apart:
             hub_url = await stack.enter_async_context(composed(chain.url, folder / "hub.db", role=Role.HUB, **changes))
-            gateway = composed(chain.url, folder / "gateway.db", role=Role.GATEWAY, hub_url=hub_url, **changes)
+            between = await stack.enter_async_context(run_hostile_hub(hub_url))
+            gateway = composed(chain.url, folder / "gateway.db", role=Role.GATEWAY, hub_url=between.url, **changes)
             url = await stack.enter_async_context(gateway)
         else:
+            between = HostileHub()
             url = await stack.enter_async_context(composed(chain.url, folder / "books.db", **changes))
             hub_url = url + "/hub"
         buyer = await stack.enter_async_context(Buyer(payer))
         body = {"price": "0.01", "targetUrl": target.url, "paymentAddress": PAYEE, "credits": CREDITS, **fields}
         gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
         challenge = (await buyer.ask("GET", gate["accessUrl"])).json()
-        yield Shop(url, hub_url, chain, buyer, gate, challenge, buyer.sign(challenge), chain.balance(PAYEE))
+        payment, before = buyer.sign(challenge), chain.balance(PAYEE)
+        yield Shop(url, hub_url, chain, buyer, gate, challenge, payment, before, between)
 
 
 async def test_a_stranger_cannot_take_the_next_try_of_a_payment_that_failed_for_a_sale(
@@ -315,3 +324,56 @@ async def test_a_success_that_was_given_to_somebody_else_is_not_sold_for(
         assert (refused.status, refused.error_code) == (402, "NONCE_ALREADY_USED")
         assert target.requests == []
         assert await shop.revenue("0") == "0"
+
+
+def claim_in(folder: Path) -> tuple[str, int]:
+    """State and attempt of the one purchase."""
+    with closing(sqlite3.connect(f"file:{folder / 'gateway.db'}?mode=ro", uri=True)) as books:
+        ((state, attempt),) = books.execute("SELECT state, attempt FROM purchases").fetchall()
+        return state, attempt
+
+
+async def becomes(folder: Path, wanted: str) -> int:
+    """The purchase's attempt once it is in that state."""
+    async with asyncio.timeout(20):
+        while (seen := claim_in(folder))[0] != wanted:  # noqa: ASYNC110 - of another connection
+            await asyncio.sleep(0.1)
+    return seen[1]
+
+
+async def test_an_attempt_that_failed_and_that_the_hub_does_not_tell_of_again_was_one(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """Its number is bound to what failed at the hub, so the next try needs another one."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=True) as shop:
+        shop.between.settling = lose_answer
+        lost = await shop.fail()
+        assert (lost.status, lost.error_code) == (503, "SETTLEMENT_PENDING")
+        refusal = {"error": {"type": "authentication", "code": "INVALID_SIGNATURE", "message": "not now"}}
+        shop.between.settling = says(401, json.dumps(refusal))
+        await shop.reached("failed")
+        assert await becomes(tmp_path, "FAILED") == 1
+        shop.between.settling = pass_on
+        chain.mint(shop.buyer.wallet.address, 1_000_000)
+        await shop.sold_once()
+        assert claim_in(tmp_path) == ("LIVE", 2)
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+async def test_an_attempt_that_failed_and_whose_name_the_hub_has_for_another_request_is_parked_in_the_end(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with selling(tmp_path, anvil_fiat_token, target, apart=True) as shop:
+        shop.between.settling = lose_answer
+        assert (await shop.fail()).status == 503
+        conflict = {"error": {"type": "validation", "code": "CONFLICT", "message": "used for another request"}}
+        shop.between.settling = says(409, json.dumps(conflict))
+        await shop.reached("failed")
+        await asyncio.sleep(5)  # it is asked for every 2 s
+        assert claim_in(tmp_path) == ("CLAIMED", 1)
+        monkeypatch.setattr(completer, "_NOT_TOLD_MS", 1_000)
+        assert await becomes(tmp_path, "PARKED") == 1
+        told = await shop.call()
+        assert (told.status, told.error_code) == (503, "SETTLEMENT_PENDING")
+        assert (shop.earned(), target.requests) == (0, [])

@@ -213,6 +213,38 @@ async def test_a_claim_that_its_hub_never_tells_of_is_parked_in_the_end_and_hono
     assert apart.received_micro() == 10_000
 
 
+async def test_the_day_that_a_hub_has_to_tell_begins_when_it_first_does_not_and_not_while_it_is_away(
+    apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim as old as that is as good as any once its hub is back, and answers badly for a moment."""
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = lose_answer
+    assert (await apart.pay(gate, payment)).status == 503
+    monkeypatch.setattr(completer, "_NOT_TOLD_MS", 3_000)
+
+    async def asked(times: int, settling: Settling) -> str:
+        """The claim's state once it was asked for so often again, and the answer was judged."""
+        apart.hub.settling, before = settling, len(apart.hub.settles)
+        async with asyncio.timeout(30):
+            while len(apart.hub.settles) < before + times:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+        with closing(sqlite3.connect(f"file:{tmp_path / 'gateway.db'}?mode=ro", uri=True)) as books:
+            ((state,),) = books.execute("SELECT state FROM purchases").fetchall()
+            return str(state)
+
+    unavailable = {"error": {"type": "internal", "code": "UNAVAILABLE", "message": "not now"}}
+    refusal = {"error": {"type": "authentication", "code": "INVALID_SIGNATURE", "message": "not now"}}
+    assert await asked(3, cut) == "CLAIMED"
+    assert await asked(3, says(503, json.dumps(unavailable))) == "CLAIMED"
+    assert await asked(1, says(401, json.dumps(refusal))) == "CLAIMED"
+    apart.hub.settling = pass_on
+    answer = await apart.pay(gate, payment)
+    assert answer.status == 200, answer.body
+    assert (len(apart.target.requests), apart.received_micro()) == (1, 10_000)
+
+
 async def test_clear_failure_is_a_402_and_the_payment_may_be_tried_three_times_in_all(apart: Apart) -> None:
     gate = await apart.gate()
     payment = await apart.payment(gate)

@@ -21,7 +21,7 @@ from tollkeeper.core.errors import ApiError
 from tollkeeper.gateway.buying import is_request_expired
 from tollkeeper.gateway.findings import Seen, answer_of
 from tollkeeper.gateway.following import Following, key_of, owed_by
-from tollkeeper.gateway.hub_client import HubUnreachableError, SettleAnswer, Settlement, SettleRequest
+from tollkeeper.gateway.hub_client import AWAY, HubUnreachableError, SettleAnswer, Settlement, SettleRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ AT_ONCE: Final = 32
 # So long a claim waits for the facilitator that was asked, where another one is set by now; of one that is older than
 # this process, from its start on: before that nobody was told.
 _ELSEWHERE_MS: Final = 3_600_000
-# The same where it is our hub, which has made the payment and does not say for whom.
+# The same where it is our hub, which has decided the payment and does not say for whom: since it first did not.
 _NOT_TOLD_MS: Final = 86_400_000
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
@@ -70,6 +70,8 @@ class Completer:
         self._began_ms = clock_ms()
         self._following = Following(purchases, hub, supported, proofs, clock_ms)
         self._working: dict[str, asyncio.Task[None]] = {}
+        # Since when (Unix milliseconds) our hub has not told of an attempt (purchase id, number).
+        self._not_told_ms: dict[tuple[str, int], int] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def aclose(self) -> None:
@@ -99,7 +101,11 @@ class Completer:
         has_said = supported.is_ours or supported.assets  # a hub of ours knows what it settled on networks of before
         if not has_said or not (self._is_first or self._buying.awaits_any):
             return
-        for purchase, request in await self._purchases.in_flight(CLAIMS_MAX):
+        claims = await self._purchases.in_flight(CLAIMS_MAX)
+        if self._not_told_ms:
+            open_ones = {(purchase.id, purchase.attempt) for purchase, _ in claims}
+            self._not_told_ms = {name: ms for name, ms in self._not_told_ms.items() if name in open_ones}
+        for purchase, request in claims:
             is_ours = self._is_first or self._buying.is_awaited(purchase.id)
             if is_ours and not self._buying.is_under_way(key_of(purchase)):
                 self._begin(purchase.id, partial(self._finish, purchase, request))
@@ -158,8 +164,11 @@ class Completer:
             answer = await self._hub.settle(request)
             if status is not None and await self._is_not_told(purchase, answer, status):
                 return
-            if answer.outcome is Settlement.UNHEARD and status is None:
-                return  # it may be heard yet: the clock by which it is of a time to come goes on
+            if answer.outcome is Settlement.UNHEARD:
+                if status is None:
+                    return  # it may be heard yet: the clock by which it is of a time to come goes on
+                # It may have been heard before and have failed: then the hub keeps that under this attempt's number.
+                answer = SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
         elif is_expired:
             answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
         else:
@@ -174,19 +183,24 @@ class Completer:
         """Does our hub have the payment on record, and not say whether for this claim?
 
         Nothing is started by such an answer, and what was started before, for whomever, is not taken back by it. The
-        operator has a day to have it told, and then the claim: the payment is made, so that waiting ends nothing.
+        operator has a day to have it told, and then the claim: the payment is decided, so that waiting ends nothing.
+        A hub that is away says nothing, and no day passes by that.
         """
         is_refused = answer.outcome in {Settlement.REFUSED, Settlement.UNHEARD}
-        if status.status == "failed" or not (is_refused or answer.outcome is Settlement.PENDING):
+        if not (is_refused or answer.outcome is Settlement.PENDING) or (is_refused and status.status == "failed"):
             return False
-        if status.status == "success" and self._has_waited(purchase, _NOT_TOLD_MS):
+        if status.status in {"success", "failed"} and answer.reason not in AWAY and self._is_long_not_told(purchase):
             await self._park(purchase)
-        elif is_refused:
+        elif is_refused or (status.status == "success" and answer.reason not in AWAY):
             _LOG.error("claim_not_told", purchase_id=purchase.id, status=status.status)
         return True
 
-    def _has_waited(self, purchase: Purchase, longest_ms: int) -> bool:
-        return self._clock_ms() > max(purchase.attempt_ms, self._began_ms) + longest_ms
+    def _is_long_not_told(self, purchase: Purchase) -> bool:
+        """Is it a day, by this process, since it was first not told? A clock that was put back begins it anew."""
+        now_ms = self._clock_ms()
+        name = purchase.id, purchase.attempt
+        since_ms = self._not_told_ms[name] = min(now_ms, self._not_told_ms.get(name, now_ms))
+        return now_ms > since_ms + _NOT_TOLD_MS
 
     async def _finish_elsewhere(self, purchase: Purchase, request: SettleRequest) -> None:
         """Another facilitator was asked than is set now, which may be the same at another URL, or know nothing of it.
@@ -200,7 +214,7 @@ class Completer:
             if answer.outcome is Settlement.SUCCESS:
                 await self._conclude(purchase, answer)
                 return
-        if self._has_waited(purchase, _ELSEWHERE_MS):
+        if self._clock_ms() > max(purchase.attempt_ms, self._began_ms) + _ELSEWHERE_MS:
             await self._park(purchase)
         else:
             _LOG.warning("claim_waits_for_its_facilitator", purchase_id=purchase.id, asked=request.place or "this one")

@@ -49,6 +49,12 @@ CONFIRM_EXTENSION: Final = "confirm"
 # From our hub, in its own words: nothing was started, also (401) where it refuses or has outlived our signature.
 _REFUSALS: Final = frozenset({400, 401, 403, 404, 413, 422})
 _UNAUTHENTICATED: Final = 401
+# From a hub that is away or has too much to do, or from whoever stands before it.
+_AWAY_STATUSES: Final = frozenset({429, 502, 503, 504})
+# Why an outcome is PENDING where nothing was answered to the question.
+_UNREACHABLE: Final = "unreachable"
+_UNAVAILABLE: Final = "unavailable"
+AWAY: Final = frozenset({_UNREACHABLE, _UNAVAILABLE})
 _CODES: Final = frozenset(Code)
 _LOG = structlog.get_logger("tollkeeper.gateway.hub_client")
 
@@ -284,7 +290,7 @@ class HubClient:
                 self.doubted.set()
             return _judge(status, _object(data), is_ours=self._is_ours)
         except HubUnreachableError:
-            return SettleAnswer(Settlement.PENDING, "", "unreachable")
+            return SettleAnswer(Settlement.PENDING, "", _UNREACHABLE)
 
     def transfer_request(self, body: bytes, *, key: str, wait_seconds: int | None) -> SettleRequest:
         """A transfer by our hub, under an idempotency key; pure but for the signer's clock and nonce.
@@ -432,4 +438,5 @@ def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
     details = error.get("details") if isinstance(error, dict) else None
     if isinstance(details, dict) and isinstance(details.get("transaction"), str):
         transaction = details["transaction"]
-    return SettleAnswer(Settlement.PENDING, transaction, "settlement_pending")
+    reason = _UNAVAILABLE if status in _AWAY_STATUSES else "settlement_pending"
+    return SettleAnswer(Settlement.PENDING, transaction, reason)
