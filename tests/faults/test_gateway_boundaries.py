@@ -388,7 +388,7 @@ FOR_A_FEE: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
             "call_state",
             "/verify",
             "bind_pair",
-            "set_key",
+            "keep_key",
             "bind_own",
             "spend_one",
             "claim_purchase",

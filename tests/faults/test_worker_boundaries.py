@@ -144,7 +144,7 @@ ACTS: Final[dict[str, tuple[Place, Act, tuple[str, ...]]]] = {
     "transfer for a fee": (
         FOR_A_FEE,
         transfer_for_a_fee,
-        ("call_state", "bind_key", "set_key", "End of set_key", "SpendOne", "restore_call", "End of give_credits"),
+        ("call_state", "bind_key", "keep_key", "End of keep_key", "SpendOne", "restore_call", "End of give_credits"),
     ),
     "park": (ABROAD, park, ("park_purchase", "End of park_purchase")),
     "honour what is parked": (ABROAD, honour_parked, ("honour_parked", "End of purchase_by_payment")),

@@ -29,9 +29,11 @@ from tests.gateway.test_transfer import PATH, Bank
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.keyring import Secret
 from tollkeeper.core.wire import EvmPayload, Payment, payment_body
+from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
+from tollkeeper.storage import open_database
 
 OPERATOR = "0x" + "99" * 20
 FEE_MICRO = 2_000
@@ -413,3 +415,21 @@ async def test_the_gate_of_the_fee_is_nobodys_to_see_to_call_or_to_manage(bank: 
     for method, body in (("GET", None), ("DELETE", None), ("PUT", {"price": "1"})):
         answer = await bank.buyer.ask(method, bank.gateway_url + "/api/v1/paygates/1", body=body)
         assert answer.status in {401, 403}
+
+
+async def test_the_facilitator_that_a_fee_s_transfer_was_to_be_asked_of_first_is_kept_until_its_charge(
+    tmp_path: Path,
+) -> None:
+    """Another one's refusal proves nothing while the first one may have been asked by another process."""
+    database, now_ms = open_database(str(tmp_path / "gateway.db")), 1_000
+    keys = TransferKeys(database, lambda: now_ms, lambda: "unused")
+    try:
+        assert await keys.first_of("fee-a-1") is None
+        await keys.keep_first("fee-a-1", "http://first.test")
+        now_ms = 2_000
+        await keys.keep_first("fee-a-1", "http://second.test")
+        await keys.keep_first("fee-a-2", "")
+        assert await keys.first_of("fee-a-1") == ("http://first.test", 1_000)
+        assert await keys.first_of("fee-a-2") == ("", 2_000)
+    finally:
+        await database.close()

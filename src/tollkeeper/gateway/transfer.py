@@ -235,7 +235,7 @@ class DirectTransfers:
             try:
                 await self._require_good(wish)
                 await self.keys.bind_pair(call_id, wish.payment.payload.body())
-                await self.keys.set_place(call_id, self.hub.place)
+                await self.keys.keep_first(call_id, self.hub.place)
                 await self._bind_own(wish, call_id)
                 await fees.charge(wish.asset.network.name, presented, call_id)
                 break

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.gateway.creating_once import UNGUESSABLE_LENGTH, key_among
-from tollkeeper.storage.transfer_keys import bind_key, key_of, renew_key, set_key
+from tollkeeper.storage.transfer_keys import bind_key, keep_key, key_of, renew_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,13 +101,16 @@ class TransferKeys:
         if await key_of(self.database, _of_pair(call_id)) not in {None, _digest_of(payload)}:
             raise other_signature()
 
-    async def set_place(self, call_id: str, place: str) -> None:
-        """Keeps which facilitator a fee's transfer is asked of, and since when, before it is charged."""
+    async def keep_first(self, call_id: str, place: str) -> None:
+        """Keeps which facilitator a fee's transfer is asked of first, and when, before it is charged.
+
+        Where that was not charged, another process may be charging it yet, and ask that one: so the first one stays.
+        """
         now_ms = self.clock_ms()
-        await self.database.run(set_key(_of_place(call_id), f"{_AT}{now_ms} {place}", now_ms))
+        await self.database.run(keep_key(_of_place(call_id), f"{_AT}{now_ms} {place}", now_ms))
 
     async def first_of(self, call_id: str) -> FirstAsked | None:
-        """What `set_place` kept; None where nobody knows it any more, or of a charge that is older than this."""
+        """What `keep_first` kept; None where nobody knows it any more, or of a charge that is older than this."""
         kept = await key_of(self.database, _of_place(call_id))
         return None if kept is None else _first_asked(kept.removeprefix(_AT))
 

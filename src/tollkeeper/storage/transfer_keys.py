@@ -34,9 +34,9 @@ def bind_key(name: str, key: str, now_ms: int) -> Unit[str]:
     return _held(name, _Q.bind_key(name=name, key=key, now_ms=now_ms), now_ms)
 
 
-def set_key(name: str, key: str, now_ms: int) -> Unit[None]:
-    """Keep `key` under a name, whatever is there."""
-    yield _Q.set_key(name=name, key=key, now_ms=now_ms)
+def keep_key(name: str, key: str, now_ms: int) -> Unit[None]:
+    """Keep `key` under a name that has none."""
+    yield _Q.keep_key(name=name, key=key, now_ms=now_ms)
 
 
 def _held(name: str, change: Statement, now_ms: int) -> Unit[str]:

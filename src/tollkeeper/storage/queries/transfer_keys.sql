@@ -13,9 +13,9 @@ INSERT INTO transfer_keys (name, key, changed_ms) VALUES (:name, :key, :now_ms)
 ON CONFLICT (name) DO NOTHING
 RETURNING key;
 
--- name: set_key
+-- name: keep_key
 INSERT INTO transfer_keys (name, key, changed_ms) VALUES (:name, :key, :now_ms)
-ON CONFLICT (name) DO UPDATE SET key = excluded.key, changed_ms = excluded.changed_ms;
+ON CONFLICT (name) DO NOTHING;
 
 -- name: forget_keys
 DELETE FROM transfer_keys WHERE changed_ms <= :since_ms;
