@@ -107,13 +107,12 @@ class ResponseHead(msgspec.Struct):
 class AnsweredHead(msgspec.Struct):
     """A target's head that was judged, of a response to any method but HEAD after which its connection was kept.
 
-    `keep_alive_seconds` is what its `Keep-Alive` promises, `body_bytes` how long its body is; `start` are its bytes,
-    and `whole_bytes` is how long it is with its body.
+    `keep_alive_seconds` is what its `Keep-Alive` promises; `start` are its bytes, `whole_bytes` is how long it is with
+    its body.
     """
 
     head: ResponseHead
     keep_alive_seconds: int | None
-    body_bytes: int
     start: bytes
     whole_bytes: int
 
@@ -150,4 +149,4 @@ class RememberedAnswers:
         if body_bytes is None or not is_whole or size_bytes > REMEMBERED_SIZE_BYTES:
             return
         head, start = ResponseHead(status, headers, framing), data[:size_bytes]
-        self._heads.keep(start, AnsweredHead(head, keep_alive_seconds, body_bytes, start, len(data)))
+        self._heads.keep(start, AnsweredHead(head, keep_alive_seconds, start, len(data)))

@@ -316,7 +316,7 @@ class TargetConnection(asyncio.Protocol):
                 self._hand_on()
             else:
                 self._on_idle(self)
-            exchange.on_whole(known.head, data[-known.body_bytes :] if known.body_bytes else b"")
+            exchange.on_whole(known.head, data[len(known.start) :])
         except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
             if self._exchange is None:
                 self._exchange = exchange

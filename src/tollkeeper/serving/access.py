@@ -75,7 +75,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_noting)
         finally:
-            self._counts.other.count(status, time.perf_counter_ns() - started)
+            self._counts.other.count(status, started)
             level = logging.DEBUG if path in _QUIET_PATHS else logging.INFO
             _write_line(level, scope["method"], path, status, started, state.get("request_id", ""))
 
@@ -86,7 +86,7 @@ class _LoggedCalls:
     def __init__(self, inner: CallHandler, counts: RequestCounts, spans: Spans | None) -> None:
         """Whether lines are written is asked now: what is answered at once is told only where they are."""
         self._spans = spans
-        self._count = counts.gate.ended
+        self._count = counts.gate.count
         self.takes = inner.takes
         self.begin = inner.begin
         self.again = inner.again
@@ -95,10 +95,10 @@ class _LoggedCalls:
         self._is_written = _is_written(logging.INFO)
         self.tell: Tell | None = _answered_at_once if self._is_written else None
         inner.tell = self.tell
-        self.ended = self._ended if self._is_written or spans is not None else self._count
 
-    def _ended(self, call: InboundCall) -> None:
-        self._count(call)
+    def ended(self, call: InboundCall) -> None:
+        """See `CallHandler`."""
+        self._count(call.status, call.started_ns)
         if self._spans is not None:
             self._spans.add_call(call)
         if not self._is_written:

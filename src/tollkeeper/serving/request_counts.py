@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tollkeeper.edge.call import InboundCall
-
 BUCKETS: Final = 31  # by the number of bits of the microseconds; the last one holds what took nine minutes and more
 _BITS: Final = 64  # no duration has more
 
@@ -31,17 +29,10 @@ class Kind:
         self.sum_us = 0
         self._latencies = [0] * (_BITS + 1)
 
-    def count(self, status: int, duration_ns: int) -> None:
-        """One answer; a `status` of 0 is a request whose caller left before it had one."""
-        duration_us = duration_ns // 1000
+    def count(self, status: int, started_ns: int) -> None:
+        """One answer, now, to what began then; a `status` of 0 is a request whose caller left before it had one."""
+        duration_us = (time.perf_counter_ns() - started_ns) // 1000
         self._requests[status] += 1
-        self._latencies[duration_us.bit_length()] += 1
-        self.sum_us += duration_us
-
-    def ended(self, call: InboundCall) -> None:
-        """As `count`, of a call that ends now; in full, since nearly every call comes here."""
-        duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
-        self._requests[call.status] += 1
         self._latencies[duration_us.bit_length()] += 1
         self.sum_us += duration_us
 

@@ -97,13 +97,11 @@ class Ledger:
 
         Where one is taken, the answer is how many are left.
         """
-        if self._is_under_way and len(self._known) < WAITING_MAX:  # as most: it joins those that wait
+        if len(self._known) < WAITING_MAX or self._has_room(callback):
             self._known.append((bought, gate_version, call_id, callback))
             self._now_ms = now_ms
-        elif self._has_room(callback):
-            self._known.append((bought, gate_version, call_id, callback))
-            self._now_ms = now_ms
-            self._begin()
+            if not self._is_under_way:
+                self._begin()
 
     def _has_room(self, callback: _Answer) -> bool:
         """Else it is told so."""
@@ -247,10 +245,7 @@ class Ledger:
                 self._waiting.append((HeldSpend(None, bought.id, wish), callback))
                 self._begin()
                 continue
-            try:  # as `_tell`
-                callback(left)
-            except Exception:
-                logger.exception("the callback of a spend failed")
+            _tell(callback, left)
 
     def _learn(self, request: HeldSpend, result: SpendResult | ApiError) -> None:
         """Remember whose purchase it is, for the next spend."""
@@ -263,7 +258,7 @@ class Ledger:
             self._remember(request.key, result.purchase)
 
 
-def _tell(callback: _Answer, result: SpendResult | ApiError) -> None:
+def _tell(callback: Callable[[Any], None], result: int | SpendResult | ApiError) -> None:
     try:
         callback(result)
     except Exception:
