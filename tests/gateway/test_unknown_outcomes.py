@@ -62,6 +62,19 @@ class Apart:
         return self.chain.balance("0x" + "77" * 20)
 
 
+async def claim_whose_answer_is_lost(
+    buyer: Buyer, gateway_url: str, target: RecordingTarget, hub: HostileHub
+) -> tuple[dict[str, Any], str]:
+    """A new gate and a payment that the hub settled there, of which the gateway heard nothing; the hub is down now."""
+    terms = {"price": "0.01", "targetUrl": target.url}
+    gate: dict[str, Any] = (await buyer.ask("POST", gateway_url + "/api/v1/paygates", body=terms)).json()
+    payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+    hub.settling = lose_answer
+    assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+    hub.is_down = True
+    return gate, payment
+
+
 @pytest.fixture
 async def apart(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[Apart]:
     chain_url = embedded_chain.url
@@ -325,12 +338,7 @@ async def test_claim_outlives_a_start_of_the_gateway_while_its_hub_is_down(
         Buyer(derive_wallets().buyer) as buyer,
     ):
         async with gateway() as url:
-            body = {"price": "0.01", "targetUrl": target.url}
-            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
-            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
-            hostile.settling = lose_answer
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
-            hostile.is_down = True
+            gate, payment = await claim_whose_answer_is_lost(buyer, url, target, hostile)
         async with gateway() as url:
             await asyncio.sleep(3)  # longer than the completer waits between two passes
             answer = await buyer.call(f"{url}/{gate['slug']}", payment)
@@ -368,12 +376,7 @@ async def test_a_404_of_somebody_else_than_the_hub_fails_no_claim(
         Buyer(derive_wallets().buyer) as buyer,
     ):
         async with gateway() as url:
-            terms = {"price": "0.01", "targetUrl": target.url}
-            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=terms)).json()
-            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
-            hostile.settling = lose_answer
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
-            hostile.is_down = True
+            gate, payment = await claim_whose_answer_is_lost(buyer, url, target, hostile)
         with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
             assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 100000").rowcount == 1
         hostile.is_down, hostile.telling = False, says(404, body)
@@ -455,12 +458,7 @@ async def test_a_claim_is_finished_while_its_hub_settles_on_no_network(
         Buyer(derive_wallets().buyer) as buyer,
     ):
         async with gateway() as url:
-            body = {"price": "0.01", "targetUrl": target.url}
-            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
-            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
-            hostile.settling = lose_answer
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
-            hostile.is_down = True
+            await claim_whose_answer_is_lost(buyer, url, target, hostile)
         supported = (await buyer.ask("GET", hub_url + "/supported")).json()
         hostile.supported = json.dumps({**supported, "kinds": []})
         hostile.is_down, hostile.settling = False, pass_on
@@ -469,7 +467,7 @@ async def test_a_claim_is_finished_while_its_hub_settles_on_no_network(
             with closing(sqlite3.connect(tmp_path / "gateway.db")) as books:
                 assert books.execute("SELECT state FROM purchases").fetchone()[0] == "LIVE"
             # No owner is told meanwhile that his network is none.
-            made = await buyer.ask("POST", url + "/api/v1/paygates", body=body)
+            made = await buyer.ask("POST", url + "/api/v1/paygates", body={"price": "0.01", "targetUrl": target.url})
             assert (made.status, made.error_code) == (503, "UNAVAILABLE")
 
 
@@ -493,12 +491,7 @@ async def test_what_was_asked_of_a_former_hub_is_not_failed_by_one_that_never_he
         Buyer(derive_wallets().buyer) as buyer,
     ):
         async with gateway(hostile.url) as url:
-            body = {"price": "0.01", "targetUrl": target.url}
-            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
-            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
-            hostile.settling = lose_answer
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
-            hostile.is_down = True
+            gate, payment = await claim_whose_answer_is_lost(buyer, url, target, hostile)
         as_after(age_seconds)  # the request has expired, and perhaps nobody was there for longer than a claim waits
         async with gateway(other_url) as url:
             await asyncio.sleep(3)  # longer than the completer waits between two passes

@@ -81,6 +81,17 @@ def at(market: SolanaMarket, gate: dict[str, Any]) -> dict[str, Any]:
     return {**gate, "accessUrl": f"{market.url}/{gate['slug']}"}
 
 
+async def forgotten_sale(place: Place) -> tuple[dict[str, Any], str, int]:
+    """A gate of two credits, a payment that bought there and was forgotten by gateway and hub, what its owner had."""
+    async with place.market() as market:
+        gate = await market.gate(credits=2)
+    with forgotten(place.directory):
+        async with place.market() as market:
+            payment = await market.payment(await market.requirements(at(market, gate)))
+            assert (await market.pay(at(market, gate), payment)).status == 200
+            return gate, payment, await market.balance(market.owner)
+
+
 def error_of(answer: Answer) -> dict[str, Any]:
     error: dict[str, Any] = answer.json()["error"]
     return error
@@ -91,13 +102,7 @@ async def test_what_gateway_and_hub_forgot_is_served_when_its_payment_is_present
     tmp_path: Path, target: RecordingTarget, slots: int
 ) -> None:
     async with place_of(tmp_path, target) as place:
-        async with place.market() as market:
-            gate = await market.gate(credits=2)
-        with forgotten(place.directory):
-            async with place.market() as market:
-                payment = await market.payment(await market.requirements(at(market, gate)))
-                assert (await market.pay(at(market, gate), payment)).status == 200
-                had = await market.balance(market.owner)
+        gate, payment, had = await forgotten_sale(place)
         place.node.chain.next_slot(slots)
         async with place.market() as market:
             answers = [await market.pay(at(market, gate), payment) for _ in range(3)]
@@ -110,13 +115,7 @@ async def test_whom_gateway_and_hub_forgot_is_not_told_to_pay_again_while_a_node
     tmp_path: Path, target: RecordingTarget, slots: int
 ) -> None:
     async with place_of(tmp_path, target) as place, run_chaos(place.node.url) as behind:
-        async with place.market() as market:
-            gate = await market.gate(credits=2)
-        with forgotten(place.directory):
-            async with place.market() as market:
-                payment = await market.payment(await market.requirements(at(market, gate)))
-                assert (await market.pay(at(market, gate), payment)).status == 200
-                had = await market.balance(market.owner)
+        gate, payment, had = await forgotten_sale(place)
         place.node.chain.next_slot(slots)
         network = NETWORKS[NETWORK]
         async with place.market(networks={NETWORK: NetworkSettings(network, (behind.url,))}) as market:
