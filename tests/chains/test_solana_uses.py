@@ -13,10 +13,11 @@ from solders.transaction import VersionedTransaction
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of
+from tests.hub.chaos import run_chaos
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import SolanaChain
-from tollkeeper.chains.solana.payments import read_payments
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.payments import payments_of, read_payments
 from tollkeeper.chains.solana.uses import UseReader, is_listed
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.networks import NETWORKS
@@ -166,6 +167,29 @@ async def test_no_transaction_and_one_that_is_no_payment_are_nothing(node: Solan
     assert await uses.read(other) is None
     key = payment_key(ASSET, read_transfer(paying(node, 1).payload()))
     assert await uses.find(key, 0) is None
+
+
+@pytest.mark.parametrize("is_sent", [True, False], ids=["failed", "never sent"])
+async def test_a_transaction_that_one_node_calls_passed_carried_nothing_out(
+    node: SolanaNode, *, is_sent: bool
+) -> None:
+    """Its bytes prove who signed what, and not that the chain took it."""
+    draft = paying(node, BUYER_MICRO + 1)
+    transaction = signed(draft)
+    name = executed(node, draft) if is_sent else str(transaction.signatures[0])
+    node.chain.next_slot(FINAL_SLOTS)
+    raw = base64.b64encode(bytes(transaction)).decode()
+    passed = {"slot": 1, "meta": {"err": None}, "transaction": [raw, "base64"]}
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"result": passed} if call["method"] == "getTransaction" else answer
+
+    async with run_chaos(node.url) as liar:
+        liar.falsify = falsify
+        solana = SolanaChain(SolanaConfig(DEVNET, (liar.url, node.url)))
+        await solana.open()
+        assert await payments_of(solana, name) == []
+        await solana.close()
 
 
 @pytest.mark.parametrize("amount", [1_000, BUYER_MICRO + 1], ids=["passed", "failed"])

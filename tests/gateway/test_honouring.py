@@ -15,9 +15,23 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.keypair import Keypair
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
+from tests.core.solana_payments import (
+    Draft,
+    account_of,
+    compute_limit,
+    compute_price,
+    instruction,
+    readable,
+    signer,
+    transfer,
+    writable,
+)
 from tests.faults.shop import Shop, url_of
 from tests.gateway import foreign_facilitator as foreign_ways
 from tests.gateway.composed import composed, settings_for
@@ -28,6 +42,7 @@ from tests.gateway.solana_market import mainnet_market
 from tests.hub.chaos import run_chaos
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -192,6 +207,39 @@ async def test_a_payment_on_solana_that_the_hub_made_for_another_server_is_honou
         token = {"X-Credit-Token": done["creditToken"]}
         calls = [(await market.buyer.ask("GET", gate["accessUrl"], headers=token)).status for _ in range(3)]
         assert calls == [200, 200, 402]
+
+
+async def test_nobody_has_honoured_what_moved_nothing(tmp_path: Path, target: RecordingTarget) -> None:
+    """Whom the seller lets spend names its account as both ends: the chain calls it a success, and nobody was paid."""
+    async with mainnet_market(target, tmp_path) as market:
+        gate = await market.gate()
+        network = NETWORKS[market.network]
+        networks = {network.name: NetworkSettings(network, (market.rpc_url,))}
+        settings = settings_for("", tmp_path / "main.db", networks=networks, default_network=network)
+        seller, stranger, spender = Keypair.from_seed(market.wallets.owner.seed), Keypair(), market.wallet
+        account = account_of(market.owner, network.usdc.address)
+        await market.node("sandbox_openAccount", market.owner, 10_000)
+
+        async def carried_out(fee_payer: Keypair, *used: Instruction, signers: tuple[Keypair, ...] = ()) -> str:
+            await market.node("requestAirdrop", str(fee_payer.pubkey()), 10**9)
+            latest = await market.node("getLatestBlockhash")
+            blockhash = bytes(Hash.from_string(latest["value"]["blockhash"]))
+            draft = Draft(used, fee_payer.pubkey(), (fee_payer, *signers), blockhash)
+            text = base64.b64encode(bytes(draft.transaction())).decode()
+            name = str(await market.node("sendTransaction", text, {"encoding": "base64"}))
+            (status,) = (await market.node("getSignatureStatuses", [name]))["value"]
+            assert status["err"] is None
+            return name
+
+        approval = b"\x04" + (10_000).to_bytes(8, "little")
+        accounts = [writable(account), readable(spender.pubkey()), signer(seller.pubkey())]
+        await carried_out(seller, instruction(TOKEN_PROGRAM, approval, accounts))
+        moved = transfer(payer=spender.pubkey(), pay_to=market.owner, mint=network.usdc.address, source=account)
+        transaction = await carried_out(stranger, compute_limit(), compute_price(), moved, signers=(spender,))
+        await market.node("sandbox_advance", 40)
+        told = await honour_payment(settings, {"gate": gate["slug"], "transaction": transaction, "nonce": None})
+        assert "no payment" in told.get("error", ""), told
+        assert await compare_with_chain(settings) == []
 
 
 async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tollkeeper.chains.receipts import require_agreement
+from tollkeeper.chains.receipts import Verdict, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import read_number
 from tollkeeper.core import ed25519
@@ -82,7 +82,10 @@ async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
         raise RpcUnavailable(msg)
     if answer["meta"].get("err") is not None:
         return []
-    require_agreement(await chain.see([signature]))
+    (sighting,) = sightings = await chain.see([signature], is_final_needed=True)
+    require_agreement(sightings)
+    if sighting.verdict is not Verdict.TRANSFERRED or not sighting.deep:  # what shows it may have made up how it ended
+        return []
     return list(payments_in(asset, signature, answer, {}))
 
 
@@ -176,6 +179,8 @@ def payments_in(asset: SolanaAsset, name: str, answer: Any, wallets: Mapping[str
     except (MalformedTransaction, IndexError):
         return []
     if (mint, program) != (asset.address, asset.token_program) or transfer.payer == transfer.fee_payer:
+        return []
+    if transfer.source == transfer.destination:  # nothing moves, and the chain calls it a success
         return []
     require_name(transfer.transaction, name)
     return [
