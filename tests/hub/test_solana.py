@@ -437,18 +437,20 @@ async def test_supported_names_the_network_and_a_fee_payer_that_stays(world: Sol
     assert first["signers"] == {"solana:*": [one.address for one in WALLETS.fee_payers]}
 
 
-async def test_the_public_status_has_two_names(world: SolanaHub) -> None:
+async def test_the_public_status_has_two_names_and_the_path_of_every_network(world: SolanaHub) -> None:
     body = world.payment()
     settled = await world.settle(body)
     raw = base64.b64decode(body["paymentPayload"]["payload"]["transaction"])
     signature = encode(read_transaction(raw).signatures[1])
-    shown = [await world.hub.get(f"/payments/{NETWORK}/{name}") for name in (message_hash(body), signature)]
-    for answer in shown:
+    hashed, payer = message_hash(body), WALLETS.buyer.address
+    names = (hashed, hashed.upper(), signature, f"{payer}/{hashed}", f"{payer}/{hashed.upper()}")
+    for answer in [await world.hub.get(f"/payments/{NETWORK}/{name}") for name in names]:
         assert answer.body["status"] == "success"
         assert answer.body["transaction"] == settled.body["transaction"]
-        assert (answer.body["payer"], answer.body["payTo"]) == (WALLETS.buyer.address, OWNER)
+        assert (answer.body["payer"], answer.body["payTo"]) == (payer, OWNER)
         assert (answer.body["amount"], answer.body["network"]) == ("10000", NETWORK)
-    assert (await world.hub.get(f"/payments/{NETWORK}/{'0' * 64}")).status == 404
+    for name in ("0" * 64, f"{OWNER}/{hashed}", f"{payer.lower()}/{hashed}"):
+        assert (await world.hub.get(f"/payments/{NETWORK}/{name}")).status == 404
 
 
 async def test_history_shows_the_payment_to_both_sides(world: SolanaHub) -> None:

@@ -5,6 +5,7 @@ History is JSON, and CSV where `Accept` prefers it.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response
@@ -36,6 +37,7 @@ _NO_NAME: Final = (
     f"{UNKNOWN_PAYMENT} by this name: a payment has two, its message's hash (64 hex digits), and the one "
     "signature of its payer (base58) that it was settled with"
 )
+_HEX: Final = re.compile("0[xX].*|[0-9a-fA-F]{64}")
 _NEGOTIATED: Final = {**_NO_STORE, "Vary": "Accept"}
 
 
@@ -90,7 +92,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
     ) -> Response[bytes]:
         """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
         known = normalise(network)
-        row = await find_payment(database, known.name, payer.lower(), nonce.lower())
+        row = await find_payment(database, known.name, _in_lower_case(payer), nonce.lower())
         if row is None:
             raise ApiError(Code.NOT_FOUND, UNKNOWN_PAYMENT)
         return unless_known(request, status_body(row), _NO_STORE)
@@ -101,12 +103,17 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
     ) -> Response[bytes]:
         """Contract 2: as above, by the message's hash in hex or the payer's signature in base58."""
         known = normalise(network)
-        row = await find_named(database, known.name, name)
+        row = await find_named(database, known.name, _in_lower_case(name))
         if row is None:
             raise ApiError(Code.NOT_FOUND, _NO_NAME)
         return unless_known(request, status_body(row), _NO_STORE)
 
     return [payment_status, named_status]
+
+
+def _in_lower_case(name: str) -> str:
+    """Where it is hex, whose case says nothing, as a Solana address's and signature's does."""
+    return name.lower() if _HEX.fullmatch(name) else name
 
 
 def status_body(row: Settlement) -> dict[str, Any]:
