@@ -143,6 +143,35 @@ async def test_what_no_chain_can_say_is_no_answer(
         assert await world.status(body) == ("success" if is_sent else "unknown")
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+async def test_where_two_nodes_must_show_it_and_one_is_down_nothing_is_told_of_any_payment(
+    tmp_path: Path, *, is_first: bool
+) -> None:
+    """Neither that it succeeded nor, of one that is too old, that it was never made; what was begun is finished."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, run_chaos(node.url) as down:
+        urls = (down.url, node.url) if is_first else (node.url, down.url)
+        async with hub_of(tmp_path, node, rpc_urls=urls, confirm_nodes=2, timeout_seconds=1.0) as world:
+            old = world.payment()
+            node.chain.next_slot(RECENT_SLOTS + 1)
+            down.act = lambda _methods: Act.CUT
+            body = world.payment()
+            answer = await world.settle(body, Prefer="wait=1")
+            assert (answer.status, answer.code) == (503, "SETTLEMENT_PENDING")
+            refused = [await world.verify(old), await world.settle(old)]
+            assert [(one.status, one.code) for one in refused] == [(503, "UNAVAILABLE")] * 2
+            node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
+            await world.complete()
+            assert await world.status(body) == "pending"
+            ready = await world.hub.get("/readyz")
+            assert "once 2 nodes show them" in str(ready.body)
+            down.calm()
+            await world.complete()
+            assert await world.status(body) == "success"
+            assert world.earned == 10_000
+            told = [await world.verify(old), await world.settle(old)]
+            assert [one.reason for one in told] == ["settle_exact_svm_block_height_exceeded"] * 2
+
+
 @pytest.mark.parametrize("needed", [0, 1])
 async def test_an_error_that_one_node_makes_up_fails_nothing(tmp_path: Path, needed: int) -> None:
     async with hub_of_two_nodes(tmp_path, needed) as (world, liar):
