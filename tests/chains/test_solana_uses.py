@@ -170,9 +170,7 @@ async def test_no_transaction_and_one_that_is_no_payment_are_nothing(node: Solan
 
 
 @pytest.mark.parametrize("is_sent", [True, False], ids=["failed", "never sent"])
-async def test_a_transaction_that_one_node_calls_passed_carried_nothing_out(
-    node: SolanaNode, *, is_sent: bool
-) -> None:
+async def test_a_transaction_that_one_node_calls_passed_carried_nothing_out(node: SolanaNode, *, is_sent: bool) -> None:
     """Its bytes prove who signed what, and not that the chain took it."""
     draft = paying(node, BUYER_MICRO + 1)
     transaction = signed(draft)

@@ -25,9 +25,11 @@ from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.stack import Options
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings.model import FeePayerCaps
 
 PATH = "/api/v1/transfer"
 FEE_MICRO = 2_000
+FEE_LAMPORTS = 10_001  # of a usual transaction
 MINT = NETWORKS[NETWORK].usdc.address
 
 
@@ -176,8 +178,8 @@ async def test_the_main_network_goes_by_the_name_that_clients_know(tmp_path: Pat
 
 
 @asynccontextmanager
-async def charging(folder: Path, target: RecordingTarget, operator: str) -> AsyncIterator[SolanaMarket]:
-    """A gateway that takes a fee for transfers, paid to this operator."""
+async def charging(folder: Path, target: RecordingTarget, operator: str, **changes: Any) -> AsyncIterator[SolanaMarket]:
+    """A gateway that takes a fee for transfers, paid to this operator, unless the changes say otherwise."""
     evm = derive_wallets()
     wallets = replace(derive_solana_wallets(), fee_payers=fee_payers_of(evm.relayer.private_key))
     async with SolanaNode(wallets=wallets) as node:
@@ -186,6 +188,7 @@ async def charging(folder: Path, target: RecordingTarget, operator: str) -> Asyn
             "default_network": NETWORKS[NETWORK],
             "default_payment_address": operator,
             "transfer_fee_micro": FEE_MICRO,
+            **changes,
         }
         async with composed("", folder / "fee.db", **settings) as url, Buyer(evm.buyer) as buyer:
             yield SolanaMarket(url, node.url, wallets, target, buyer)
@@ -207,6 +210,28 @@ async def test_a_fee_is_a_payment_of_its_own_and_pays_for_one_transfer(tmp_path:
         assert another.status == 402
         assert await market.balance(market.owner) == had + 25_000
         assert await market.balance(operator) == operator_had + FEE_MICRO
+
+
+async def test_free_transfers_leave_half_of_the_hours_fees_to_sales(tmp_path: Path, target: RecordingTarget) -> None:
+    """Anybody may ask for them, as often as he likes: that a gateway asks the hub for them makes them no sales."""
+    budget = {"fee_payer": FeePayerCaps(budget_per_hour_lamports=8 * FEE_LAMPORTS), "transfer_fee_micro": None}
+    async with charging(tmp_path, target, derive_solana_wallets().owner.address, **budget) as market:
+        for expected in (*[200] * 4, 503):
+            draft = await drafted(market)
+            assert (await ask(market, draft, header_of(draft))).status == expected
+        gate = await market.gate()
+        for expected in (*[200] * 4, 503):
+            bought = await market.pay(gate, await market.payment(await market.requirements(gate)))
+            assert bought.status == expected
+
+
+async def test_a_transfer_for_a_fee_is_paid_for_as_a_sale_is(tmp_path: Path, target: RecordingTarget) -> None:
+    budget = {"fee_payer": FeePayerCaps(budget_per_hour_lamports=8 * FEE_LAMPORTS)}
+    async with charging(tmp_path, target, derive_solana_wallets().second_buyer.address, **budget) as market:
+        for expected in (*[200] * 4, 503):
+            draft = await drafted(market)
+            fee = await market.payment((await ask(market, draft)).json()["accepts"][0])
+            assert (await ask(market, draft, fee)).status == expected
 
 
 async def test_a_transfer_that_would_be_refused_costs_no_fee(tmp_path: Path, target: RecordingTarget) -> None:

@@ -181,8 +181,10 @@ def asked_of(payment: Payment, requirements: Requirements) -> bytes:
     )
 
 
-def transfer_body(payment: Payment, asset: str, amount: int, recipient: str, *, confirm: bool) -> bytes:
-    """What our hub is asked for a transfer: everything that says which one it is."""
+def transfer_body(
+    payment: Payment, asset: str, amount: int, recipient: str, *, confirm: bool, is_paid: bool = False
+) -> bytes:
+    """What our hub is asked for a transfer: everything that says which one it is. `is_paid`: we took a fee for it."""
     return _ENCODE(
         {
             "x402Version": X402_VERSION,
@@ -192,6 +194,7 @@ def transfer_body(payment: Payment, asset: str, amount: int, recipient: str, *, 
             "amount": str(amount),
             "recipient": recipient,
             "confirm": confirm,
+            **({"isPaid": True} if is_paid else {}),
         }
     )
 

@@ -295,7 +295,8 @@ class DirectTransfers:
             if isinstance(done, str):
                 raise self._pending(paid.key, done)
             return done
-        body = transfer_body(payment, wish.asset.address, paid.value, wish.pay_to, confirm=wish.confirm)
+        asked = payment, wish.asset.address, paid.value, wish.pay_to
+        body = transfer_body(*asked, confirm=wish.confirm, is_paid=bool(fee_key))
         if fee_key:
             answer = await self._ask_for_fee(wish, payment, paid, body, fee_key)
         elif wish.own_key is not None:
@@ -325,7 +326,8 @@ class DirectTransfers:
         answer = await self._ask(wish, body, fee_key)
         if answer is None or answer[0] != _CONFLICT:
             return answer
-        other = transfer_body(payment, wish.asset.address, paid.value, wish.pay_to, confirm=not wish.confirm)
+        asked = payment, wish.asset.address, paid.value, wish.pay_to
+        other = transfer_body(*asked, confirm=not wish.confirm, is_paid=True)
         answer = await self._ask(wish, other, fee_key)
         if answer is None:
             return None

@@ -207,7 +207,9 @@ TRANSFER: Final = Operation(
     path="/transfer",
     tag=_TAG,
     summary="Carry out a signed authorization or transaction, to anybody",
-    description="amount and recipient are required on Solana.",
+    description=(
+        "amount and recipient are required on Solana. isPaid: the gateway whose signature is trusted was paid for it."
+    ),
     parameters=(IDEMPOTENCY_KEY, PREFER_WAIT),
     request={
         JSON: record(
@@ -218,9 +220,10 @@ TRANSFER: Final = Operation(
                 "asset": TEXT,
                 "amount": nullable(BASE_UNITS),
                 "recipient": nullable(TEXT),
+                "isPaid": FLAG,
                 **_OPTION,
             },
-            optional=["x402Version", "amount", "recipient", *_OPTION],
+            optional=["x402Version", "amount", "recipient", "isPaid", *_OPTION],
         )
     },
     answers=_SETTLED,

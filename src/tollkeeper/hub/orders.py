@@ -31,7 +31,7 @@ class Order:
     purchase_data: dict[str, Any] | None
     deadline: float  # event loop time
     expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
-    is_trusted: bool  # a gateway that we trust signed the request
+    is_trusted: bool  # a gateway that we trust signed the request, for something that it was paid for
     requirements_hash: str
 
     def has_expired(self, now_seconds: int) -> bool:
