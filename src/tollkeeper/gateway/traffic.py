@@ -1,8 +1,9 @@
 """What happened, off the hot path: counters, statistics and the request log, written in batches (architecture 2).
 
 Nothing here decides about money; what a crash loses is a count, and calls that it leaves open are marked INTERRUPTED
-at the next start. Counters and statistics are exact; of the log no more rows are kept for one writing than
-LOGGED_MAX. What is beyond is counted too, and told with the log.
+at the next start. Counters and statistics are exact; of the log no more rows wait to be written than LOGGED_MAX. What
+is beyond is counted too, and told with the log. Rows are written a few at a time: callers wait for the writer
+meanwhile, and hundreds at once would be milliseconds for one call in a hundred.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tollkeeper.storage import StatementError, StorageError
 from tollkeeper.storage.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from tollkeeper.core.errors import Code
     from tollkeeper.core.statistics import Kept
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 INTERVAL_SECONDS: Final = 0.5
 LOGGED_MAX: Final = 500
+ROWS_AT_ONCE: Final = 50
+_ROWS_SECONDS: Final = 0.05  # while more rows wait than are written at once
+_COUNTS_SECONDS: Final = 1.0  # after which counts do not wait for more rows
 _FORGET_SECONDS: Final = 3600.0
 _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
 
@@ -78,10 +82,11 @@ class Traffic:
         self._outcomes: Counter[tuple[int, int, Outcome]] = Counter()
         self._latencies: Counter[tuple[int, int, int]] = Counter()
         self._requests: list[LoggedRequest] = []
+        self._logged: Counter[int] = Counter()  # rows that were taken since counts were written, by gate
         self._served: dict[int, _Served] = {}  # by gate, of the hour that is; what most paid calls are
         self._tallies: list[Tally] = []  # that count now
         self._gathered = 0
-        self.has_room = True  # for more rows of the log, until the next writing
+        self.has_room = True  # for more rows of the log, until some are written
         self._tried: Counted | None = None  # what nobody knows to be written or not
         self._dropped = 0
         self.not_logged = 0  # of all that was counted, since the start
@@ -139,6 +144,7 @@ class Traffic:
 
     def _log(self, request: LoggedRequest) -> None:
         self._requests.append(request)
+        self._logged[request.gate_id] += 1
         self.has_room = len(self._requests) < LOGGED_MAX
 
     def refused(self, gate_id: int, call: InboundCall, error: ApiError) -> None:
@@ -228,29 +234,38 @@ class Traffic:
         return challenges + tried[0], calls + tried[1], failures + tried[2]
 
     async def flush(self) -> None:
-        """Writes what was counted; what the database did not take, or may have taken, is tried again as it was."""
-        try:
-            if self._tried is not None:
-                await self._statistics.add(self._tried, is_again=True)
-                self._tried = None
-            self._gather()
-            if self._outcomes:
-                await self._write()
-            await self._purchases.end_calls({}, self._clock_ms())
-        except ApiError as error:
-            _LOG.warning("flush_failed", error=error.message)
-        except StatementError:  # a fault of ours, which must not keep the program from ending
-            _LOG.exception("flush_failed")
+        """Writes all that was counted; what the database did not take, or may have taken, is tried again as it was."""
+        await _told(self._write(is_whole=True))
+
+    async def _write(self, *, is_whole: bool) -> None:
         if self._dropped:
             _LOG.warning("ended_calls_dropped", count=self._dropped)
             self._dropped = 0
+        await self._write_again()
+        while is_whole and self._is_behind:
+            await self._write_rows()
+        self._gather()
+        if self._outcomes:
+            await self._write_counted()
+        elif self._requests:
+            await self._write_rows()
+        await self._purchases.end_calls({}, self._clock_ms())
 
-    async def _write(self) -> None:
+    @property
+    def _is_behind(self) -> bool:
+        """Whether rows wait that go before the counts: some stay for these, which need not have rows of their own."""
+        return self._tried is None and len(self._requests) > ROWS_AT_ONCE
+
+    async def _write_again(self) -> None:
+        if self._tried is not None:
+            await self._statistics.add(self._tried, is_again=True)
+            self._tried = None
+
+    async def _write_counted(self) -> None:
         counters = {gate_id: (one[0], one[1], one[2]) for gate_id, one in self._counts.items()}
         not_logged = self._not_in_the_log()
-        self._tried = Counted(counters, self._outcomes, self._latencies, self._requests, not_logged)
-        self._counts, self._outcomes, self._latencies, self._requests = {}, Counter(), Counter(), []
-        self.has_room = True
+        self._tried = Counted(counters, self._outcomes, self._latencies, self._next_rows(), not_logged)
+        self._counts, self._outcomes, self._latencies, self._logged = {}, Counter(), Counter(), Counter()
         if not_logged:
             count = sum(not_logged.values())
             self.not_logged += count
@@ -258,14 +273,26 @@ class Traffic:
         await self._statistics.add(self._tried)
         self._tried = None
 
+    async def _write_rows(self) -> None:
+        """Some more of the log."""
+        self._tried = Counted({}, {}, {}, self._next_rows(), {})
+        await self._statistics.add(self._tried)
+        self._tried = None
+
+    def _next_rows(self) -> list[LoggedRequest]:
+        """Those that wait longest."""
+        rows, self._requests = self._requests[:ROWS_AT_ONCE], self._requests[ROWS_AT_ONCE:]
+        self.has_room = True
+        return rows
+
     def _not_in_the_log(self) -> dict[tuple[int, int], int]:
-        """How many of the counted requests have no row, by gate and its newest hour."""
+        """How many of the counted requests have no row and get none, by gate and its newest hour."""
         missing: Counter[int] = Counter()
         newest_ms: dict[int, int] = {}
         for (gate_id, hour_ms, _), count in self._outcomes.items():
             missing[gate_id] += count
             newest_ms[gate_id] = max(hour_ms, newest_ms.get(gate_id, 0))
-        missing.subtract(request.gate_id for request in self._requests)
+        missing.subtract(self._logged)
         return {(gate_id, newest_ms[gate_id]): count for gate_id, count in missing.items() if count}
 
     async def forget(self) -> None:
@@ -290,11 +317,26 @@ class Traffic:
         self._is_forgetting_late = False
 
     async def run(self) -> None:
-        """Flushes until cancelled; a flush that has begun is finished all the same."""
+        """Writes until cancelled; a writing that has begun is finished all the same."""
+        counted_at = time.monotonic()
         while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await asyncio.sleep(_ROWS_SECONDS if self._is_behind else INTERVAL_SECONDS)
             try:
-                await asyncio.shield(self.flush())
-                await self.forget()
+                if self._is_behind and time.monotonic() < counted_at + _COUNTS_SECONDS:
+                    await asyncio.shield(_told(self._write_rows()))
+                else:
+                    counted_at = time.monotonic()
+                    await asyncio.shield(_told(self._write(is_whole=False)))
+                    await self.forget()
             except Exception:  # noqa: BLE001 - logged; what was counted is tried again
                 _LOG.exception("flush_failed")
+
+
+async def _told(writing: Coroutine[None, None, None]) -> None:
+    """What the database did not take is told, and tried again with the next writing."""
+    try:
+        await writing
+    except ApiError as error:
+        _LOG.warning("flush_failed", error=error.message)
+    except StatementError:  # a fault of ours, which must not keep the program from ending
+        _LOG.exception("flush_failed")

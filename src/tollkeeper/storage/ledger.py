@@ -137,7 +137,7 @@ class Ledger:
             self._unserved.append(call_id)
 
     async def flush_ended(self, now_ms: int) -> None:
-        """Write what no spend took along. Raises: StorageError; what was not written is kept."""
+        """Write what no spend takes along. Raises: StorageError; what was not written is kept."""
         while unserved := self._unserved[:ENDED_AT_ONCE]:
             del self._unserved[:ENDED_AT_ONCE]
             try:
@@ -145,7 +145,7 @@ class Ledger:
             except ApiError:
                 self._unserved += unserved
                 raise
-        while ended := self._take_ended():
+        while not self._known and (ended := self._take_ended()):
             try:
                 await self._database.run(end_calls(ended, now_ms))
             except ApiError:

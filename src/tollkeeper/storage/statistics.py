@@ -47,8 +47,8 @@ class LoggedRequest(msgspec.Struct, frozen=True, array_like=True):
 class Counted:
     """What was counted since the last writing: requests by (gate, hour, outcome), calls by (gate, hour, bucket).
 
-    `counters`: challenges, calls and failures by gate. Where anything is counted, a request is among `requests`.
-    `not_logged`: those of them that are not, by (gate, hour).
+    `counters`: challenges, calls and failures by gate. `requests`: the next rows of the log, one at least, not all of
+    them of what is counted here. `not_logged`: how many of it have no row and get none, by (gate, hour).
     """
 
     counters: Mapping[int, tuple[int, int, int]]
@@ -174,9 +174,11 @@ def _add(counted: Counted, *, is_again: bool) -> Unit[None]:
         yield _Q.count_traffic(gate_id=gate_id, challenges=challenges, calls=calls, failures=failures)
     outcomes: list[tuple[int, int, str, int]] = [(*key, requests) for key, requests in counted.outcomes.items()]
     outcomes += [(*key, _NOT_LOGGED, requests) for key, requests in counted.not_logged.items()]
-    yield _WRITING.add_outcomes(counted=_ENCODE(outcomes).decode())
+    if outcomes:
+        yield _WRITING.add_outcomes(counted=_ENCODE(outcomes).decode())
     latencies = [(*key, calls) for key, calls in counted.latencies.items()]
-    yield _WRITING.add_latencies(counted=_ENCODE(latencies).decode())
+    if latencies:
+        yield _WRITING.add_latencies(counted=_ENCODE(latencies).decode())
     yield _WRITING.insert_requests(logged=_ENCODE(counted.requests).decode())
 
 
