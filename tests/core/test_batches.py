@@ -21,8 +21,11 @@ from tollkeeper.core.batches import (
     encode_batch,
     may_be_batched,
 )
-from tollkeeper.core.evm import Authorization, keccak256, sign_digest, transfer_calldata
+from tollkeeper.core.counterfactual import Deployment, settling_call, wrap
+from tollkeeper.core.evm import Authorization, Transaction, keccak256, sign_digest, transfer_calldata
 from tollkeeper.core.multicall import SELECTOR_AGGREGATE
+from tollkeeper.core.receipt_logs import Transfer
+from tollkeeper.core.signed_transactions import asks_for
 
 ASSET = BASE_SEPOLIA.address
 SIGNATURE = sign_digest(keccak256(b"anything"), PAYER_KEY)
@@ -47,6 +50,30 @@ vias = st.sampled_from(Via)
 @given(vias, addresses, batches)
 def test_a_batch_reads_back_as_it_was_written(via: Via, asset: str, batch: list[SignedTransfer]) -> None:
     assert decode_batch(via, encode_batch(via, asset, batch)) == (asset, batch)
+
+
+@given(via=st.sampled_from([None, *Via]), batch=batches, is_deploying=st.booleans())
+def test_a_transaction_is_seen_to_ask_for_what_stands_in_it_alone(
+    via: Via | None, batch: list[SignedTransfer], *, is_deploying: bool
+) -> None:
+    first = batch[0]
+    data = encode_batch(via, ASSET, batch) if via else transfer_calldata(first.authorization, first.signature)
+    if via is None and is_deploying:
+        wrapped = wrap(Deployment(ASSET, b"anything", first.signature))
+        data = settling_call(ASSET, first.authorization, wrapped).data
+    transaction = Transaction(1, 0, 1, 1, 100_000, ASSET, 0, data)
+    one = first.authorization
+    transfer = Transfer(ASSET, one.payer, one.pay_to, one.value, one.nonce)
+    assert asks_for(transaction, transfer)
+    absent = [
+        replace(transfer, value=2**64 + one.value),
+        replace(transfer, payer=one.payer[:-1] + ("0" if one.payer[-1] != "0" else "1")),
+        replace(transfer, pay_to=one.pay_to[:-1] + ("0" if one.pay_to[-1] != "0" else "1")),
+        replace(transfer, nonce=one.nonce[:-1] + ("0" if one.nonce[-1] != "0" else "1")),
+    ]
+    held = {(other.authorization.payer, other.authorization.pay_to, other.authorization.nonce) for other in batch}
+    assert not any(asks_for(transaction, no) for no in absent if (no.payer, no.pay_to, no.nonce) not in held)
+    assert not asks_for(transaction, absent[0])
 
 
 @given(vias, batches, st.data())

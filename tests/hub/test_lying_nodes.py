@@ -14,6 +14,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.test_completer import change
+from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_several_nodes import always, chain_of
 from tollkeeper.api import clock_ms
 from tollkeeper.chains import vouching
@@ -390,3 +391,43 @@ async def test_money_that_nobody_can_have_is_no_answer(
     assert (await chaos_hub.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
     chaos.calm()
     assert (await chaos_hub.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+async def test_a_node_that_shows_another_transaction_of_ours_as_the_user_makes_no_failure(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    """That one is on the chain and made another transfer, which all nodes show: what it used only one says."""
+    chain = embedded_chain
+    payment = new_payment(chain)
+    for node in nodes:
+        node.on("eth_sendRawTransaction", Act.CUT)
+    assert (await hub_of_three.settle(payment, prefer="wait=0")).status == 503
+    log = next(
+        log
+        for log in carry_out(chain, new_payment(chain), by_relayer=True)["logs"]
+        if log["topics"][0] == AUTHORIZATION_USED_TOPIC
+    )
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_getLogs":
+            return answer | {"result": [log | {"topics": [*log["topics"][:2], payment.authorization.nonce]}]}
+        if call["method"] == "eth_call" and SELECTOR_AUTHORIZATION_STATE.hex() in str(call["params"]):
+            return answer | {"result": f"0x{1:064x}"}
+        return answer
+
+    for node in nodes[1:]:
+        node.act = always(Act.SERVER_ERROR)
+    nodes[0].calm()
+    nodes[0].falsify = falsify
+    with capture_logs() as logs:
+        for _ in range(2):
+            await hub_of_three.complete()
+    assert any(line["event"] == "failure_doubted" for line in logs)
+    assert await hub_of_three.status(payment) == "pending"
+    for node in nodes[1:]:
+        node.calm()
+    await hub_of_three.database.run(change("UPDATE settlements SET retry_ms = 0"))
+    await hub_of_three.complete()
+    rows = await hub_of_three.database.read(Statement("SELECT proof FROM settlements WHERE state = 'FAILED'"))
+    assert [row["proof"] for row in rows] == ["reverted"]  # as the others show: nothing was made with it
+    assert (await hub_of_three.settle(payment)).body["success"] is True

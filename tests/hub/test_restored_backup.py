@@ -111,6 +111,58 @@ async def test_a_row_whose_use_no_node_shows_is_set_aside_and_told_of(
     assert await chaos_hub.status(payment) == "failed"
 
 
+async def signed_under_a_used_nonce(hub: HubUnderTest, chaos: ChaosNode, chain: ChainUnderTest) -> tuple[Any, str]:
+    """A row of another authorization, signed and not sent; our signer's forgotten transaction has used its nonce."""
+    chaos.on("eth_sendRawTransaction", Act.CUT)
+    payment = new_payment(chain)
+    assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    other = new_payment(chain, nonce=payment.authorization.nonce, value=900_000)
+    receipt = carry_out(chain, other, by_relayer=True)
+    chaos.calm()
+    return payment, receipt["transactionHash"]
+
+
+async def test_a_row_whose_nonce_our_signer_used_for_another_transfer_fails_by_proof(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """Set aside it would be looked at for ever, and its buyer told to wait."""
+    payment, transaction = await signed_under_a_used_nonce(chaos_hub, chaos, embedded_chain)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await chaos_hub.complete()
+    shown = (await chaos_hub.get(payment.status_path)).body
+    assert (shown["status"], shown["transaction"]) == ("failed", transaction)
+    assert not [line for line in logs if line["event"] in {"settlement_set_aside", "transaction_adopted"}]
+    assert (await chaos_hub.settle(payment)).reason == "invalid_exact_evm_nonce_already_used"
+
+
+@pytest.mark.parametrize("calls", [["eth_getTransactionReceipt"], ["eth_getBlockByNumber"]])
+async def test_nothing_is_adopted_that_was_signed_otherwise_while_no_node_shows_what_was_made(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest, calls: list[str]
+) -> None:
+    """By its own bytes our transaction says what it was to make, whatever a node shows or keeps to itself."""
+    chain = embedded_chain
+    payment = new_payment(chain)
+    receipt = carry_out(chain, payment, by_relayer=True)
+    other = new_payment(chain, nonce=payment.authorization.nonce, value=900_000)
+    receipts = 0
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal receipts
+        receipts += call["method"] == "eth_getTransactionReceipt"
+        is_hidden = call["method"] in calls and receipts
+        return answer | {"result": None} if is_hidden else answer
+
+    chaos.falsify = falsify
+    assert (await chaos_hub.settle(other, prefer="wait=1")).code == "UNAVAILABLE"
+    assert await chaos_hub.status(other) == "unknown"
+    chaos.calm()
+    refused = await chaos_hub.settle(other, prefer="wait=1")
+    assert refused.reason == "invalid_exact_evm_nonce_already_used"
+    assert refused.body["transaction"] == receipt["transactionHash"]
+    assert (await chaos_hub.settle(payment)).body["success"] is True
+
+
 async def test_a_hub_that_forgot_everything_goes_on_at_the_chain_s_nonce_and_adopts_what_is_presented(
     hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

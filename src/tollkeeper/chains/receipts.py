@@ -61,6 +61,11 @@ class Expected:
     nonce: str
     depth_blocks: int = 1
 
+    @property
+    def transfer(self) -> Transfer:
+        """The transfer alone."""
+        return Transfer(self.asset, self.payer, self.pay_to, self.value, self.nonce)
+
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
@@ -122,7 +127,7 @@ def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
             raise RpcUnavailable(msg)
         if quantity(receipt["status"]) != 1:
             return Verdict.REVERTED
-        is_shown = shows_transfer([read_log(log) for log in receipt["logs"]], _transfer(expected))
+        is_shown = shows_transfer([read_log(log) for log in receipt["logs"]], expected.transfer)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         msg = "the node's receipt cannot be read"
         raise RpcUnavailable(msg) from error
@@ -184,7 +189,7 @@ class ReceiptReader:
             written = self._blocks.find(one.transaction_hash, one.asset)
             is_shown = False
             with suppress(ValueError):
-                is_shown = written is not None and shows_transfer(written.logs, _transfer(one))
+                is_shown = written is not None and shows_transfer(written.logs, one.transfer)
             if written is not None and is_shown:
                 shown[index] = Verdict.TRANSFERRED, written.block_number, written.block_hash
             else:
@@ -228,10 +233,6 @@ def _sightings(
             is_deep = latest - number + 1 >= wanted[index].depth_blocks
             sightings[index] = Sighting(verdict, is_deep, number, block_hash)
     return sightings
-
-
-def _transfer(expected: Expected) -> Transfer:
-    return Transfer(expected.asset, expected.payer, expected.pay_to, expected.value, expected.nonce)
 
 
 def _block_of(receipt: dict[str, Any]) -> tuple[int, str]:

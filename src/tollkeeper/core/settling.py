@@ -22,7 +22,7 @@ class Conclusion(Enum):
 
     WAIT = auto()  # nothing is proven: the transfer may still be made
     OURS = auto()  # a transaction of one of our signers used the authorization: it counts
-    FOREIGN = auto()  # somebody else's transaction used or cancelled it
+    FOREIGN = auto()  # somebody else's transaction used or cancelled it, or one of ours made another transfer with it
     REVERTED = auto()  # unused, and none of our transactions can carry it out any more
     EXPIRED = auto()  # unused, and it cannot be used any more
 
@@ -31,7 +31,8 @@ class Conclusion(Enum):
 class Evidence:
     """The authorization as the chain has it.
 
-    `user_is_ours` says whether the transaction that used it is one of our signers', None where it was not found.
+    `user_is_ours` says whether the transaction that used it is one of our signers', and for this transfer; None where
+    it was not found.
     `nonces_consumed`: every signer nonce that was ever taken for it is mined. Times are Unix seconds.
     """
 

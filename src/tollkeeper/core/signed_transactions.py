@@ -6,6 +6,7 @@ we never make one.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ from tollkeeper.core.evm import Transaction, keccak256, recover_unchecked, rlp_d
 
 if TYPE_CHECKING:
     from tollkeeper.core.evm import RlpItem
+    from tollkeeper.core.receipt_logs import Transfer
 
 _TYPE: Final = b"\x02"
 
@@ -71,6 +73,20 @@ def signed_by(transaction: Transaction, parity: int, r: int, s: int) -> SignedTr
     sender = recover_unchecked(digest, r.to_bytes(32, "big") + s.to_bytes(32, "big"), parity)
     raw = _TYPE + rlp_encode([*fields, parity, r, s])
     return SignedTransaction(transaction, raw, "0x" + keccak256(raw).hex(), "0x" + sender.hex())
+
+
+def asks_for(transaction: Transaction, transfer: Transfer) -> bool:
+    """Does its calldata hold an authorization of this transfer, alone or in company?
+
+    In each form that we write (`evm`, `batches`) payer, payee and value stand side by side, and then the nonce.
+    """
+    people = [bytes.fromhex(address[2:]) for address in (transfer.payer, transfer.pay_to)]
+    nonce = re.escape(bytes.fromhex(transfer.nonce[2:]))
+    words = b"".join(bytes(12) + one for one in people) + transfer.value.to_bytes(32, "big")
+    forms = [re.escape(words) + b".{64}" + nonce]
+    if transfer.value < 2**64:
+        forms.append(re.escape(b"".join(people) + transfer.value.to_bytes(8, "big")) + b".{10}" + nonce)
+    return any(re.search(form, transaction.data, re.DOTALL) for form in forms)
 
 
 def _number(data: bytes) -> int:

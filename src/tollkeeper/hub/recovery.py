@@ -17,7 +17,7 @@ import structlog
 from tollkeeper.chains.receipts import Expected, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.settling import Conclusion, Evidence, conclude
-from tollkeeper.core.signed_transactions import read_signed
+from tollkeeper.core.signed_transactions import asks_for, read_signed
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
 from tollkeeper.storage.settlements import Move, Settlement, name_transaction
@@ -216,7 +216,7 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     if use is not None and use.depth_blocks < depth:
         use = None
     signed = None if use is None else await view.authorizations.signed(use.transaction_hash)
-    is_ours = None if use is None else _is_ours(account, raws, use, signed)
+    is_ours = None if use is None else await _is_ours(account, row, raws, use, signed, view)
     conclusion = conclude(
         Evidence(
             is_used=standing.is_used,
@@ -230,10 +230,28 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     return _Judged(conclusion, used_by, use, signed, standing.block)
 
 
-def _is_ours(account: Account, raws: list[RawTransaction], use: Use, signed: SignedTransaction | None) -> bool:
-    """One that was stored here is, also where its key is configured no more."""
+async def _is_ours(
+    account: Account,
+    row: Settlement,
+    raws: list[RawTransaction],
+    use: Use,
+    signed: SignedTransaction | None,
+    view: View,
+) -> bool:
+    """Is it a transaction of ours that made, or was to make, the row's transfer? Raises: RpcUnavailable.
+
+    One that was stored here is ours, also where its key is configured no more. A payer can sign something else under
+    the same nonce: what carried that out, and is shown to have moved nothing of the row's, ends the row as a stranger's
+    does.
+    """
     is_stored = any(raw.hash == use.transaction_hash for raw in raws)
-    return signed is not None and (is_stored or account.signers.holds(signed.sender))
+    if signed is None or not (is_stored or account.signers.holds(signed.sender)):
+        return False
+    expected = expected_transfer(row, account.chain.config.depths, use.transaction_hash)
+    if asks_for(signed.transaction, expected.transfer):
+        return True
+    (sighting,) = await view.receipts.look([expected])
+    return sighting.verdict is not Verdict.MISMATCH
 
 
 def _needs_no_second_word(judged: _Judged, *, is_over: bool) -> bool:

@@ -17,6 +17,7 @@ from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import FAILURES, Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.signed_transactions import asks_for
 from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS, unavailable
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.core.signed_transactions import SignedTransaction
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
@@ -293,19 +295,20 @@ class Settlements:
         use = await authorizations.find_use(order.key.payer, order.key.nonce)
         found = None if use is None else await authorizations.signed(use.transaction_hash)
         is_ours = found is not None and order.account.signers.holds(found.sender)
-        if found is not None and is_ours and await self._may_have_made(order, found.hash):
+        if found is not None and is_ours and await self._was_to_make(order, found):
             claim = await self._signing.adopt(order, known, found)
             return await self._adopted(order, claim)
         return await self._recorded_with_key(order, refusal(reason.value, "" if use is None else use.transaction_hash))
 
-    async def _may_have_made(self, order: Order, transaction_hash: str) -> bool:
-        """May this transaction, which used the nonce, have made the order's transfer? Raises: RpcUnavailable.
+    async def _was_to_make(self, order: Order, found: SignedTransaction) -> bool:
+        """Did this transaction of ours, which used the nonce, make the order's transfer? Raises: RpcUnavailable.
 
-        Not where it made another one that was signed under the same nonce.
+        Not where it made another one that was signed under the same nonce. What nodes do not show yet, its own bytes
+        say: whatever is adopted wrongly would be told to no buyer.
         """
         chain, authorization = order.account.chain, order.payload.authorization
         wanted = Expected(
-            transaction_hash,
+            found.hash,
             order.key.asset,
             order.key.payer,
             authorization.pay_to,
@@ -314,6 +317,10 @@ class Settlements:
             chain.config.depths.of(authorization.value),
         )
         (sighting,) = await chain.look([wanted])
+        is_shown = sighting.verdict not in {Verdict.ABSENT, Verdict.DOUBTED}
+        if not is_shown and not asks_for(found.transaction, wanted.transfer):
+            msg = "it is not shown yet what our transaction made of the authorization"
+            raise RpcUnavailable(msg)
         return sighting.verdict not in FAILURES
 
     async def _adopted(self, order: Order, claim: Claim) -> Outcome:
