@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,14 @@ from tests.gateway import foreign_facilitator as ways
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
+from tollkeeper.chains.evm import EvmChain, EvmConfig
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.core.wire import EvmPayload
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.verification import payment_key
+from tollkeeper.core.wire import EvmPayload, Payment
+from tollkeeper.gateway.evm_findings import EvmFindings
+from tollkeeper.gateway.findings import Owed
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import DepthSettings
@@ -182,3 +189,19 @@ async def test_without_advertised_signers_the_facilitators_word_stands_in_for_th
         assert (await here.pay(gate, await here.payment(gate))).status == status
         await here.until(state)
         assert here.served == (status == 200)
+
+
+async def test_of_another_token_than_the_nodes_nothing_is_told(embedded_chain: ChainUnderTest) -> None:
+    """Else what was used would seem unused, because another token remembers nothing of it."""
+    authorization = embedded_chain.authorization()
+    payload = EvmPayload(authorization, embedded_chain.sign(authorization))
+    chain = EvmChain(EvmConfig(NETWORKS["base-sepolia"], (embedded_chain.url,)))
+    await chain.open()
+    try:
+        assert chain.asset is not None
+        key = payment_key(chain.asset, payload)
+        owed = Owed(replace(key, asset="0x" + "11" * 20), "0x" + "22" * 20, 10_000, None, 0)
+        with pytest.raises(RpcUnavailable, match="asset"):
+            await EvmFindings(chain, lambda: 0).find_use(owed, Payment(1, "exact", "base-sepolia", payload))
+    finally:
+        await chain.close()

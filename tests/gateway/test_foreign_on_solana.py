@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from solders.keypair import Keypair
 
 from tests.core.solana_payments import account_of, instruction, signer, transfer, writable
@@ -25,7 +26,7 @@ from tests.gateway.foreign_on_solana import (
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import header_of
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.settings import DepthSettings
 
@@ -212,6 +213,29 @@ async def test_a_payment_that_failed_elsewhere_is_told_so_by_the_chain_when_it_i
     error = await refused_as_expired(abroad, gate, header_of(drafted))
     assert (error["code"], error["details"]["transaction"]) == ("PAYMENT_INVALID", transaction)
     assert error["message"].startswith("the payment was carried out and failed on the chain: nothing was charged")
+
+
+@pytest.mark.parametrize("trust", [{}, {"assumeValid": True}], ids=["confirmed", "trusted"])
+@pytest.mark.parametrize(
+    ("slots", "code"), [(3 * RECENT_SLOTS, "NONCE_ALREADY_USED"), (10_000, "PAYMENT_EXPIRED")], ids=["minutes", "hours"]
+)
+async def test_what_the_facilitator_made_for_another_server_long_before_buys_nothing_here(
+    abroad: SalesOnSolana, slots: int, code: str, trust: dict[str, bool]
+) -> None:
+    """It calls it valid however old it is, and names the transaction, which is the very payment's."""
+    gate, foreign = await abroad.gate(**trust), abroad.site.foreign
+    drafted = await abroad.market.draft(await abroad.market.requirements(gate))
+    transaction = await foreign.send(base64.b64decode(drafted.payload().transaction))
+
+    async def names_it(foreign: ForeignOnSolana, _raw: bytes) -> web.StreamResponse:
+        return ways.success(foreign, transaction)
+
+    foreign.settling = names_it
+    foreign.node.chain.next_slot(slots)
+    answer = await abroad.present(gate, header_of(drafted))
+    assert (answer.status, answer.error_code) == (402, code), answer.body
+    assert (abroad.served, foreign.settles) == (0, [])
+    assert abroad.site.received_micro() == 10_000
 
 
 async def test_who_can_tell_nothing_of_an_old_payment_tells_its_buyer_to_look_before_he_signs_again(

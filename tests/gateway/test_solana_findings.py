@@ -22,6 +22,7 @@ from tollkeeper.chains.solana import LAG_BLOCKS, SolanaChain, SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
+from tollkeeper.core.wire import Payment
 from tollkeeper.gateway.findings import Owed, Seen
 from tollkeeper.gateway.hub_client import Senders
 from tollkeeper.gateway.solana_findings import SolanaFindings
@@ -193,8 +194,20 @@ async def test_who_asks_for_a_payment_late_sees_it_as_who_asked_first_does_and_t
         now_ms += minutes * 60_000
         node.chain.next_slot(max(EXPIRED_SLOTS, minutes * 150))
         late = replace(owed, asked_ms=now_ms)
-        used = await findings.find_use(late)
+        used = await findings.find_use(late, Payment(1, "exact", NETWORK, draft.payload()))
         assert used is not None
         assert used.transaction == name
         assert (await findings.find(late, "", SENDERS)).seen is Seen.PAID
         assert (await findings.find(owed, "", SENDERS)).seen is Seen.PAID
+
+
+async def test_of_another_token_than_the_nodes_nothing_is_told() -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, chain_of(node.url) as chain:
+        findings = SolanaFindings(chain, clock_ms)
+        draft = paying(node, 10_000)
+        owed = owed_by(draft)
+        other = replace(owed, key=replace(owed.key, asset=WALLETS.owner.address))
+        with pytest.raises(RpcUnavailable, match="asset"):
+            await findings.find_use(other, Payment(1, "exact", NETWORK, draft.payload()))
+        with pytest.raises(RpcUnavailable, match="asset"):
+            await findings.find(other, "", SENDERS)

@@ -23,6 +23,7 @@ from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import VALID_SECONDS, ForeignOnEvm, run_foreign
 from tests.gateway.test_transfer import Bank
 from tests.gateway.test_transfer_fee import FEE_MICRO, OPERATOR, ask, charging, moved, new_fee
+from tests.hub.chaos import Act, run_chaos
 from tollkeeper.core.wire import EvmPayload
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -133,30 +134,74 @@ async def test_a_refusal_gives_no_fee_back_while_the_transfer_may_be_made(
     assert moved(bank) == (10_000, FEE_MICRO)
 
 
-@pytest.mark.parametrize("reason", ["invalid_exact_evm_payload_signature", "insufficient_funds"])
-async def test_a_stranger_who_names_a_transfer_that_he_did_not_sign_is_not_told_that_it_was_made(
-    tmp_path: Path, foreign: ForeignOnEvm, reason: str
-) -> None:
+def says(reason: str) -> Settling:
+    """Sends nothing, and says why."""
+
+    async def answer(_foreign: ForeignOnEvm, _payload: EvmPayload) -> web.StreamResponse:
+        return ways.failure(reason)
+
+    answer.__name__ = reason
+    return answer
+
+
+async def says_nothing(_foreign: ForeignOnEvm, _payload: EvmPayload) -> web.StreamResponse:
+    """For so long that the chain is looked at without its answer."""
+    await asyncio.sleep(5)
+    return ways.failure("invalid_exact_evm_payload_signature")
+
+
+@pytest.fixture
+async def free(tmp_path: Path, foreign: ForeignOnEvm) -> AsyncIterator[Bank]:
+    """Without a fee."""
     hub: Any = foreign
     settings: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
     async with (
         composed(foreign.chain.url, tmp_path / "gateway.db", **settings) as url,
         Buyer(derive_wallets().buyer) as buyer,
     ):
-        bank = Bank(url, hub, foreign.chain, buyer, "0x" + secrets.token_hex(20))
-        transfer = bank.signed()
-        assert (await bank.ask(transfer, transfer)).status == 200
+        yield Bank(url, hub, foreign.chain, buyer, "0x" + secrets.token_hex(20))
 
-        async def refuses(_foreign: ForeignOnEvm, _payload: EvmPayload) -> web.StreamResponse:
-            return ways.failure(reason)
 
-        foreign.settling = refuses
-        forged = replace(transfer, signature=bank.signed().signature)
-        answer = await bank.ask(forged, forged)
-        assert answer.status == 400
-        assert (answer.json()["error"]["details"], answer.receipt) == ({"reason": reason}, None)
-        assert (await bank.ask(transfer, transfer)).status == 200  # who signed it is told
-        assert bank.received_micro() == 10_000
+@pytest.mark.parametrize("is_wallet", [False, True], ids=["of a key", "of a contract wallet"])
+@pytest.mark.parametrize(
+    "settling",
+    [says("invalid_exact_evm_payload_signature"), says("insufficient_funds"), says(USED), says_nothing],
+)
+async def test_a_stranger_who_names_a_transfer_that_he_did_not_sign_is_not_told_that_it_was_made(
+    free: Bank, foreign: ForeignOnEvm, settling: Settling, *, is_wallet: bool
+) -> None:
+    transfer = free.signed()
+    if is_wallet:
+        wallet = free.chain.plant_smart_wallet(free.buyer.wallet.address)
+        free.chain.mint(wallet, 1_000_000)
+        transfer = free.signed(payer=wallet)
+    assert (await free.ask(transfer, transfer)).status == 200
+    foreign.settling = settling
+    forged = replace(transfer, signature=free.signed().signature)
+    answer = await free.ask(forged, forged)
+    assert (answer.status, answer.error_code) == (400, "INVALID_SIGNATURE")
+    error = answer.json()["error"]
+    assert (error["details"], answer.receipt) == ({"reason": "invalid_exact_evm_payload_signature"}, None)
+    assert "look at your wallet's transactions first" in error["message"]
+    assert (await free.ask(transfer, transfer)).status == 200  # who signed it is told
+    assert free.received_micro() == 10_000
+
+
+async def test_while_no_node_judges_a_signature_nothing_is_told_of_its_transfer(
+    tmp_path: Path, foreign: ForeignOnEvm
+) -> None:
+    hub: Any = foreign
+    async with run_chaos(foreign.chain.url) as node, Buyer(derive_wallets().buyer) as buyer:
+        settings: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
+        async with composed(node.url, tmp_path / "gateway.db", **settings) as url:
+            bank = Bank(url, hub, foreign.chain, buyer, "0x" + secrets.token_hex(20))
+            transfer = bank.signed()
+            assert (await bank.ask(transfer, transfer)).status == 200
+            forged = replace(transfer, signature=bank.signed().signature)
+            node.on("eth_call", Act.SERVER_ERROR)
+            answer = await bank.ask(forged, forged)
+            assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+            assert answer.json()["error"]["details"]["transaction"] == ""
 
 
 async def test_a_transaction_that_the_facilitator_names_is_shown_while_nothing_else_is_known(

@@ -273,22 +273,26 @@ class Buying:
         if not opened.gate.assume_valid:
             self._require_proof(network)
         if not self._supported().is_ours and self._proofs.covers(network):
-            await self._require_unused(tender, is_trusted=opened.gate.assume_valid)
+            await self._require_unused(presented, is_trusted=opened.gate.assume_valid)
         return terms, asked, refusal
 
-    async def _require_unused(self, tender: Tender, *, is_trusted: bool) -> None:
+    async def _require_unused(self, presented: Presented, *, is_trusted: bool) -> None:
         """What the facilitator made for another server buys nothing here: who may look for it later sees no difference.
+
+        Nor does what is so old that nobody looks so far back.
 
         A payment that is claimed here is ours to look for. One that had failed here is not: whoever made it since, may
         have done so for another server, unless it is in the very transaction that it failed by.
-        Raises: NONCE_ALREADY_USED; UNAVAILABLE where no node says so, unless the facilitator `is_trusted` to know.
+        Raises: NONCE_ALREADY_USED, PAYMENT_EXPIRED; UNAVAILABLE where no node says so, unless the facilitator
+        `is_trusted` to know.
         """
+        tender = presented.tender
         known = await self._purchases.by_payment(tender.key)
         if known is not None and known.state is not PurchaseState.FAILED:
             return
         failed_by = "" if known is None else known.transaction_hash or ""
         try:
-            used = await self._refusals.of_used(tender, failed_by)
+            used = await self._refusals.of_used(presented.payment, tender, failed_by)
         except RpcUnavailable as error:
             _LOG.warning("node_unusable", network=tender.key.network, reason=str(error))
             if is_trusted:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.core.tenders import Asset
+    from tollkeeper.core.wire import Payment
     from tollkeeper.gateway.families import AnyChain
     from tollkeeper.gateway.findings import Finding, Owed
     from tollkeeper.gateway.hub_client import Senders, Supported
@@ -140,16 +141,21 @@ class ChainProofs:
         """
         return await self._findings[owed.key.network].find(owed, named, senders)
 
-    async def use_before(self, owed: Owed) -> str | None:
-        """The transaction that has used a payment before it is asked for, "" where that is not found; None where none.
+    async def is_signed(self, network: str, payment: Payment) -> bool:
+        """Did the payer sign it, by a key or by what its code says? Raises: RpcUnavailable."""
+        return await self._findings[network].is_signed(payment)
 
-        Raises: RpcUnavailable, also where the nodes do not show the same.
+    async def use_before(self, owed: Owed, payment: Payment) -> Finding:
+        """FOREIGN where a payment was used before it is asked for, in a transaction that may not be found ("").
+
+        FAILED where it is too old for that to be seen, else NOTHING. Raises: RpcUnavailable, also where the nodes do
+        not show the same.
         """
-        finding = await self._findings[owed.key.network].find_use(owed)
+        finding = await self._findings[owed.key.network].find_use(owed, payment)
         if finding is None:
             msg = "the nodes do not show alike whether the payment was used"
             raise RpcUnavailable(msg)
-        return finding.transaction if finding.seen is Seen.FOREIGN else None
+        return finding
 
 
 def _succeeded(answer: SettleAnswer) -> bool:

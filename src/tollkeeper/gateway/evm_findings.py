@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.chains.receipts import Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.settling import EXPIRY_MARGIN_SECONDS
-from tollkeeper.core.verification import Reason
-from tollkeeper.gateway.findings import NOTHING, Finding, Seen
+from tollkeeper.core.verification import Reason, judged_signature, signature_check
+from tollkeeper.gateway.findings import NOTHING, Finding, Seen, require_asset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.blocks import Block
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.chains.vouching import View
+    from tollkeeper.core.wire import Payment
     from tollkeeper.gateway.findings import Owed
     from tollkeeper.gateway.hub_client import Senders
 
@@ -36,24 +37,32 @@ class EvmFindings:
     async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
         """What the chain shows of the payment now; `named` as in `ChainProofs.find`. Raises: RpcUnavailable."""
         chain = self._chain
-        if chain.asset is None or chain.asset.address != owed.key.asset:
-            raise RpcUnavailable(chain.problem or "the node's asset is not the facilitator's")
+        require_asset(chain, owed)
         found = await chain.agreed(
             lambda view: _find(view, owed, chain.config.depths.of(owed.value), senders, is_vouched=bool(named)),
             lambda finding: finding.seen is Seen.NOTHING,
         )
         return found or NOTHING
 
-    async def find_use(self, owed: Owed) -> Finding | None:
+    async def find_use(self, owed: Owed, payment: Payment) -> Finding | None:  # noqa: ARG002 - its key says all
         """FOREIGN where somebody has used the payment by now, however deep that lies, else NOTHING.
 
         None where the nodes do not show the same. Raises: RpcUnavailable.
         """
+        require_asset(self._chain, owed)
         is_used = await self._chain.agreed(lambda view: _is_used(view, owed), lambda is_used: not is_used)
         if not is_used:
             return None if is_used is None else NOTHING
         use = await self._chain.authorizations.find_use(owed.key.payer, owed.key.nonce)
         return Finding(Seen.FOREIGN, "" if use is None else use.transaction_hash)
+
+    async def is_signed(self, payment: Payment) -> bool:
+        """As the token judges it: by the payer's code where there is any, else by its key. Raises: RpcUnavailable."""
+        chain, payload = self._chain, payment.authorized
+        if chain.asset is None:
+            raise RpcUnavailable(chain.problem)
+        accepts = await chain.wallet_accepts(payload, chain.asset)
+        return judged_signature(signature_check(payload, chain.asset), accepts).ok
 
 
 async def _is_used(view: View, owed: Owed) -> bool:

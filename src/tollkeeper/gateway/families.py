@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.core.reconciliation import ChainPayment
+    from tollkeeper.core.wire import Payment
     from tollkeeper.gateway.findings import Finding, Owed
     from tollkeeper.gateway.hub_client import Senders
 
@@ -33,8 +34,14 @@ class Findings(Protocol):
     async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
         """What it shows of this one now; `named` as in `ChainProofs.find`. Raises: RpcUnavailable."""
 
-    async def find_use(self, owed: Owed) -> Finding | None:
-        """FOREIGN where somebody has used it by now, else NOTHING; None where that is not clear. Raises: as `find`."""
+    async def find_use(self, owed: Owed, payment: Payment) -> Finding | None:
+        """FOREIGN where somebody has used it by now; FAILED where it is so old that this is not seen any more.
+
+        Else NOTHING; None where that is not clear. Raises: as `find`.
+        """
+
+    async def is_signed(self, payment: Payment) -> bool:
+        """Did its payer sign it, by his key or by what his code says? Raises: RpcUnavailable."""
 
 
 class ChainRow(NamedTuple):

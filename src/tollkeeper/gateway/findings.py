@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
 
 if TYPE_CHECKING:
+    from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.verification import Reason
     from tollkeeper.core.wire import PaymentKey
 
@@ -50,6 +53,12 @@ class Finding:
 
 
 NOTHING: Final = Finding(Seen.NOTHING)
+
+
+def require_asset(chain: EvmChain | SolanaChain, owed: Owed) -> None:
+    """Of another token than the owed one a chain shows nothing. Raises: RpcUnavailable."""
+    if chain.asset is None or chain.asset.address != owed.key.asset:
+        raise RpcUnavailable(chain.problem or "the node's asset is not the facilitator's")
 
 
 def answer_of(finding: Finding) -> SettleAnswer:

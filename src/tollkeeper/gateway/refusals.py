@@ -20,15 +20,15 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.tenders import with_advice
 from tollkeeper.core.verification import Reason, code_of_reason
 from tollkeeper.gateway.findings import Owed, Seen
-from tollkeeper.gateway.hub_client import HubUnreachableError
+from tollkeeper.gateway.hub_client import HubUnreachableError, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.tenders import Tender
-    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.gateway.chain_proofs import ChainProofs
-    from tollkeeper.gateway.hub_client import HubClient, Supported, Verdict
+    from tollkeeper.gateway.hub_client import HubClient, Supported
 
 # At a facilitator that is not ours: how far back a payment is looked for on the chain, and how long that may take.
 _LOOKED_BACK_MS: Final = 900_000
@@ -119,17 +119,23 @@ class Refusals:
         known = await self._known(tender) if error.code in _OF_USED else _NOTHING_KNOWN
         return known.used or error
 
-    async def of_used(self, tender: Tender, failed_by: str = "") -> ApiError | None:
+    async def of_used(self, payment: Payment, tender: Tender, failed_by: str = "") -> ApiError | None:
         """The refusal of a payment that somebody had used before another facilitator than our hub was asked for it.
 
         Such a one may have made it for another server, and calls it valid or a success all the same. None where it was
-        not used, or by the transaction only that it had `failed_by` before. Raises: RpcUnavailable.
+        not used, or by the transaction only that it had `failed_by` before. What is so old that this is not seen is
+        refused as too old. Raises: RpcUnavailable.
         """
         owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, self._clock_ms())
-        transaction = await self._proofs.use_before(owed)
-        if transaction is None or (transaction and transaction in {failed_by, failed_by.lower()}):
+        finding = await self._proofs.use_before(owed, payment)
+        if finding.seen is Seen.FAILED:
+            return (
+                await self.of(Verdict(is_valid=False, reason=finding.reason, transaction=None, checks=None), tender, "")
+            ).error
+        is_known = finding.transaction and finding.transaction in {failed_by, failed_by.lower()}
+        if finding.seen is Seen.NOTHING or is_known:
             return None
-        return _used("was settled before", tender.key, transaction, {})
+        return _used("was settled before", tender.key, finding.transaction, {})
 
     async def _known(self, tender: Tender) -> _Known:
         """What our hub has on record of the payment; of another facilitator's, what the chain shows."""

@@ -12,22 +12,22 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.chains.receipts import Verdict
-from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended, known_end
 from tollkeeper.chains.solana.uses import UseReader
 from tollkeeper.core.base58 import decode
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.solana import read_transfer
 from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.core.verification import Reason
-from tollkeeper.gateway.findings import NOTHING, Finding, Seen
+from tollkeeper.gateway.findings import NOTHING, Finding, Seen, require_asset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.chains.solana.uses import Use
-    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.gateway.findings import Owed
     from tollkeeper.gateway.hub_client import Senders
 
@@ -67,9 +67,7 @@ class SolanaFindings:
 
     async def find(self, owed: Owed, named: str, senders: Senders) -> Finding:
         """What the chain shows of the payment now; `named` as in `ChainProofs.find`. Raises: RpcUnavailable."""
-        asset = self._chain.asset
-        if asset is None or asset.address != owed.key.asset:
-            raise RpcUnavailable(self._chain.problem or "the node's asset is not the facilitator's")
+        require_asset(self._chain, owed)
         use = await self._read(named, owed) if _is_signature(named) else None
         if use is not None and use.payment.key == owed.key:
             finding = self._judge(use, owed, named, senders)
@@ -80,14 +78,23 @@ class SolanaFindings:
             self._counted.pop(owed.key, None)
         return finding
 
-    async def find_use(self, owed: Owed) -> Finding | None:
-        """FOREIGN where somebody has had the payment executed by now, also with an error, else NOTHING.
+    async def find_use(self, owed: Owed, payment: Payment) -> Finding | None:
+        """FOREIGN where somebody has had the payment executed by now, also with an error.
 
-        Raises: RpcUnavailable.
+        FAILED where it can be executed no more: then it was, or not, long before all that is looked through. Else
+        NOTHING. Raises: RpcUnavailable.
         """
+        require_asset(self._chain, owed)
         lifetime = await self._lifetime(owed)
         signature = await self._uses.find(owed.key, lifetime.first_slot)
-        return NOTHING if signature is None else Finding(Seen.FOREIGN, signature)
+        if signature is not None:
+            return Finding(Seen.FOREIGN, signature)
+        is_recent = await self._chain.takes(read_transfer(payment.transacted))
+        return NOTHING if is_recent else Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED)
+
+    async def is_signed(self, payment: Payment) -> bool:  # noqa: ARG002 - no other one gets so far (`tender_of`)
+        """A payer's key alone signs here."""
+        return True
 
     async def _search(self, owed: Owed, named: str, senders: Senders) -> Finding:
         lifetime = await self._lifetime(owed)

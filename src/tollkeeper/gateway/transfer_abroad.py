@@ -72,19 +72,19 @@ class Abroad:
         `since_ms`: when it was asked for first, None where that was not kept.
         Raises: the refusal, UnprovenRefusal where nothing shows that the transfer is never made.
         """
-        owed = self._owed(paid, pay_to, since_ms)
         # Nobody learns what became of a transfer by naming it: who has signed it may.
-        seen = await self._seen(owed) if paid.is_signed_by_key else NOTHING
-        answer = None
+        is_signed = await self._is_signed(payment, paid)
+        if is_signed is None:
+            return ""
+        if not is_signed:
+            raise UnprovenRefusal(_refused(Reason.SIGNATURE, advice=_UNPROVEN))
+        owed = self._owed(paid, pay_to, since_ms)
+        seen, answer = await self._seen(owed), None
         if seen.seen is Seen.NOTHING:
             answer = await self._asked(payment, paid, requirements, owed, confirm=confirm)
             if answer.outcome is Settlement.SUCCESS:
                 return _told(payment, paid, answer.transaction)
             seen = await self._seen(owed)
-            if is_before_sending(answer) and not paid.is_signed_by_key:  # nor does who only names it learn it by this
-                if seen.seen is Seen.FAILED:
-                    raise _refused(answer.reason)
-                raise UnprovenRefusal(_refused(answer.reason, advice=_UNPROVEN))
         if seen.seen is Seen.PAID:
             return _told(payment, paid, seen.transaction)
         if seen.seen is Seen.FAILED:
@@ -118,6 +118,20 @@ class Abroad:
         if supported.confirms or not self.proofs.covers(network):
             return await asking
         return await self.proofs.settle(owed, asking, supported.senders_on(network), trusted=not confirm)
+
+    async def _is_signed(self, payment: Payment, paid: Tender) -> bool | None:
+        """Did its payer sign it, as far as that can be asked here? None while no node says so.
+
+        By an owner's key of his, where the payer is a contract. Without a node nothing is told by the chain.
+        """
+        network = paid.key.network
+        if paid.is_signed_by_key or not self.proofs.covers(network):
+            return True
+        try:
+            return await self.proofs.is_signed(network, payment)
+        except RpcUnavailable as error:
+            _LOG.info("chain_not_seen", reason=str(error))
+            return None
 
     async def _seen(self, owed: Owed) -> Finding:
         network = owed.key.network

@@ -256,6 +256,11 @@ class SolanaChain:
         knowing = await self._knowing(transfer)
         return simulation if knowing is None else await knowing._simulated(transfer)  # noqa: SLF001 - of this class
 
+    async def takes(self, transfer: SolanaTransfer) -> bool:
+        """Is its blockhash recent? One that no node knows yet is waited for, as for `state`. Raises: RpcUnavailable."""
+        (recent,) = await self.rpc.ask([_recent(transfer)])
+        return _is_recent(recent) or await self._knowing(transfer) is not None
+
     async def _knowing(self, transfer: SolanaTransfer) -> SolanaChain | None:
         """This chain as a node shows it that takes the blockhash; None where none does. Raises: RpcUnavailable.
 
@@ -277,16 +282,13 @@ class SolanaChain:
             transfer,
             [
                 _accounts(transfer),
-                ("isBlockhashValid", [_blockhash(transfer), _CONFIRMED]),
+                _recent(transfer),
                 _simulation(transfer),
                 _HEIGHT,
             ],
         )
         source, destination = map(self._held, read_accounts(accounts, 2))
-        is_recent = read_value(recent)
-        if not isinstance(is_recent, bool):
-            msg = "the node does not judge the blockhash"
-            raise RpcUnavailable(msg)
+        is_recent = _is_recent(recent)
         left = await self._blocks_left(transfer, recent, height) if is_recent else None
         return SolanaFacts(source, destination, is_recent, read_error(simulation), left)
 
@@ -496,8 +498,17 @@ def _deep_enough(one: Sought) -> set[str]:
     return {_FINAL} if one.is_final_needed else {"confirmed", _FINAL}
 
 
-def _blockhash(transfer: SolanaTransfer) -> str:
-    return encode_key(transfer.transaction.message.recent_blockhash)
+def _recent(transfer: SolanaTransfer) -> Call:
+    return "isBlockhashValid", [encode_key(transfer.transaction.message.recent_blockhash), _CONFIRMED]
+
+
+def _is_recent(answer: Answer) -> bool:
+    """Raises: RpcUnavailable."""
+    is_recent = read_value(answer)
+    if not isinstance(is_recent, bool):
+        msg = "the node does not judge the blockhash"
+        raise RpcUnavailable(msg)
+    return is_recent
 
 
 def _accounts(transfer: SolanaTransfer) -> Call:
