@@ -218,6 +218,7 @@ class Gateway:
         )
 
     def _transferring(self, random_bytes: Callable[[int], bytes]) -> DirectTransfers:
+        keys = TransferKeys(self._database, clock_ms, lambda: random_bytes(16).hex())
         return DirectTransfers(
             hub=self._hub,
             supported=self.supported,
@@ -225,8 +226,8 @@ class Gateway:
             public_url=self.config.public_url,
             hub_url=self.config.hub_url,
             profile=self.config.profile,
-            keys=TransferKeys(self._database, clock_ms, lambda: random_bytes(16).hex()),
-            abroad=Abroad(self._hub, self.supported, self.proofs_on_chain, clock_ms),
+            keys=keys,
+            abroad=Abroad(self._hub, self.supported, self.proofs_on_chain, clock_ms, keys),
             fees=self._fees(),
         )
 

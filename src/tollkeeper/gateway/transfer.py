@@ -289,9 +289,8 @@ class DirectTransfers:
         Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE; CONFLICT for the caller's key of another request.
         """
         if not self.supported().is_ours:
-            terms, first = self.own_terms(wish, paid), await self.keys.first_of(fee_key) if fee_key else None
-            since_ms = None if first is None else first.since_ms
-            done = await self.abroad.make(payment, paid, terms, wish.pay_to, confirm=wish.confirm, since_ms=since_ms)
+            terms = self.own_terms(wish, paid)
+            done = await self.abroad.make(payment, paid, terms, wish.pay_to, confirm=wish.confirm, fee_key=fee_key)
             if isinstance(done, str):
                 raise self._pending(paid.key, done)
             return done

@@ -5,8 +5,9 @@ Such a one knows no keys, so that asked again it refuses what it made before, an
 asked and whenever it does not simply say that it made it; a success counts once it is on the chain, unless the caller
 asks for less. A refusal is told, and proves nothing: what is charged for the transfer stays charged by it.
 
-On Solana a chain shows that a payment was never made only to who knows since when it can have been: where nobody has
-kept when it was asked for first, that it is over is no proof either, and its payer is told to look himself.
+On Solana a chain shows that a payment was never made only to who knows since when it can have been: when it was asked
+for first is kept, and it is looked for from a while before. Where it is not found there, that it is over is proof only
+where its fee was charged, for that is done for a good one; else its payer is told to look himself.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.findings import Finding
     from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, Supported
+    from tollkeeper.gateway.transfer_keys import TransferKeys
 
 # A transfer may have been asked for elsewhere, or for another fee, so long before.
 _LOOKED_BACK_MS: Final = 900_000
@@ -55,21 +57,14 @@ class Abroad:
     supported: Callable[[], Supported]
     proofs: ChainProofs
     clock_ms: Callable[[], int]
+    keys: TransferKeys
 
     async def make(
-        self,
-        payment: Payment,
-        paid: Tender,
-        requirements: Requirements,
-        pay_to: str,
-        *,
-        confirm: bool,
-        since_ms: int | None,
+        self, payment: Payment, paid: Tender, requirements: Requirements, pay_to: str, *, confirm: bool, fee_key: str
     ) -> dict[str, Any] | str:
-        """The body that our hub would answer.
+        """The body that our hub would answer. `fee_key`: under which its fee was charged, "" where there is none.
 
         Where it is not known what becomes of the transfer: the transaction that the facilitator named, or "".
-        `since_ms`: when it was asked for first, None where that was not kept.
         Raises: the refusal, UnprovenRefusal where nothing shows that the transfer is never made.
         """
         # Nobody learns what became of a transfer by naming it: who has signed it may.
@@ -78,6 +73,8 @@ class Abroad:
             return ""
         if not is_signed:
             raise UnprovenRefusal(_refused(Reason.SIGNATURE, advice=_UNPROVEN))
+        first = await (self.keys.first_of(fee_key) if fee_key else self.keys.first_of_free(paid.key, self.hub.place))
+        since_ms = None if first is None else first.since_ms
         owed = self._owed(paid, pay_to, since_ms)
         seen, answer = await self._seen(owed), None
         if seen.seen is Seen.NOTHING:
@@ -88,7 +85,7 @@ class Abroad:
         if seen.seen is Seen.PAID:
             return _told(payment, paid, seen.transaction)
         if seen.seen is Seen.FAILED:
-            if not _is_proof(seen, paid, since_ms):
+            if not _is_proof(seen, paid, since_ms if fee_key else None):
                 raise UnprovenRefusal(_refused(seen.reason or "", advice=_UNPROVEN))
             raise _refused(seen.reason or "", seen.transaction)
         if seen.seen is Seen.FOREIGN:
@@ -98,15 +95,18 @@ class Abroad:
         return answer.transaction if answer is not None else ""
 
     async def is_never_made(self, paid: Tender, pay_to: str, since_ms: int | None) -> bool:
-        """Does the chain prove that the transfer was not made, and cannot be any more? `since_ms` as in `make`."""
+        """Does the chain prove that the transfer was not made, and cannot be any more?
+
+        `since_ms`: when it was asked for first, None where that was not kept.
+        """
         seen = await self._seen(self._owed(paid, pay_to, since_ms))
         return seen.seen is Seen.FAILED and _is_proof(seen, paid, since_ms)
 
     def _owed(self, paid: Tender, pay_to: str, since_ms: int | None) -> Owed:
         """What is looked for. Of what a clock ends the token itself remembers whether it was made."""
-        asked_ms = self.clock_ms()
+        asked_ms = self.clock_ms() if since_ms is None else since_ms
         if paid.valid_before is None:
-            asked_ms = (asked_ms if since_ms is None else since_ms) - _LOOKED_BACK_MS
+            asked_ms -= _LOOKED_BACK_MS
         return Owed(paid.key, pay_to, paid.value, paid.valid_before, asked_ms)
 
     async def _asked(
@@ -149,7 +149,7 @@ def _is_used(answer: SettleAnswer) -> bool:
 
 
 def _is_proof(failed: Finding, paid: Tender, since_ms: int | None) -> bool:
-    """Can the transfer not have been made before what was looked through?"""
+    """Can the transfer not have been made before what was looked through? `since_ms` of one that was good then."""
     return bool(failed.transaction) or paid.valid_before is not None or since_ms is not None
 
 

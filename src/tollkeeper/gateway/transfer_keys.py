@@ -12,7 +12,8 @@ one answer, a refusal for a day (the hub forgets it then), and is bound to the p
 Where a fee is charged the key is the pair's, of fee and transfer, and the charge is bound to what was signed: else the
 refusal of another signature would give the fee back while its transfer is under way. With it is kept which facilitator
 is asked, because another one's refusal says nothing of what that one made (decision 0055), and since when, because a
-chain of blocks shows only who knows that whether the transfer was made (decision 0024).
+chain of blocks shows only who knows that whether the transfer was made (decision 0024). At a facilitator that is not
+ours the same is kept of a transfer without a fee.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tollkeeper.storage.transfer_keys import bind_key, keep_key, key_of, renew_k
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -102,12 +104,18 @@ class TransferKeys:
             raise other_signature()
 
     async def keep_first(self, call_id: str, place: str) -> None:
-        """Keeps which facilitator a fee's transfer is asked of first, and when, before it is charged.
+        """Keeps which facilitator a transfer is asked of first, and when, before its fee is charged.
 
         Where that was not charged, another process may be charging it yet, and ask that one: so the first one stays.
         """
         now_ms = self.clock_ms()
         await self.database.run(keep_key(_of_place(call_id), f"{_AT}{now_ms} {place}", now_ms))
+
+    async def first_of_free(self, payment: PaymentKey, place: str) -> FirstAsked | None:
+        """The same of a transfer without a fee, which is kept by this where it was not before."""
+        name = f"free-{_digest(payment.status_path.encode())}"
+        await self.keep_first(name, place)
+        return await self.first_of(name)
 
     async def first_of(self, call_id: str) -> FirstAsked | None:
         """What `keep_first` kept; None where nobody knows it any more, or of a charge that is older than this."""

@@ -1,6 +1,6 @@
 """Rows of direct transfers' keys.
 
-The next key of a request that was refused, what a caller's key came with first, of whom a fee's transfer is asked.
+The next key of a request that was refused, what a caller's key came with first, of whom and when a transfer was asked.
 
 They are kept for thirty days. What a key is made of, and when it is renewed, is decided in `gateway.transfer_keys`.
 """
@@ -36,13 +36,18 @@ def bind_key(name: str, key: str, now_ms: int) -> Unit[str]:
 
 def keep_key(name: str, key: str, now_ms: int) -> Unit[None]:
     """Keep `key` under a name that has none."""
+    yield _forgetting(now_ms)
     yield _Q.keep_key(name=name, key=key, now_ms=now_ms)
 
 
 def _held(name: str, change: Statement, now_ms: int) -> Unit[str]:
-    yield _Q.forget_keys(since_ms=now_ms - TRANSFER_KEYS_KEPT_SECONDS * 1000)
+    yield _forgetting(now_ms)
     rows = yield change
     if not rows:
         rows = yield _Q.find_key(name=name)
     held: str = rows[0]["key"]
     return held
+
+
+def _forgetting(now_ms: int) -> Statement:
+    return _Q.forget_keys(since_ms=now_ms - TRANSFER_KEYS_KEPT_SECONDS * 1000)
