@@ -29,7 +29,8 @@ from tests.gateway.hostile_hub import (
     settles_but_says,
 )
 from tests.gateway.recording_target import RecordingTarget
-from tollkeeper.gateway import completer
+from tollkeeper import api
+from tollkeeper.gateway import app, completer
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.hands import honour_payment
@@ -195,6 +196,33 @@ async def test_a_hub_that_will_not_tell_again_what_it_has_on_record_fails_no_cla
     assert (len(apart.target.requests), apart.received_micro()) == (1, 10_000)
 
 
+def state_in(folder: Path) -> str:
+    """The claim's."""
+    with closing(sqlite3.connect(f"file:{folder / 'gateway.db'}?mode=ro", uri=True)) as books:
+        ((state,),) = books.execute("SELECT state FROM purchases").fetchall()
+        return str(state)
+
+
+async def parked(folder: Path) -> None:
+    """Until the claim is."""
+    async with asyncio.timeout(20):
+        while state_in(folder) != "PARKED":  # noqa: ASYNC110 - of another connection
+            await asyncio.sleep(0.1)
+
+
+async def asked_again(hub: HostileHub, times: int, settling: Settling) -> None:
+    """Until it was asked for the claim so often again, answered so, and was judged by it."""
+    hub.settling, before = settling, len(hub.settles)
+    async with asyncio.timeout(30):
+        while len(hub.settles) < before + times:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+
+
+UNAVAILABLE = says(503, json.dumps({"error": {"type": "internal", "code": "UNAVAILABLE", "message": "not now"}}))
+REFUSING = says(401, json.dumps({"error": {"type": "authentication", "code": "INVALID_SIGNATURE", "message": "no"}}))
+
+
 @pytest.mark.parametrize("status", [401, 409])
 async def test_a_claim_that_its_hub_never_tells_of_is_parked_in_the_end_and_honoured_by_hand(
     apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
@@ -207,13 +235,7 @@ async def test_a_claim_that_its_hub_never_tells_of_is_parked_in_the_end_and_hono
     apart.hub.settling = says(status, json.dumps(refusal))
     monkeypatch.setattr(completer, "_NOT_TOLD_MS", 1_000)
 
-    def read(sql: str) -> Any:
-        with closing(sqlite3.connect(f"file:{tmp_path / 'gateway.db'}?mode=ro", uri=True)) as books:
-            return books.execute(sql).fetchone()
-
-    async with asyncio.timeout(20):
-        while read("SELECT state FROM purchases") != ("PARKED",):  # noqa: ASYNC110 - of another connection
-            await asyncio.sleep(0.1)
+    await parked(tmp_path)
     again = await apart.pay(gate, payment)
     assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")  # and nobody is told to pay again
     hub = sqlite3.connect(f"file:{tmp_path / 'hub.db'}?mode=ro", uri=True)
@@ -236,26 +258,55 @@ async def test_the_day_that_a_hub_has_to_tell_begins_when_it_first_does_not_and_
     assert (await apart.pay(gate, payment)).status == 503
     monkeypatch.setattr(completer, "_NOT_TOLD_MS", 3_000)
 
-    async def asked(times: int, settling: Settling) -> str:
-        """The claim's state once it was asked for so often again, and the answer was judged."""
-        apart.hub.settling, before = settling, len(apart.hub.settles)
-        async with asyncio.timeout(30):
-            while len(apart.hub.settles) < before + times:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(0.5)
-        with closing(sqlite3.connect(f"file:{tmp_path / 'gateway.db'}?mode=ro", uri=True)) as books:
-            ((state,),) = books.execute("SELECT state FROM purchases").fetchall()
-            return str(state)
-
-    unavailable = {"error": {"type": "internal", "code": "UNAVAILABLE", "message": "not now"}}
-    refusal = {"error": {"type": "authentication", "code": "INVALID_SIGNATURE", "message": "not now"}}
-    assert await asked(3, cut) == "CLAIMED"
-    assert await asked(3, says(503, json.dumps(unavailable))) == "CLAIMED"
-    assert await asked(1, says(401, json.dumps(refusal))) == "CLAIMED"
+    for times, settling in ((3, cut), (3, UNAVAILABLE), (1, REFUSING)):
+        await asked_again(apart.hub, times, settling)
+        assert state_in(tmp_path) == "CLAIMED"
     apart.hub.settling = pass_on
     answer = await apart.pay(gate, payment)
     assert answer.status == 200, answer.body
     assert (len(apart.target.requests), apart.received_micro()) == (1, 10_000)
+
+
+async def test_a_claim_whose_hub_shows_it_and_is_away_whenever_it_is_asked_for_whom_is_parked_in_the_end(
+    apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = lose_answer
+    assert (await apart.pay(gate, payment)).status == 503
+    await asked_again(apart.hub, 2, UNAVAILABLE)
+    assert state_in(tmp_path) == "CLAIMED"
+    monkeypatch.setattr(completer, "_AWAY_MS", 1_000)
+    await asked_again(apart.hub, 1, UNAVAILABLE)
+    assert state_in(tmp_path) == "CLAIMED"  # a gateway that has just been started waits for an hour
+    monkeypatch.setattr(completer, "_ELSEWHERE_MS", 1_000)
+    await parked(tmp_path)
+    again = await apart.pay(gate, payment)
+    assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")
+
+
+async def test_the_day_that_a_hub_has_to_tell_goes_on_over_a_start_of_the_gateway(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead_ms = 0
+    monkeypatch.setattr(app, "clock_ms", lambda: api.clock_ms() + ahead_ms)
+    chain_url = embedded_chain.url
+    settings: dict[str, Any] = {"role": Role.GATEWAY, "default_payment_address": "0x" + "77" * 20}
+    async with (
+        composed(chain_url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        async with composed(chain_url, tmp_path / "gateway.db", hub_url=hostile.url, **settings) as url:
+            await claim_whose_answer_is_lost(buyer, url, target, hostile)
+            hostile.is_down = False
+            await asked_again(hostile, 2, REFUSING)
+        for hours in (13, 12):
+            assert state_in(tmp_path) == "CLAIMED"
+            ahead_ms += hours * 3_600_000
+            async with composed(chain_url, tmp_path / "gateway.db", hub_url=hostile.url, **settings):
+                await asked_again(hostile, 1, REFUSING)
+    assert state_in(tmp_path) == "PARKED"
 
 
 async def test_clear_failure_is_a_402_and_the_payment_may_be_tried_three_times_in_all(apart: Apart) -> None:

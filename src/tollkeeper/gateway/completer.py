@@ -40,6 +40,8 @@ AT_ONCE: Final = 32
 _ELSEWHERE_MS: Final = 3_600_000
 # The same where it is our hub, which has decided the payment and does not say for whom: since it first did not.
 _NOT_TOLD_MS: Final = 86_400_000
+# And where it is away each time that it is asked for whom, though it shows the payment: since the claim.
+_AWAY_MS: Final = 7 * _NOT_TOLD_MS
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
 
@@ -70,8 +72,6 @@ class Completer:
         self._began_ms = clock_ms()
         self._following = Following(purchases, hub, supported, proofs, clock_ms)
         self._working: dict[str, asyncio.Task[None]] = {}
-        # Since when (Unix milliseconds) our hub has not told of an attempt (purchase id, number).
-        self._not_told_ms: dict[tuple[str, int], int] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def aclose(self) -> None:
@@ -102,9 +102,6 @@ class Completer:
         if not has_said or not (self._is_first or self._buying.awaits_any):
             return
         claims = await self._purchases.in_flight(CLAIMS_MAX)
-        if self._not_told_ms:
-            open_ones = {(purchase.id, purchase.attempt) for purchase, _ in claims}
-            self._not_told_ms = {name: ms for name, ms in self._not_told_ms.items() if name in open_ones}
         for purchase, request in claims:
             is_ours = self._is_first or self._buying.is_awaited(purchase.id)
             if is_ours and not self._buying.is_under_way(key_of(purchase)):
@@ -184,23 +181,25 @@ class Completer:
 
         Nothing is started by such an answer, and what was started before, for whomever, is not taken back by it. The
         operator has a day to have it told, and then the claim: the payment is decided, so that waiting ends nothing.
-        A hub that is away says nothing, and no day passes by that.
+        A hub that is away says nothing, and no day passes by that; but one that shows the payment and is away whenever
+        it is asked for whom, is not waited for longer than a week.
         """
         is_refused = answer.outcome in {Settlement.REFUSED, Settlement.UNHEARD}
         if not (is_refused or answer.outcome is Settlement.PENDING) or (is_refused and status.status == "failed"):
             return False
-        if status.status in {"success", "failed"} and answer.reason not in AWAY and self._is_long_not_told(purchase):
+        is_decided, is_away = status.status in {"success", "failed"}, answer.reason in AWAY
+        now_ms = self._clock_ms()
+        is_long = is_decided and (
+            now_ms > max(purchase.attempt_ms + _AWAY_MS, self._began_ms + _ELSEWHERE_MS)
+            if is_away
+            else now_ms > await self._purchases.untold_since(purchase, now_ms) + _NOT_TOLD_MS
+        )
+        is_told_of = not is_away or now_ms > purchase.attempt_ms + _NOT_TOLD_MS
+        if is_long:
             await self._park(purchase)
-        elif is_refused or (status.status == "success" and answer.reason not in AWAY):
+        elif is_refused or (status.status == "success" and is_told_of):
             _LOG.error("claim_not_told", purchase_id=purchase.id, status=status.status)
         return True
-
-    def _is_long_not_told(self, purchase: Purchase) -> bool:
-        """Is it a day, by this process, since it was first not told? A clock that was put back begins it anew."""
-        now_ms = self._clock_ms()
-        name = purchase.id, purchase.attempt
-        since_ms = self._not_told_ms[name] = min(now_ms, self._not_told_ms.get(name, now_ms))
-        return now_ms > since_ms + _NOT_TOLD_MS
 
     async def _finish_elsewhere(self, purchase: Purchase, request: SettleRequest) -> None:
         """Another facilitator was asked than is set now, which may be the same at another URL, or know nothing of it.

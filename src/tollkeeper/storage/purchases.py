@@ -331,6 +331,18 @@ class Purchases:
         )
         return bool(await self._database.run(_rows(statement)))
 
+    async def untold_since(self, purchase: Purchase, now_ms: int) -> int:
+        """Since when a claim's attempt is not told of: from the first time that this was asked, in whichever process.
+
+        A clock that was put back begins anew.
+        """
+        rows = await self._database.read(_Q.untold_claim(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms))
+        if rows:
+            since_ms: int = rows[0]["untold_ms"]
+            return since_ms
+        await self._database.run(_rows(_Q.mark_untold(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)))
+        return now_ms
+
     async def park(self, purchase: Purchase, failure: str, now_ms: int) -> None:
         """Leaves a claim to the operator."""
         statement = _Q.park_purchase(id=purchase.id, attempt=purchase.attempt, failure=failure, now_ms=now_ms)
