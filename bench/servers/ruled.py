@@ -6,8 +6,11 @@
 As `bare ledger` and `bare secure`, and besides: the head is known by its bytes, its gate is the one that it was judged
 for, its caller owes nothing; the call has an id, a deadline, and a connection whose time is not over; the target gets a
 head of the gateway's and its own is known by its bytes; the answer carries a receipt; what was served is counted, with
-its latency. All of it is in the three methods that the loop and the ledger call. What is missing: every other case, a
-row of the log, and what the program's layers cost. One read is taken for one message.
+its latency, by gate and hour and once more for the program's metrics, and logged while the log has room. Where a
+call could be another case (it is not alone on its connection, its server stops, its caller is slow, gone or elsewhere,
+its connection is not what was promised, its answer is of another form), it is asked whether it is, and no more. All of
+it is in the three methods that the loop and the ledger call, in objects that are made once for each connection. What is
+missing: what the other cases do, and the program's layers. One read is taken for one message.
 """
 
 from __future__ import annotations
@@ -17,63 +20,103 @@ import random
 import ssl
 import sys
 import time
-from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Final, cast
+from collections import Counter, defaultdict, deque
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bench.held import PURCHASES, filled
 from bench.servers.bookkeeping import spent_once
 from bench.servers.listening import serve_protocol
 from tollkeeper.api import clock_ms, new_request_id_at
-from tollkeeper.core.statistics import latency_bucket
+from tollkeeper.core.statistics import HOUR_MS, Outcome, latency_bucket
 from tollkeeper.edge.call import http_date
 from tollkeeper.edge.secure import connect_secure
 from tollkeeper.serving.http_server import run, until_signalled
 from tollkeeper.storage.opening import open_database
+from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bench.held import Shelf
     from tollkeeper.core.errors import ApiError
+    from tollkeeper.storage.database import Database
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 
 # As long as the gateway's own with a payment of 900 bytes.
 _HEAD_START: Final = b"GET /small HTTP/1.1\r\nhost: localhost\r\n" + b"x-a: " + b"x" * 300 + b"\r\nx-request-id: "
 _HEAD_END: Final = b"\r\nx-forwarded-for: 127.0.0.1\r\n\r\n"
-_LINES: Final = b"x-b: " + b"x" * 650 + b"\r\n"
-_ANSWER: Final = (
-    b"HTTP/1.1 200 OK\r\n%bx-credits-remaining: %d\r\nx-credits-total: %d\r\ncontent-length: %d\r\n%bx-request-id: %b"
-    b"\r\n\r\n%b"
-)
+_LINES: Final = b"x-credits-total: 100000000\r\nx-b: " + b"x" * 620 + b"\r\n"
 _IDLE_SECONDS: Final = 4
 _DEADLINE_SECONDS: Final = 600
+_LOOK_SECONDS: Final = 300  # at deadlines
+_IDLE_MAX: Final = 256
+_JOINED_MAX: Final = 65536
+_LOGGED_MAX: Final = 500
+_LOGGED_AT_ONCE: Final = 50
+_LOG_SECONDS: Final = 0.05
 
 
 class Kept:
     """What a head is known for."""
 
-    __slots__ = ("slug",)
+    __slots__ = ("is_again", "mark", "peer", "slug")
 
-    def __init__(self) -> None:
-        self.slug = "slug"
+    def __init__(self, peer: str) -> None:
+        self.slug, self.is_again, self.mark, self.peer = "slug", True, 1, peer
+
+
+class Answered(NamedTuple):
+    """What a target's head is known for."""
+
+    start: bytes
+    whole_bytes: int
+    lines: bytes  # to callers
+    status: int
+    promised_seconds: int | None
+    has_length: bool
+    has_date: bool
 
 
 class Place:
     """Everything that calls share."""
 
-    def __init__(self, shelf: Shelf, bought: list[Purchase], port: int, tls: ssl.SSLContext | None) -> None:
-        self.ledger, self.version = shelf.purchases.ledger, shelf.gate.version
+    def __init__(
+        self, database: Database, shelf: Shelf, bought: list[Purchase], port: int, tls: ssl.SSLContext | None
+    ) -> None:
+        self.ledger, self.version, self.gate_id = shelf.purchases.ledger, shelf.gate.version, shelf.gate.id
+        self.statistics = Statistics(database)
         self.loop = asyncio.get_running_loop()
         self.bought, self.port, self.tls = bought, port, tls
         self.random = random.Random(1)  # noqa: S311 - which purchases
         self.known: dict[bytes, Kept] = {}
-        self.answers: dict[bytes, int] = {}
+        self.answers: dict[bytes, Answered] = {}
+        self.latest: Answered | None = None
         self.gates, self.gate = {"slug": shelf}, shelf
         self.owing: set[str] = set()
+        self.good: set[int] = set()
+        self.is_draining = self.is_closed = False
         self.due: dict[Caller, float] = {}
+        self.looks_at = self.loop.time() + _LOOK_SECONDS
+        self.resolved_until = inf
         self.idle: deque[Target] = deque()
         self.expiry: dict[Target, float] = {}
+        self.hour_ms = clock_ms() // HOUR_MS * HOUR_MS
         self.latencies: defaultdict[int, int] = defaultdict(int)
+        self.logged: list[LoggedRequest] = []
+        self.has_room = True
+        self.statuses: Counter[int] = Counter()
+        self.took = [0] * 65
+        self.sum_us = 0
+
+    async def log(self) -> None:
+        """Writes what was counted and logged, as `gateway.traffic` does while more comes than it writes."""
+        while True:
+            await asyncio.sleep(_LOG_SECONDS)
+            rows, self.logged = self.logged[:_LOGGED_AT_ONCE], self.logged[_LOGGED_AT_ONCE:]
+            self.has_room = True
+            if rows:
+                await self.statistics.add(Counted({}, {}, {}, rows, {}))
 
     async def open(self, caller: Caller, head: bytes) -> None:
         """To the target, by a connection that is not there yet."""
@@ -93,21 +136,47 @@ class Caller(asyncio.Protocol):
         self._place = place
         self.transport: asyncio.Transport
         self.purchase: Purchase
-        self.call_id, self.left, self.started_ns = "", 0, 0
+        self.held: Kept
+        self.peer = ""
+        self.call_id, self.left, self.started_ns, self.arrived_ms = "", 0, 0, 0
+        self.head_seconds = self.body_seconds = 0.0
+        self.unanswered = self.chatter_bytes = self.lent_bytes = 0
+        self.is_deaf = self.in_head = self.in_body = self.is_full = self.is_paused = self.is_accepted = False
+        self.is_kept, self.is_over = True, False
+        self.waiting: deque[bytes] = deque()
+        self.refusal: bytes | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self.transport = cast("asyncio.Transport", transport)
+        self.peer = sys.intern(transport.get_extra_info("peername")[0])
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.is_full = False
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         place = self._place
-        kept = place.known.get(data)
-        if kept is None:
-            kept = place.known[data] = Kept()
-        if place.gates.get(kept.slug) is not place.gate or place.owing:
+        if self.is_deaf or self.in_head or self.in_body:
+            raise RuntimeError("one read is one message")
+        held = place.known.get(data)
+        if held is None:
+            held = place.known[data] = Kept(self.peer)
+        if self.unanswered or place.is_draining or self.is_full or self.transport.is_closing() or not held.is_again:
+            raise RuntimeError("one call after the other")
+        self.head_seconds = self.body_seconds = 0.0
+        self.chatter_bytes = 0
+        self.unanswered = 1
+        self.is_accepted, self.is_over = True, False
+        if place.gates.get(held.slug) is not place.gate or place.owing:
             raise RuntimeError("nobody changes the gate or owes anything")
-        now_ms = clock_ms()
+        self.held = held
+        self.arrived_ms = now_ms = clock_ms()
         self.started_ns = time.perf_counter_ns()
         self.call_id = new_request_id_at(now_ms)
         # All callers send the same bytes here; of the gateway's each has a purchase of its own.
@@ -116,18 +185,25 @@ class Caller(asyncio.Protocol):
 
     def spent(self, result: int | SpendResult | ApiError) -> None:
         """What the ledger calls."""
-        place = self._place
-        if not isinstance(result, int):
+        place, held = self._place, self.held
+        if self.is_over or not isinstance(result, int):
             raise TypeError("every purchase has credits")
         self.left = result
-        head = b"%b%b%b" % (_HEAD_START, self.call_id.encode(), _HEAD_END)
+        if held.mark not in place.good:
+            place.good.add(held.mark)
+        if self.peer is not held.peer:
+            raise RuntimeError("all callers are at one place")
+        head = b"".join((_HEAD_START, self.call_id.encode(), _HEAD_END))
         now = place.loop.time()
+        if now >= place.resolved_until or now + _DEADLINE_SECONDS < place.looks_at:
+            raise RuntimeError("nothing changes so soon")
         place.due[self] = now + _DEADLINE_SECONDS
         idle = place.idle
         while idle:
             target = idle.pop()
             if place.expiry.pop(target) > now and not target.transport.is_closing():
                 target.caller = self
+                target.is_sent, target.is_heard = True, False
                 target.write(head)
                 return
             target.transport.abort()
@@ -143,6 +219,10 @@ class Target(asyncio.Protocol):
         self.caller: Caller | None = None
         self.transport: asyncio.Transport
         self.write: Callable[[bytes], None]
+        self.is_sent = True
+        self.is_parsed = self.is_heard = self.is_paused = False
+        self.served = 0
+        self.promised_seconds: int | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -159,32 +239,61 @@ class Target(asyncio.Protocol):
         if caller is None:
             self.transport.abort()
             return
-        self.caller = None
-        head_bytes = data.find(b"\r\n\r\n") + 4
-        body_bytes = place.answers.get(data[:head_bytes])
-        if body_bytes is None:
-            body_bytes = place.answers[data[:head_bytes]] = len(data) - head_bytes
-        if body_bytes != len(data) - head_bytes or self.transport.get_write_buffer_size():
+        known = place.latest
+        if known is None or not data.startswith(known.start):
+            known = place.latest = _answered(data)
+        if self.is_parsed or not self.is_sent or self.is_paused or len(data) != known.whole_bytes:
             raise RuntimeError("one read is one message")
+        self.caller = None
+        self.is_heard = True
+        self.served += 1
+        self.promised_seconds = promised = known.promised_seconds
+        seconds = _IDLE_SECONDS if promised is None else min(_IDLE_SECONDS, promised - 1)
+        is_full = len(place.idle) >= _IDLE_MAX or len(place.expiry) >= _IDLE_MAX
+        if place.is_closed or seconds <= 0 or is_full or self.transport.get_write_buffer_size():
+            raise RuntimeError("there are as many connections as callers")
         place.idle.append(self)
-        place.expiry[self] = place.loop.time() + _IDLE_SECONDS
+        place.expiry[self] = place.loop.time() + seconds
+        status, body = known.status, data[len(known.start) :]
+        if len(body) > _JOINED_MAX or not known.has_length or status >= 400 or caller.is_over:
+            raise RuntimeError("all answers are alike")
         place.due.pop(caller, None)
-        place.ledger.end(caller.call_id, 200)
-        place.latencies[latency_bucket((time.perf_counter_ns() - caller.started_ns) // 1000)] += 1
+        duration_us = (time.perf_counter_ns() - caller.started_ns) // 1000
+        now_ms = caller.arrived_ms + duration_us // 1000
+        call_id, purchase = caller.call_id, caller.purchase
+        if not place.ledger.end(call_id, status) or not place.hour_ms <= now_ms < place.hour_ms + HOUR_MS:
+            raise RuntimeError("the ledger takes it, and few measure at the full hour")
+        place.latencies[latency_bucket(duration_us)] += 1
+        if place.has_room:
+            row = LoggedRequest(
+                call_id, place.gate_id, now_ms, "GET", status, Outcome.SERVED, None, duration_us, purchase.id
+            )
+            place.logged.append(row)
+            place.has_room = len(place.logged) < _LOGGED_MAX
+        place.statuses[status] += 1
+        place.took[duration_us.bit_length()] += 1
+        place.sum_us += duration_us
         if caller.transport.is_closing():
             return
         caller.transport.write(
-            _ANSWER
-            % (
-                _LINES,
-                caller.left,
-                caller.purchase.granted,
-                body_bytes,
-                http_date(int(time.time())),
-                caller.call_id.encode(),
-                data[head_bytes:],
+            b"".join(
+                (
+                    b"HTTP/1.1 200 OK\r\n",
+                    known.lines,
+                    b"x-credits-remaining: %d\r\n" % caller.left,
+                    b"" if known.has_date else http_date(now_ms // 1000),
+                    b"x-request-id: ",
+                    call_id.encode(),
+                    b"\r\n\r\n" if caller.is_kept else b"\r\nconnection: close\r\n\r\n",
+                    body,
+                )
             )
         )
+        caller.is_over = True
+        caller.unanswered = 0
+        caller.head_seconds = 0.0
+        if caller.lent_bytes or caller.is_paused or caller.waiting or caller.refusal:
+            raise RuntimeError("one call after the other")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -193,14 +302,26 @@ class Target(asyncio.Protocol):
             self._place.idle.remove(self)
 
 
+def _answered(data: bytes) -> Answered:
+    """What a target's answer says, read once."""
+    size_bytes = data.find(b"\r\n\r\n") + 4
+    start = data[:size_bytes]
+    lines = b"content-length: %d\r\n%b" % (len(data) - size_bytes, _LINES)
+    has_length, has_date = b"\r\nContent-Length: " in start, b"\r\nDate: " in start
+    return Answered(start, len(data), lines, int(start[9:12]), None, has_length, has_date)
+
+
 async def serve(stop: asyncio.Event) -> None:
     """The server, until `stop` is set."""
     port, *certificate, path = sys.argv[1:]
-    shelf = await filled(open_database(path))
+    database = open_database(path)
+    shelf = await filled(database)
     bought = [await spent_once(shelf, number) for number in range(PURCHASES)]
     tls = ssl.create_default_context(cafile=certificate[0]) if certificate else None
-    place = Place(shelf, bought, int(port), tls)
+    place = Place(database, shelf, bought, int(port), tls)
+    logging = place.loop.create_task(place.log())
     await serve_protocol(lambda: Caller(place), stop)
+    logging.cancel()
 
 
 if __name__ == "__main__":
