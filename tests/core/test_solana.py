@@ -388,7 +388,7 @@ def held(amount: int = AMOUNT, *, mint: str = DEVNET.address, is_usable: bool = 
     return TokenAccount(mint, str(PAYER.pubkey()), amount, is_usable)
 
 
-GOOD_FACTS = SolanaFacts(held(), held(0), is_blockhash_valid=True, error=None)
+GOOD_FACTS = SolanaFacts(held(), replace(held(0), owner=PAY_TO), is_blockhash_valid=True, error=None)
 
 
 def test_a_chain_that_would_take_the_transaction_passes() -> None:
@@ -402,6 +402,7 @@ def test_a_chain_that_would_take_the_transaction_passes() -> None:
         ({"error": ALREADY_PROCESSED}, Reason.DUPLICATE),
         ({"destination": None}, Reason.SVM_NO_RECIPIENT),
         ({"destination": held(mint=str(SOME))}, Reason.SVM_NO_RECIPIENT),
+        ({"destination": held()}, Reason.SVM_NO_RECIPIENT),  # it is the payer's by now
         ({"destination": held(is_usable=False)}, Reason.SVM_NO_RECIPIENT),
         ({"source": None}, Reason.SVM_NO_SENDER),
         ({"source": held(mint=str(SOME))}, Reason.SVM_NO_SENDER),

@@ -118,6 +118,18 @@ async def test_what_is_no_longer_the_payers_pays_nothing(world: SolanaHub) -> No
     assert await refused_for(world, buyers, BUYER) == "simulation"
 
 
+async def test_an_account_that_is_no_longer_the_recipients_is_not_called_its_own(world: SolanaHub) -> None:
+    """Its address says whose it was made for, and whoever it was signed away to gets what is paid there."""
+    world.node.chain.open_account(str(OWNER.pubkey()))
+    done_by(world, OWNER, given_away(OWNERS, OWNER, THIEF.pubkey()))
+    verified = await world.verify(world.payment())
+    assert (verified.body["isValid"], verified.body["details"]["check"]) == (False, "recipientAccount")
+    assert verified.reason == "invalid_exact_svm_payload_transaction_receiver_ata_not_found"
+    assert str(THIEF.pubkey()) in str(verified.body["details"]["found"])
+    done_by(world, THIEF, given_away(OWNERS, THIEF, OWNER.pubkey()))
+    assert (await world.verify(world.payment())).body["isValid"] is True
+
+
 async def test_a_closed_account_pays_nothing_and_is_paid_nothing(world: SolanaHub) -> None:
     chain, theirs = world.node.chain, account_of(THIEF.pubkey())
     chain.open_account(str(THIEF.pubkey()))

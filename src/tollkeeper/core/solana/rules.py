@@ -419,7 +419,10 @@ def chain_checks(transfer: SolanaTransfer, asset: SolanaAsset, facts: SolanaFact
     yield Check("blocksLeft", left is None or left >= BLOCKS_LEFT_MIN, Reason.SVM_EXPIRED, _LONG_ENOUGH, left)
     destination, source = facts.destination, facts.source
     is_there = destination is not None and destination.is_usable and destination.mint == asset.address
-    yield Check("recipientAccount", is_there, Reason.SVM_NO_RECIPIENT, transfer.destination, destination is not None)
+    found: bool | str = destination is not None
+    if destination is not None and is_there and asset.account_of(destination.owner) != transfer.destination:
+        is_there, found = False, f"it was signed away to {destination.owner}"  # who gets what is paid there
+    yield Check("recipientAccount", is_there, Reason.SVM_NO_RECIPIENT, transfer.destination, found)
     is_there = source is not None and source.is_usable and source.mint == asset.address
     yield Check("payerAccount", is_there, Reason.SVM_NO_SENDER, transfer.source, source is not None)
     balance = 0 if source is None else source.amount
