@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from solders.hash import Hash
 from solders.instruction import Instruction
@@ -22,7 +23,7 @@ from solders.keypair import Keypair
 from tests.core.solana_payments import Draft, compute_limit, compute_price, memo, transfer
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import associated_token_account
-from tollkeeper.sandbox.rpc_server import JsonRpcApp, RpcError
+from tollkeeper.sandbox.rpc_server import INTERNAL_ERROR, JsonRpcApp, RpcError
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS, TIMES_KEPT
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 from tollkeeper.sandbox.wallets import SolanaWallets, derive_solana_wallets
@@ -186,6 +187,46 @@ def test_what_is_no_transaction_is_refused(node: SolanaNode, text: str) -> None:
         with pytest.raises(RpcError) as caught:
             node.rpc.call(method, [text])
         assert caught.value.code == -32602
+
+
+METHODS = (
+    *("getHealth getVersion getGenesisHash getSlot getBlockHeight getFirstAvailableBlock getBlockTime").split(),
+    *("getEpochInfo getLatestBlockhash isBlockhashValid getMinimumBalanceForRentExemption getAccountInfo").split(),
+    *("getMultipleAccounts getBalance getTokenAccountBalance requestAirdrop getSignaturesForAddress").split(),
+    *("simulateTransaction sendTransaction getSignatureStatuses getTransaction").split(),
+    *("sandbox_advance sandbox_hold sandbox_release sandbox_drop sandbox_rollBack sandbox_openAccount").split(),
+)
+ODD: tuple[Any, ...] = (
+    *(None, True, -1, 2**63, 2**64, 10**30, 1.5, "", "x", "1" * 32, "z" * 88, WALLETS.buyer.address),
+    *([], {}, [None], ["x"], {"commitment": 5}, {"dataSlice": 5}, {"dataSlice": {"offset": -1, "length": 2**70}}),
+    *({"limit": "a"}, {"limit": -1}, {"before": "x"}, {"replaceRecentBlockhash": True, "sigVerify": True}),
+)
+
+
+def test_no_parameters_are_a_fault_of_the_node(node: SolanaNode) -> None:
+    """It refuses them or answers, in JSON, and goes on."""
+    for method in METHODS:
+        for params in [[], *([one] for one in ODD), *([*pair] for pair in itertools.product(ODD, ODD))]:
+            answer = node.rpc.answer({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+            msgspec.json.encode(answer)
+            error = answer.get("error")
+            assert not isinstance(error, dict) or error["code"] != INTERNAL_ERROR, (method, params)
+    for odd in ODD:
+        assert odd == [] or "error" in node.rpc.answer({"id": 1, "method": "getBalance", "params": odd})
+    had = held(node.rpc, WALLETS.owner.address)
+    node.rpc.call("sandbox_release")
+    node.rpc.call("sendTransaction", [paid(node.rpc), {"encoding": "base64"}])
+    assert held(node.rpc, WALLETS.owner.address) == had + 5_000
+
+
+def test_no_bytes_in_place_of_a_transaction_s_are_a_fault_of_the_node(node: SolanaNode) -> None:
+    raw = base64.b64decode(paid(node.rpc))
+    for at, put in itertools.product(range(len(raw)), (0x00, 0x01, 0x7F, 0x80, 0xFF)):
+        text = base64.b64encode(raw[:at] + bytes([put]) + raw[at + 1 :]).decode()
+        for method, option in (("simulateTransaction", "sigVerify"), ("sendTransaction", "skipPreflight")):
+            request = {"id": 1, "method": method, "params": [text, {option: method == "sendTransaction"}]}
+            error = node.rpc.answer(request).get("error")
+            assert not isinstance(error, dict) or error["code"] != INTERNAL_ERROR, (method, at, put)
 
 
 def test_every_block_has_its_time(node: SolanaNode) -> None:

@@ -82,7 +82,7 @@ class JsonRpcApp:
             raise RpcError(message, code=INVALID_PARAMS)
         try:
             return function(*params)
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
             # The methods read untyped JSON: what does not fit is the caller's mistake.
             message = f"invalid parameters of {method}"
             raise RpcError(message, code=INVALID_PARAMS) from error

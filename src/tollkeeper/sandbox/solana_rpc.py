@@ -32,6 +32,7 @@ _BLOCK_NOT_AVAILABLE: Final = -32004
 _AIRDROP_MAX: Final = 10 * LAMPORTS_PER_SOL
 _SIGNATURES_MAX: Final = 1_000
 _SLOTS_IN_EPOCH: Final = 432_000
+_ADVANCED_MAX: Final = 100_000
 
 
 def solana_rpc_app(chain: EmbeddedSolanaChain) -> JsonRpcApp:
@@ -206,6 +207,9 @@ def _of_tests(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     """What no cluster has."""
 
     def advance(slots: int = RECENT_SLOTS + 1) -> int:
+        if slots > _ADVANCED_MAX:  # nobody is answered meanwhile
+            message = f"at most {_ADVANCED_MAX} slots at a time"
+            raise ValueError(message)
         chain.next_slot(slots)
         return chain.slot
 
