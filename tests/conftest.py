@@ -1,10 +1,15 @@
-"""What all tests share: fixtures of several packages, and the interpreter's usual recursion limit."""
+"""What all tests share: fixtures of several packages, the interpreter's usual recursion limit, a rare collector."""
 
+import gc
 import sys
+
+# Half of what collecting ten thousand tests takes would be walks of the collector over what has come so far.
+gc.set_threshold(100_000, 50, 100)
 
 _recursion_limit = sys.getrecursionlimit()
 
 import eth_account  # noqa: E402, F401 - after the limit was read
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 # An oracle of the tests. It raises the limit to 100,000 as it is imported, and nested JSON then overflows the C stack
@@ -16,3 +21,10 @@ settings.register_profile("tollkeeper", deadline=None)
 settings.load_profile("tollkeeper")
 
 pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was collected lives to the end: the collector looks at what the tests make, and at nothing else."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)

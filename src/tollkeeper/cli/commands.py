@@ -176,7 +176,7 @@ def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
     """
     import asyncio
 
-    from tollkeeper.serving.composition import open_own_database
+    from tollkeeper.serving.own_database import open_own_database
     from tollkeeper.storage import pending
 
     settings = load_settings(role, config)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.serving.imports import collect_rarely, leave_rich_out
 from tollkeeper.settings import Role, SettingsError, load_settings
 from tollkeeper.settings.loading import WORKERS_MAX
 
@@ -25,9 +26,10 @@ _NUMBERS: Final = {"--port": range(65_536), "--workers": range(1, WORKERS_MAX + 
 
 def main() -> None:
     """What `tollkeeper` runs."""
+    collect_rarely()
     plain = read_plain(sys.argv[1:])
     if plain is not None:
-        _leave_rich_out()
+        leave_rich_out()
     from tollkeeper.serving import StartError
     from tollkeeper.storage import StorageError
 
@@ -69,14 +71,6 @@ def serve(role: Role, config: str | None, overrides: Mapping[str, str]) -> None:
     from tollkeeper.serving.process import serve as serve_settings
 
     serve_settings(settings)
-
-
-def _leave_rich_out() -> None:
-    """Import structlog without `rich`, which it would take for tracebacks as we never draw them: three megabytes."""
-    sys.modules["rich"] = None  # type: ignore[assignment]  # which the import system reads as "there is none"
-    import structlog  # noqa: F401
-
-    del sys.modules["rich"]  # whoever needs it later, to refuse for instance, finds it
 
 
 def _refuse(*problems: str) -> None:

@@ -124,7 +124,7 @@ class Child:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "tollkeeper.serving.worker_process",
+                "tollkeeper.serving.start_worker",
                 str(theirs.fileno()),
                 str(self._listening.fileno()),
                 stdin=asyncio.subprocess.PIPE,

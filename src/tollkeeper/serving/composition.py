@@ -3,6 +3,7 @@
 In `serve` gateway and hub share one database and one issuer of logins, and the gateway reaches the hub without a
 socket. What this module does not do: listen (`process` does).
 """
+# ruff: noqa: PLC0415 - where they are processes of their own, the hub imports no gateway and a gateway no hub
 
 from __future__ import annotations
 
@@ -19,13 +20,8 @@ from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
-from tollkeeper.gateway.app import Gateway, GatewayConfig
-from tollkeeper.gateway.app import create_app as create_gateway_app
 from tollkeeper.gateway.hub_client import HubClient, Transport
 from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
-from tollkeeper.hub.app import Hub
-from tollkeeper.hub.app import create_app as create_hub_app
-from tollkeeper.hub.families import HubNetwork, signers_of
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.admin import serving_metrics, telling_metrics
@@ -36,30 +32,30 @@ from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.live_keys import LiveKeys
 from tollkeeper.serving.measuring import Measured
 from tollkeeper.serving.nodes import chain_of, config_of
-from tollkeeper.serving.orders import orders_of
 from tollkeeper.serving.origins import OriginGuard
+from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.serving.reconciling import keep_reconciling
 from tollkeeper.serving.sharing import sharing_of
 from tollkeeper.serving.tracing import Spans, TracedHub
 from tollkeeper.serving.trusted_gateways import keep_keys_fresh
 from tollkeeper.settings import Role, Settings
-from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.files import LocalFiles
 from tollkeeper.storage.purchases import Exposure, TrustCaps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from litestar.types import ASGIApp
+
     from tollkeeper.core.keyring import Secret
     from tollkeeper.core.sealing import KeyRing
-    from tollkeeper.gateway.app import Worker
+    from tollkeeper.gateway.app import Gateway, Worker
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
+    from tollkeeper.hub.app import Hub
     from tollkeeper.serving.orders import Spread
     from tollkeeper.settings import FileSettings
     from tollkeeper.storage.database import Database
-    from tollkeeper.storage.file_lock import Sharing
     from tollkeeper.storage.files import FileStore
-    from tollkeeper.storage.sqlite import SqliteDatabase
 
 T = TypeVar("T")
 
@@ -89,7 +85,7 @@ async def compose(settings: Settings, inspection_seconds: float = INSPECTION_SEC
             hub_there = HttpTransport(_given(settings.hub_url))
             among = await _alone(settings, database)
             measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there, among)
-            yield _fronted(create_gateway_app(gateway), settings, measured)
+            yield _fronted(_gateway_app(gateway), settings, measured)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
@@ -97,13 +93,13 @@ async def compose(settings: Settings, inspection_seconds: float = INSPECTION_SEC
         measured.hub = await _open_hub(
             parts, settings, database, auth, settings.signer_keys, public_url, shared_life_seconds=life
         )
-        hub = _traced(create_hub_app(measured.hub, manages_hub=False), measured.spans)
+        hub = _traced(_hub_app(measured.hub), measured.spans)
         if settings.role is Role.HUB:
             yield _fronted(hub, settings, measured)
             return
         among = await _alone(settings, database)
         measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub), among)
-        app = Mounted(create_gateway_app(gateway), HUB_PREFIX, hub)
+        app = Mounted(_gateway_app(gateway), HUB_PREFIX, hub)
         yield _fronted(app, settings, measured)
 
 
@@ -131,7 +127,7 @@ async def compose_hub(
         opened = await _open_hub(parts, settings, database, auth, signer_keys, public_url, shared_life_seconds=life)
         measured = Measured(hub=opened, spans=_spans(parts, settings))
         await parts.enter_async_context(telling_metrics(metrics, measured.text))
-        app = _traced(create_hub_app(opened, manages_hub=False), measured.spans)
+        app = _traced(_hub_app(opened), measured.spans)
         yield AccessLog(app, counts=measured.counts) if is_alone else _fronted(app, settings, measured)
 
 
@@ -155,7 +151,7 @@ async def compose_worker(
         gateway = await _open_gateway(parts, settings, database, auth, transport, among)
         measured = Measured(gateway=gateway, spans=_spans(parts, settings))
         await parts.enter_async_context(telling_metrics(metrics, measured.text))
-        app: Application = create_gateway_app(gateway)
+        app: Application = _gateway_app(gateway)
         if hub_url is not None:
             proxy = HubProxy(hub_url)
             parts.push_async_callback(proxy.close)
@@ -183,22 +179,6 @@ def _fronted(app: Application, settings: Settings, measured: Measured) -> Applic
     return AccessLog(guard, calls, measured.counts, measured.spans)
 
 
-def open_own_database(settings: Settings, sharing: Sharing | None = None) -> SqliteDatabase:
-    """The database of these settings, its directory made where it is not there. Blocks. Raises: StorageError."""
-    make_directory(settings)
-    return open_database(settings.database_url, sharing=sharing)
-
-
-def make_directory(settings: Settings) -> None:
-    """Makes the database's directory where it is not there. Raises: StorageError."""
-    directory = Path(settings.database_url.removeprefix("sqlite:///")).parent
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"{directory} cannot be made ({error.strerror})"
-        raise StorageError(msg) from error
-
-
 def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth:
     trusted = TrustedIssuers(settings.trusted_issuers, clock_ms)
     parts.push_async_callback(trusted.close)
@@ -216,6 +196,18 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
     )
 
 
+def _gateway_app(gateway: Gateway) -> ASGIApp:
+    from tollkeeper.gateway.app import create_app
+
+    return create_app(gateway)
+
+
+def _hub_app(hub: Hub) -> ASGIApp:
+    from tollkeeper.hub.app import create_app
+
+    return create_app(hub, manages_hub=False)
+
+
 async def _open_hub(
     parts: AsyncExitStack,
     settings: Settings,
@@ -226,6 +218,9 @@ async def _open_hub(
     *,
     shared_life_seconds: float | None = None,
 ) -> Hub:
+    from tollkeeper.hub.app import Hub
+    from tollkeeper.hub.families import HubNetwork, signers_of
+
     keys = [key.reveal() for key in signer_keys]
     signers = {
         family: signers_of(family, keys) for family in {one.network.family for one in settings.networks.values()}
@@ -273,6 +268,9 @@ async def _open_gateway(
     transport: Transport,
     among: Among,
 ) -> Gateway:
+    from tollkeeper.gateway.app import Gateway, GatewayConfig
+    from tollkeeper.serving.orders import orders_of
+
     config = GatewayConfig(
         public_url=settings.public_url.text,
         default_network=_given(settings.default_network).name,
@@ -326,7 +324,7 @@ async def _open_gateway(
 def _file_store(settings: FileSettings) -> FileStore:
     if isinstance(settings.place, Path):
         return LocalFiles(settings.place, settings.min_free_bytes)
-    from tollkeeper.storage.files_s3 import S3Files  # noqa: PLC0415 - its library costs every start that does not use it
+    from tollkeeper.storage.files_s3 import S3Files  # its library costs every start that does not use it
 
     return S3Files(settings.place.name, settings.place.prefix)
 

@@ -1,18 +1,18 @@
 """A process from its settings: compose, listen, serve until a signal, drain, close (contract 1, security F21)."""
+# ruff: noqa: PLC0415 - the parent of workers serves nothing, and does without what serving imports
 
 from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
 from tollkeeper.logs import configure_logs
-from tollkeeper.serving.composition import compose
 from tollkeeper.serving.heap import share_one_heap
 from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
-from tollkeeper.serving.workers import serve_with_workers
+from tollkeeper.serving.imports import collect_rarely
 from tollkeeper.settings import wants_colours
 
 if TYPE_CHECKING:
@@ -21,23 +21,26 @@ if TYPE_CHECKING:
     from tollkeeper.settings import Settings
 
 _LOG = structlog.get_logger("tollkeeper.serving")
-# Calls in flight are some thousand objects that live for milliseconds: looked at after every 700, as by default, each
-# would be looked at several times. What a call leaves behind is freed without the collector.
-_COLLECT_AFTER: Final = (20_000, 20, 20)
 
 
 def serve(settings: Settings) -> None:
     """Run the parts that the settings name until a signal. Raises: StartError, StorageError."""
     share_one_heap(settings)
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
-    serve_all = serve_until if settings.workers == 1 else serve_with_workers
-    run(until_signalled(lambda stop: serve_all(settings, stop)))
+    if settings.workers == 1:
+        run(until_signalled(lambda stop: serve_until(settings, stop)))
+    else:
+        from tollkeeper.serving.workers import serve_with_workers
+
+        run(until_signalled(lambda stop: serve_with_workers(settings, stop)))
 
 
 async def serve_until(settings: Settings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, finish the accepted requests, close. Raises: ListenError, StorageError."""
     # Listening comes first: a port that is taken must not cost a start of everything, and early callers wait in line.
     listening = listen(settings.host, settings.port)
+    from tollkeeper.serving.composition import compose
+
     try:
         async with compose(settings) as app:
             drain_seconds = settings.shutdown_timeout_seconds
@@ -57,4 +60,4 @@ def leave_to_the_collector_what_comes() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECT_AFTER)
+    collect_rarely()

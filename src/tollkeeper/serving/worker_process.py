@@ -1,4 +1,4 @@
-"""A process that a parent started: a gateway's worker, or a hub (contract 1; performance 7).
+"""A process that a parent started: a gateway's worker, or a hub (contract 1; performance 7). See `start_worker`.
 
 It composes what it is told to, on the ledger process's database, listens on an inherited socket, and stops when its
 parent says so: signals that a terminal or a service manager sends to the whole group are the parent's to answer.
@@ -20,7 +20,6 @@ import structlog
 
 from tollkeeper.api import PROCESS_MARK
 from tollkeeper.core.keyring import Secret, parse_key_ring, ring_text
-from tollkeeper.gateway.app import Worker
 from tollkeeper.logs import configure_logs
 from tollkeeper.serving.composition import Among, compose_hub, compose_worker
 from tollkeeper.serving.heap import share_one_heap
@@ -96,6 +95,8 @@ async def _composed(
         async with hub as app:
             yield app, lambda _slug: None
     else:
+        from tollkeeper.gateway.app import Worker  # noqa: PLC0415 - a hub does without
+
         worker = Worker(parent.announce, post.is_first)
 
         async def spread(ring: KeyRing) -> None:
@@ -134,7 +135,3 @@ def main() -> int:
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
     run(_main(post, int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

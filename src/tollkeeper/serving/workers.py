@@ -24,11 +24,11 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.keyring import parse_key_ring
 from tollkeeper.serving.admin import serving_metrics, told_metrics
 from tollkeeper.serving.child import Child
-from tollkeeper.serving.composition import make_directory
 from tollkeeper.serving.http_server import Address, ListenError, listen
 from tollkeeper.serving.hubs import Hubs
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.ledger_keeper import LedgerKeeper
+from tollkeeper.serving.own_database import make_directory
 from tollkeeper.serving.worker_messages import Announced, Changed, NewRing, Post
 from tollkeeper.settings import Role
 from tollkeeper.storage import StorageError
