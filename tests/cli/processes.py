@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from tests.described_answers import seen
+from tests.started import light_environment
 
 START_SECONDS: Final = 30
 STOP_SECONDS: Final = 30
@@ -60,7 +61,8 @@ def _told(request: urllib.request.Request, status: int, headers: Message, conten
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without settings of Tollkeeper's but those given."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLKEEPER_")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("TOLLKEEPER_")}
+    environment = light_environment(own)
     # No fixed port: many programs run beside each other here.
     return {**environment, "TOLLKEEPER_METRICS_ADDRESS": "", **(extra or {})}
 

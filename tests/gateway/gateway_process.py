@@ -19,6 +19,7 @@ import structlog
 from tests.gateway.composed import settings_for
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_process import TestProcess
+from tests.started import program
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.signatures import Algorithm, SigningKey
 from tollkeeper.gateway.completer import Completer
@@ -61,7 +62,7 @@ class GatewayProcess(TestProcess):
     ) -> None:
         given = {"directory": str(directory), "node_url": node_url, "hub_url": hub_url, "port": port, **changes}
         options = json.dumps({"orders": str(orders), "settings": given})
-        super().__init__([sys.executable, "-m", "tests.gateway.gateway_process", options], on_start)
+        super().__init__(program("tests.gateway.gateway_process", options), on_start)
 
 
 async def main(options: dict[str, Any]) -> None:

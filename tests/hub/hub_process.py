@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ import structlog
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_under_test import hub_config, new_hub, serving
 from tests.hub.solana_hub import new_solana_hub
+from tests.started import light_environment, program
 from tollkeeper.core.networks import Family
 from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -31,7 +33,7 @@ ROOT: Final = Path(__file__).parents[2]
 def hub_command(directory: Path, node_url: str, **options: Any) -> list[str]:
     """What runs it on the `hub.db` of that directory."""
     given = {"database": str(directory / "hub.db"), "node_url": node_url, **options}
-    return [sys.executable, "-m", "tests.hub.hub_process", json.dumps(given)]
+    return program("tests.hub.hub_process", json.dumps(given))
 
 
 class TestProcess:
@@ -41,7 +43,8 @@ class TestProcess:
 
     def __init__(self, command: Sequence[str], on_start: Callable[[Any], object] = lambda _process: None) -> None:
         """`on_start` is called with it once it runs, before it listens."""
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        environment = light_environment(os.environ)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
         on_start(self)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from tests.described_answers import seen
+from tests.started import light_environment
 from tollkeeper.core.solana.programs import associated_token_account
 
 if TYPE_CHECKING:
@@ -104,7 +106,11 @@ def sandbox(log: pathlib.Path, *arguments: str) -> Iterator[Stack]:
     """A sandbox in a process of its own, its log in a file. Raises RuntimeError with the log's end if it fails."""
     command = [sys.executable, "-m", "tollkeeper.cli", "sandbox", "--port", "0", "--print-json", *arguments]
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    with log.open("w") as log_file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file) as process:
+    environment = light_environment(os.environ)
+    with (
+        log.open("w") as log_file,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file, env=environment) as process,
+    ):
         assert process.stdout is not None
         reader = threading.Thread(target=read_lines, args=(process.stdout, lines))
         reader.start()
