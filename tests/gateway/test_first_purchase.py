@@ -19,7 +19,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import shop
-from tollkeeper.serving import composition
+from tollkeeper.serving import composition, own_database
 from tollkeeper.settings import Role
 from tollkeeper.storage.sqlite import SqliteDatabase
 
@@ -86,7 +86,7 @@ async def test_a_first_purchase_is_one_transaction_for_the_claim_and_one_for_gra
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[SqliteDatabase] = []
-    really_open = composition.open_own_database
+    really_open = own_database.open_own_database
 
     def noting(*asked: Any) -> SqliteDatabase:
         opened.append(really_open(*asked))
