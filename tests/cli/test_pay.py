@@ -18,6 +18,11 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 
 SOLANA = "solana-devnet"
+USDC_THERE = NETWORKS[SOLANA].usdc.address
+ON_SOLANA = {
+    "payTo": derive_solana_wallets().owner.address,
+    "extra": {"feePayer": derive_solana_wallets().fee_payers[0].address},
+}
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +139,7 @@ def entry(**changes: object) -> dict[str, Any]:
         {"x402Version": 1, "accepts": "application/json"},
         {"x402Version": 1, "accepts": ["application/json", {}, None]},
         {"x402Version": 1, "accepts": [entry(asset="0x" + "72" * 20)]},
+        {"x402Version": 1, "accepts": [entry(network=SOLANA, asset=USDC_THERE.replace("z", "Z"), **ON_SOLANA)]},
         {"x402Version": 1, "accepts": [entry(scheme="upto")]},
         {"x402Version": 1, "accepts": [entry(maxAmountRequired="-5")]},
         {"x402Version": 1, "accepts": [entry(maxAmountRequired="1e3")]},

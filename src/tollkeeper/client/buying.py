@@ -137,8 +137,10 @@ def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], Wa
     for entry in offered:
         try:
             network, amount = normalise(entry["network"]), int(entry["maxAmountRequired"])
-            is_usdc = str(entry["asset"]).lower() == network.usdc.address.lower()
-            if entry["scheme"] != "exact" or not is_usdc or amount <= 0:
+            asset = str(entry["asset"])
+            if asset.startswith("0x"):  # else its case says which one it is
+                asset = asset.lower()
+            if entry["scheme"] != "exact" or asset != network.usdc.address or amount <= 0:
                 continue
         except (ApiError, KeyError, TypeError, ValueError):
             continue
