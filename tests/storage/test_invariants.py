@@ -133,6 +133,10 @@ BROKEN: list[tuple[str, str]] = [
     ("i5_credits_rest_on_a_payment", "UPDATE purchases SET transaction_hash = NULL WHERE nonce LIKE '%1'"),
     ("i5_credits_rest_on_a_payment", "UPDATE purchases SET confirmed = 0 WHERE nonce LIKE '%1'"),
     ("i10_no_claim_open_long_after_its_end", "UPDATE purchases SET valid_before_seconds = 1 WHERE nonce LIKE '%5'"),
+    (
+        "i10_no_claim_open_long_after_its_end",
+        "UPDATE purchases SET valid_before_seconds = NULL, payer = 'D1A4B4rs' WHERE nonce LIKE '%5'",
+    ),
     ("i11_terms_are_a_version_of_the_gate", "UPDATE purchases SET price_micro = 1 WHERE nonce LIKE '%1'"),
     ("i11_terms_are_a_version_of_the_gate", "UPDATE purchases SET value_micro = '1' WHERE nonce LIKE '%1'"),
     ("i13_a_payers_debt_is_within_the_cap", "UPDATE purchases SET value_micro = '99999999999' WHERE nonce LIKE '%3'"),
