@@ -20,7 +20,7 @@ core_coverage = export COVERAGE_FILE=.cache/coverage-core; \
 	$(bin)/python -m coverage run --branch --source=tollkeeper.core -m pytest tests/core -q --no-header --no-summary \
 	  -k "not million and not ten_thousand" && \
 	$(bin)/python -m coverage report --skip-covered --fail-under=100
-tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
+tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # Settings of the machine that would change what is installed or imported. (Where it comes from stays the machine's.)
 unexport PIP_FIND_LINKS PIP_NO_INDEX PIP_NO_BINARY PIP_ONLY_BINARY PIP_PRE PIP_CONSTRAINT PIP_REQUIREMENT
