@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.gateway import foreign_facilitator as ways
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
+from tests.hub.chaos import run_chaos
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm import transfer_calldata
@@ -189,6 +192,82 @@ async def test_without_advertised_signers_the_facilitators_word_stands_in_for_th
         assert (await here.pay(gate, await here.payment(gate))).status == status
         await here.until(state)
         assert here.served == (status == 200)
+
+
+def without_old_logs(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """A node that says what was used, and not by whom."""
+    return answer | {"result": []} if call["method"] == "eth_getLogs" else answer
+
+
+def an_hour_later(site: SiteOnEvm) -> None:
+    """By the chain, and by what the books say of the claim."""
+    with closing(sqlite3.connect(site.database)) as books, books:
+        books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 3600000")
+    site.expire()
+
+
+async def without_end(abroad: SalesOnEvm, gate: dict[str, Any]) -> str:
+    """A payment whose authorization ends in a day."""
+    challenge = (await abroad.buyer.ask("GET", gate["accessUrl"])).json()
+    return abroad.buyer.sign(challenge, lambda wanted: replace(wanted, valid_before=wanted.valid_before + 86_400))
+
+
+async def test_a_claim_whose_use_no_node_shows_is_parked_after_an_hour_however_long_its_payment_is_good(
+    site: SiteOnEvm,
+) -> None:
+    async with run_chaos(site.rpc_url) as node:
+        async with site.gateway(networks=site.networks(node.url)) as before:
+            assert isinstance(before, SalesOnEvm)
+            gate = await before.gate()
+            payment = await without_end(before, gate)
+            site.foreign.settling, node.falsify = ways.error_after_sending, without_old_logs
+            assert (await before.pay(gate, payment)).error_code == "SETTLEMENT_PENDING"
+            assert before.purchase()[0] == "CLAIMED"
+        an_hour_later(site)
+        async with site.gateway(networks=site.networks(node.url)) as abroad:
+            await abroad.until("PARKED")
+            again = await abroad.pay(gate, payment)
+            assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")
+            assert abroad.served == 0
+
+
+async def test_a_claim_that_failed_by_clocks_and_whose_payment_was_used_by_nobody_knows_whom_is_parked(
+    site: SiteOnEvm,
+) -> None:
+    """As its former hub had it. Nobody is told to pay again, and it is not looked at for ever."""
+    async with run_chaos(site.rpc_url) as node:
+        async with site.gateway() as before:
+            gate = await before.gate()
+            payment = await before.payment(gate)
+            site.foreign.settling = ways.refuses
+            assert (await before.pay(gate, payment)).error_code == "INSUFFICIENT_FUNDS"
+        await site.foreign.send(site.foreign.read(json.loads(base64.b64decode(payment))["payload"]))
+        with closing(sqlite3.connect(site.database)) as books, books:
+            books.execute("UPDATE purchases SET failure = 'never_sent', follow_ms = 1, request = x'00'")
+        an_hour_later(site)
+        node.falsify = without_old_logs
+        async with site.gateway(networks=site.networks(node.url)) as abroad:
+            await abroad.until("PARKED")
+
+
+async def test_a_sale_is_not_followed_for_ever_where_no_node_shows_its_payment_any_more(site: SiteOnEvm) -> None:
+    async with run_chaos(site.rpc_url) as node:
+        async with site.gateway() as before:
+            gate = await before.gate(credits=2)
+            payment = await before.payment(gate)
+            assert (await before.pay(gate, payment)).status == 200
+        with closing(sqlite3.connect(site.database)) as books, books:
+            books.execute("UPDATE purchases SET paid_ms = paid_ms - 3600000, follow_ms = 1")
+        an_hour_later(site)
+        node.falsify = without_old_logs
+        async with site.gateway(networks=site.networks(node.url)) as abroad:
+            async with asyncio.timeout(20):
+                while True:
+                    with closing(sqlite3.connect(site.database)) as books:
+                        if books.execute("SELECT state, follow_ms FROM purchases").fetchone() == ("LIVE", None):
+                            break
+                    await asyncio.sleep(0.1)
+            assert (await abroad.pay(gate, payment)).status == 200
 
 
 async def test_of_another_token_than_the_nodes_nothing_is_told(embedded_chain: ChainUnderTest) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # An authorization is not used long before somebody is asked to carry it out: it was verified first.
 _BEFORE_ASKED_SECONDS: Final = 3_600
+# Nor is it shown later than this what used it, where it ends never or late: then the node keeps no such logs.
+_UNEXPLAINED_MS: Final = 3_600_000
 
 
 class EvmFindings:
@@ -82,7 +84,8 @@ async def _find(view: View, owed: Owed, depth_blocks: int, senders: Senders, *, 
     since_seconds = owed.asked_ms // 1000 - _BEFORE_ASKED_SECONDS
     use = await view.authorizations.find_use(owed.key.payer, owed.key.nonce, since_seconds)
     if use is None:  # used, and where is not to be seen
-        return Finding(Seen.FOREIGN) if is_over else NOTHING
+        is_long_ago = standing.block.timestamp_seconds * 1000 >= owed.asked_ms + _UNEXPLAINED_MS
+        return Finding(Seen.FOREIGN) if is_over or is_long_ago else NOTHING
     key, transaction = owed.key, use.transaction_hash
     expected = Expected(transaction, key.asset, key.payer, owed.pay_to, owed.value, key.nonce, depth_blocks)
     (sighting,) = await view.receipts.look([expected])

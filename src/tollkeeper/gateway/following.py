@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _PAGE: Final = 100
 _AT_ONCE: Final = 32
 _UNANSWERED_MS: Final = 30_000
+# A chain of which nobody sees for so long what became of a payment shows it no more: its nodes keep no such history.
+_OPEN_MS: Final = 86_400_000
 _LOG = structlog.get_logger("tollkeeper.gateway.following")
 
 
@@ -46,6 +48,7 @@ class _Fate(Enum):
     PAID = auto()
     FAILED = auto()  # by proof
     OPEN = auto()
+    USED = auto()  # somebody used it, and no node shows who
     UNTOLD = auto()  # nobody knows anything of it
 
 
@@ -119,12 +122,18 @@ class Following:
             _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=standing.transaction)
             await self._take_back(purchase, standing.transaction, now_ms)
             return None
+        if state is PurchaseState.FAILED and standing.fate is _Fate.USED:  # perhaps for it: the claim is parked then
+            _LOG.error("payment_used_and_not_shown", purchase_id=purchase.id)
+            await self._take_back(purchase, "", now_ms)
+            return None
         if standing.fate is _Fate.FAILED and not had_failed:
             _LOG.error("sale_lost_its_payment", purchase_id=purchase.id, transaction=known)
             await self._purchases.void(purchase, now_ms)
             return None
         if standing.fate is _Fate.OPEN:
-            return self._seen(purchase, known, now_ms, now_ms + FIRST_LOOK_MS)
+            if self._supported().is_ours or now_ms <= purchase.attempt_ms + _OPEN_MS:
+                return self._seen(purchase, known, now_ms, now_ms + FIRST_LOOK_MS)
+            _LOG.error("payment_not_shown", purchase_id=purchase.id, transaction=known)
         if standing.since_ms <= now_ms:  # else its clock is ahead of ours, or was when it wrote that
             paid_ms = max(paid_ms, standing.since_ms)
         is_used_up = is_used_up or (purchase.remaining == 0 and state is not PurchaseState.FAILED)
@@ -167,9 +176,9 @@ class Following:
             return _Standing(_Fate.FAILED)  # made by another transaction, it may have been for another server
         if finding.seen is Seen.PAID or is_the_same:
             return _Standing(_Fate.PAID, finding.transaction)
-        if finding.transaction or finding.seen is Seen.FAILED:  # else: used up, but nobody saw where
+        if finding.transaction or finding.seen is Seen.FAILED:
             return _Standing(_Fate.FAILED, finding.transaction)
-        return _Standing(_Fate.OPEN)
+        return _Standing(_Fate.OPEN if finding.seen is Seen.NOTHING else _Fate.USED)
 
 
 def key_of(purchase: Purchase) -> PaymentKey:
