@@ -19,6 +19,7 @@ from tests.chains.cancelling import cancellation_calldata
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.gateway import foreign_facilitator as ways
+from tests.gateway.composed import composed
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
@@ -33,7 +34,7 @@ from tollkeeper.gateway.evm_findings import EvmFindings
 from tollkeeper.gateway.findings import Owed
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.hands import honour_payment
-from tollkeeper.settings import DepthSettings
+from tollkeeper.settings import DepthSettings, Role
 
 
 @pytest.fixture
@@ -268,6 +269,45 @@ async def test_a_sale_is_not_followed_for_ever_where_no_node_shows_its_payment_a
                             break
                     await asyncio.sleep(0.1)
             assert (await abroad.pay(gate, payment)).status == 200
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+async def test_a_trusted_sale_is_followed_after_a_change_to_our_own_hub(site: SiteOnEvm, *, is_made: bool) -> None:
+    """Which knows nothing of it: what the former facilitator named shows the chain."""
+    chain_url = site.rpc_url
+    site.foreign.settling = ways.hands_over if is_made else ways.says_success_and_sends_nothing
+    async with site.held(), site.gateway() as before:
+        gate = await before.gate(assumeValid=True, credits=3)
+        payment = await before.payment(gate)
+        assert (await before.pay(gate, payment)).status == 200
+        await asyncio.sleep(3)  # the completer looks, every two seconds
+        assert before.purchase() == ("LIVE", None, 0, 2)
+    async with composed(chain_url, site.database.with_name("hub.db"), role=Role.HUB) as hub_url:
+        async with site.gateway(hub_url=hub_url) as abroad:
+            if is_made:
+                assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
+                assert (await abroad.pay(gate, payment)).status == 200
+                return
+            await asyncio.sleep(3)
+            assert abroad.purchase() == ("LIVE", None, 0, 2)
+            site.expire()
+            assert (await abroad.until("VOID"))[1] == "settlement_failed"
+
+
+async def test_a_trusted_sale_that_another_s_transaction_paid_is_left_to_its_operator_after_such_a_change(
+    site: SiteOnEvm,
+) -> None:
+    site.foreign.settling = ways.says_success_and_sends_nothing
+    async with site.gateway() as before:
+        gate = await before.gate(assumeValid=True, credits=3)
+        payment = await before.payment(gate)
+        assert (await before.pay(gate, payment)).status == 200
+    site.foreign.sender = site.foreign.chain.wallets.faucet
+    await site.foreign.send(site.foreign.read(json.loads(base64.b64decode(payment))["payload"]))
+    async with composed(site.rpc_url, site.database.with_name("hub.db"), role=Role.HUB) as hub_url:
+        async with site.gateway(hub_url=hub_url) as abroad:
+            await asyncio.sleep(5)
+            assert abroad.purchase() == ("LIVE", None, 0, 2)
 
 
 async def test_of_another_token_than_the_nodes_nothing_is_told(embedded_chain: ChainUnderTest) -> None:

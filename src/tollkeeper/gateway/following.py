@@ -82,6 +82,8 @@ class Following:
     async def finish_trust(self, purchase: Purchase) -> None:
         """Confirms or voids a trusted sale whose payment is decided. Raises: HubUnreachableError, RpcUnavailable."""
         standing = await self._standing(purchase, is_paid=False)
+        if standing.fate is _Fate.UNTOLD and self._supported().is_ours:
+            standing = await self._standing_of_former(purchase)
         if standing.fate is _Fate.PAID:
             await self._purchases.confirm(purchase, self._clock_ms())
         elif standing.fate is _Fate.FAILED:
@@ -163,6 +165,23 @@ class Following:
             return _Standing(_Fate.UNTOLD)
         fate = {"success": _Fate.PAID, "failed": _Fate.FAILED}.get(told.status, _Fate.OPEN)
         return _Standing(fate, told.transaction, told.updated_ms)
+
+    async def _standing_of_former(self, purchase: Purchase) -> _Standing:
+        """What the chain shows of a sale on trust of which our hub knows nothing: it was another facilitator's.
+
+        That one named the transaction when it was sold for, and nobody knows its signers any more. So another's
+        transaction says nothing here.
+        """
+        if not self._proofs.covers(purchase.network):
+            return _Standing(_Fate.UNTOLD)
+        named = purchase.transaction_hash or ""
+        senders = self._supported().senders_on(purchase.network)
+        finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)
+        if finding.seen is Seen.FAILED:
+            return _Standing(_Fate.FAILED, finding.transaction)
+        is_named = bool(finding.transaction) and finding.transaction in {named, named.lower()}
+        is_paid = finding.seen is Seen.PAID or (finding.seen is Seen.FOREIGN and is_named)
+        return _Standing(_Fate.PAID if is_paid else _Fate.UNTOLD, finding.transaction)
 
     async def _standing_on_chain(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
         if not self._proofs.covers(purchase.network):
