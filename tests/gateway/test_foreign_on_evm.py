@@ -7,7 +7,7 @@ import base64
 import json
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -271,10 +271,14 @@ async def test_a_sale_is_not_followed_for_ever_where_no_node_shows_its_payment_a
             assert (await abroad.pay(gate, payment)).status == 200
 
 
+def our_hub(site: SiteOnEvm) -> AbstractAsyncContextManager[str]:
+    """A new one's URL."""
+    return composed(site.rpc_url, site.database.with_name("hub.db"), role=Role.HUB)
+
+
 @pytest.mark.parametrize("is_made", [True, False])
 async def test_a_trusted_sale_is_followed_after_a_change_to_our_own_hub(site: SiteOnEvm, *, is_made: bool) -> None:
     """Which knows nothing of it: what the former facilitator named shows the chain."""
-    chain_url = site.rpc_url
     site.foreign.settling = ways.hands_over if is_made else ways.says_success_and_sends_nothing
     async with site.held(), site.gateway() as before:
         gate = await before.gate(assumeValid=True, credits=3)
@@ -282,16 +286,15 @@ async def test_a_trusted_sale_is_followed_after_a_change_to_our_own_hub(site: Si
         assert (await before.pay(gate, payment)).status == 200
         await asyncio.sleep(3)  # the completer looks, every two seconds
         assert before.purchase() == ("LIVE", None, 0, 2)
-    async with composed(chain_url, site.database.with_name("hub.db"), role=Role.HUB) as hub_url:
-        async with site.gateway(hub_url=hub_url) as abroad:
-            if is_made:
-                assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
-                assert (await abroad.pay(gate, payment)).status == 200
-                return
-            await asyncio.sleep(3)
-            assert abroad.purchase() == ("LIVE", None, 0, 2)
-            site.expire()
-            assert (await abroad.until("VOID"))[1] == "settlement_failed"
+    async with our_hub(site) as hub_url, site.gateway(hub_url=hub_url) as abroad:
+        if is_made:
+            assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
+            assert (await abroad.pay(gate, payment)).status == 200
+            return
+        await asyncio.sleep(3)
+        assert abroad.purchase() == ("LIVE", None, 0, 2)
+        site.expire()
+        assert (await abroad.until("VOID"))[1] == "settlement_failed"
 
 
 async def test_a_trusted_sale_that_another_s_transaction_paid_is_left_to_its_operator_after_such_a_change(
@@ -304,10 +307,9 @@ async def test_a_trusted_sale_that_another_s_transaction_paid_is_left_to_its_ope
         assert (await before.pay(gate, payment)).status == 200
     site.foreign.sender = site.foreign.chain.wallets.faucet
     await site.foreign.send(site.foreign.read(json.loads(base64.b64decode(payment))["payload"]))
-    async with composed(site.rpc_url, site.database.with_name("hub.db"), role=Role.HUB) as hub_url:
-        async with site.gateway(hub_url=hub_url) as abroad:
-            await asyncio.sleep(5)
-            assert abroad.purchase() == ("LIVE", None, 0, 2)
+    async with our_hub(site) as hub_url, site.gateway(hub_url=hub_url) as abroad:
+        await asyncio.sleep(5)
+        assert abroad.purchase() == ("LIVE", None, 0, 2)
 
 
 async def test_of_another_token_than_the_nodes_nothing_is_told(embedded_chain: ChainUnderTest) -> None:

@@ -177,6 +177,56 @@ async def test_two_forks_of_one_height_are_no_proof_of_a_failure(
         assert (status, forked) == ("success", True)
 
 
+def of_the_other_fork(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """How many transactions are mined says a node on another fork, where there is one more; all else another node."""
+    if call["method"] != "eth_getTransactionCount" or call["params"][1] == "pending":
+        return answer
+    if isinstance(call["params"][1], dict):
+        return {"jsonrpc": "2.0", "id": call["id"], "error": {"code": -32000, "message": "header not found"}}
+    return answer | {"result": hex(int(answer["result"], 16) + 1)}
+
+
+async def test_two_nodes_behind_one_url_on_two_forks_are_no_proof_of_a_failure(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """Of one block, before and behind: only the count is of the other fork's."""
+    chain, earlier, payment = embedded_chain, new_payment(embedded_chain), new_payment(embedded_chain)
+    chain.rpc.call("evm_setAutomine", False)
+    assert (await chaos_hub.settle(earlier, prefer="wait=0")).status == 503
+    await chaos_hub.account.chain.authorizations.standing(chain.wallets.buyer.address, "0x" + "11" * 32, (), 1)
+    assert (await chaos_hub.settle(payment, prefer="wait=0")).status == 503
+    chaos.falsify = of_the_other_fork
+    for _ in range(3):
+        await chaos_hub.complete()
+    assert {await chaos_hub.status(one) for one in (earlier, payment)} == {"pending"}
+    chaos.calm()
+    chain.rpc.call("evm_mine")
+    await chaos_hub.complete()
+    assert {await chaos_hub.status(one) for one in (earlier, payment)} == {"success"}
+
+
+@pytest.mark.parametrize("code", [-32602, -32000])
+async def test_a_node_that_takes_no_hash_for_a_block_is_asked_by_its_number(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest, code: int
+) -> None:
+    chain, payment = embedded_chain, new_payment(embedded_chain)
+    assert (await chaos_hub.settle(payment)).body["success"] is True
+    refused: list[str] = []
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if not any(isinstance(one, dict) and "blockHash" in one for one in call["params"]):
+            return answer
+        refused.append(call["method"])
+        return {"jsonrpc": "2.0", "id": call["id"], "error": {"code": code, "message": "invalid argument 1"}}
+
+    chaos.falsify = falsify
+    signer, authorization = chain.wallets.relayer, payment.authorization
+    reader = chaos_hub.account.chain.authorizations
+    standing = await reader.standing(authorization.payer, authorization.nonce, [signer.address], 1)
+    assert (standing.is_used, standing.mined) == (True, {signer.address: chain.nonce(signer)})
+    assert refused == ["eth_call", "eth_getTransactionCount"]
+
+
 async def test_what_a_former_key_signed_too_cheaply_another_one_carries_once(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

@@ -1,6 +1,6 @@
 """What became of authorizations: used or not, by which transaction, and whose nonces are gone (security 5, A-08, F22).
 
-Facts of one question are read in one batch at one block, as deep as the asker needs, which is named by its number. Who
+Facts of one question are read in one batch at one block, as deep as the asker needs, which is named by its hash. Who
 signed a transaction is found out from its bytes, never from what the node says of its sender. What follows is decided
 in `core.settling`.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.blocks import Block, read_block, word_of
 from tollkeeper.chains.receipts import counted, hash_of_block, quantity
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core import evm
 from tollkeeper.core.signed_transactions import SignedTransaction, signed_by
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _LOG_RANGE_BLOCKS: Final = 9_000
 # And so many ranges are asked for at most, however long ago it may have been: of Base, three months.
 _LOG_RANGES_MAX: Final = 432
+# What a node says of parameters of a form that it does not know.
+_INVALID_PARAMS: Final = -32602
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +55,41 @@ class AuthorizationReader:
     def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], asset: str) -> None:
         self._ask = ask
         self._asset = asset
+        self._takes_hashes = False  # as far as was seen; from then on who refuses one does not have the block
 
     async def standing(self, payer: str, nonce: str, signers: Sequence[str], depth_blocks: int) -> Standing:
         """As of the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable.
 
-        The block is read before the facts and behind them: where a fork comes between, one number is two blocks.
+        One URL may be several nodes on several forks, so the block is named by its hash (EIP-1898): who has another one
+        says nothing. Where nobody takes a hash there, by its number, and the block is read before and behind.
         """
-        tag = await self._tag(depth_blocks)
+        block = await self.block(depth_blocks)
         call = {"to": self._asset, "data": "0x" + evm.authorization_state_calldata(payer, nonce).hex()}
-        shown, used, *counts = await self._ask(
-            [
-                ("eth_getBlockByNumber", [tag, False]),
-                ("eth_call", [call, tag]),
-                *(("eth_getTransactionCount", [signer, tag]) for signer in signers),
-            ]
-        )
-        block = read_block(shown)
-        (shown_behind,) = await self._ask([("eth_getBlockByNumber", [tag, False])])
-        if read_block(shown_behind).hash != block.hash:
-            msg = f"block {block.number} was replaced while it was read"
-            raise RpcUnavailable(msg)
-        mined = dict(zip(signers, map(counted, counts), strict=True))
-        return Standing(word_of(used) != 0, mined, block)
+
+        def facts(place: Any) -> list[Call]:  # noqa: ANN401 - JSON
+            counts: list[Call] = [("eth_getTransactionCount", [signer, place]) for signer in signers]
+            return [("eth_call", [call, place]), *counts]
+
+        answers = await self._ask(facts({"blockHash": block.hash, "requireCanonical": True}))
+        refused = [one.code for one in answers if isinstance(one, RpcError)]
+        self._takes_hashes = self._takes_hashes or not refused
+        if _INVALID_PARAMS in refused or (refused and not self._takes_hashes):
+            tag = hex(block.number)
+            *answers, shown = await self._ask([*facts(tag), ("eth_getBlockByNumber", [tag, False])])
+            if read_block(shown).hash != block.hash:
+                msg = f"block {block.number} was replaced while it was read"
+                raise RpcUnavailable(msg)
+        used, *counts = answers
+        return Standing(word_of(used) != 0, dict(zip(signers, map(counted, counts), strict=True)), block)
 
     async def block(self, depth_blocks: int) -> Block:
         """The newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""
-        (block,) = await self._ask([("eth_getBlockByNumber", [await self._tag(depth_blocks), False])])
+        tag = "latest"
+        if depth_blocks > 1:
+            (head,) = await self._ask([("eth_blockNumber", [])])
+            tag = hex(max(0, counted(head) - depth_blocks + 1))
+        (block,) = await self._ask([("eth_getBlockByNumber", [tag, False])])
         return read_block(block)
-
-    async def _tag(self, depth_blocks: int) -> str:
-        """Also of the latest block its number: a block may come between two answers, and one URL may be several nodes.
-
-        An authorization that is unused in one block, and the mined nonce of the transaction that uses it in the next
-        one, would prove that it never can be used.
-        """
-        (head,) = await self._ask([("eth_blockNumber", [])])
-        return hex(max(0, counted(head) - depth_blocks + 1))
 
     async def holding(self, payer: str, nonces: Sequence[str]) -> tuple[int, list[bool]]:
         """What the payer holds, and which of its authorizations are used, as of one moment. Raises: RpcUnavailable."""
