@@ -240,12 +240,13 @@ async def _is_ours(
 ) -> bool:
     """Is it a transaction of ours that made, or was to make, the row's transfer? Raises: RpcUnavailable.
 
-    One that was stored here is ours, also where its key is configured no more. A payer can sign something else under
+    One that was stored for the row is, also where its key is configured no more. A payer can sign something else under
     the same nonce: what carried that out, and is shown to have moved nothing of the row's, ends the row as a stranger's
     does.
     """
-    is_stored = any(raw.hash == use.transaction_hash for raw in raws)
-    if signed is None or not (is_stored or account.signers.holds(signed.sender)):
+    if signed is None or any(raw.hash == use.transaction_hash for raw in raws):
+        return signed is not None
+    if not account.signers.holds(signed.sender):
         return False
     expected = expected_transfer(row, account.chain.config.depths, use.transaction_hash)
     if asks_for(signed.transaction, expected.transfer):
