@@ -30,6 +30,7 @@ JOINED_SIZE_BYTES: Final = 64 * 1024
 JSON_LINE: Final = b"content-type: application/json\r\n"
 END_OF_HEAD: Final = b"\r\n\r\n"
 CLOSING_END_OF_HEAD: Final = b"\r\nconnection: close\r\n\r\n"
+LAST_LINES: Final = b"x402-version: 1\r\nx-request-id: "  # of each head before the request id
 _NOBODY_WAITS: Final = asyncio.Event()  # uvicorn sets the event of whatever it takes for its own request
 
 log = structlog.get_logger("tollkeeper.edge")
@@ -364,7 +365,7 @@ def head_lines(status: int, lines: bytes, length_bytes: int | None, now_seconds:
             lines,
             b"" if length_bytes is None else b"content-length: %d\r\n" % length_bytes,
             b"" if now_seconds is None else http_date(now_seconds),
-            b"x402-version: 1\r\nx-request-id: ",
+            LAST_LINES,
         )
     )
 

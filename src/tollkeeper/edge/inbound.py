@@ -140,8 +140,7 @@ class StrictProtocol(CallerConnection):
 
     def _read_before(self, head: RequestHead, body: bytes) -> None:
         """Take a whole request whose head was read before; the parser, between two requests, need not see it."""
-        self._head_seconds = self._body_seconds = 0.0
-        self._chatter_bytes = 0
+        self._head_seconds = 0.0
         self._is_accepted, self._is_http_11 = False, True
         calls = self.listener.calls
         is_alone = not (self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing())

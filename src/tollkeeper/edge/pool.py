@@ -139,8 +139,9 @@ class TargetPool:
 
     def _keep(self, connection: TargetConnection) -> None:
         """Take back a connection that can carry another exchange."""
-        promised = connection.keep_alive_seconds
-        seconds = self._idle_seconds if promised is None else min(self._idle_seconds, promised - 1)
+        seconds = self._idle_seconds
+        if (promised := connection.keep_alive_seconds) is not None:
+            seconds = min(seconds, promised - 1)
         if self._closed or seconds <= 0:
             connection.abort()
             return

@@ -16,8 +16,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
 from tollkeeper.api import clock_ms, new_request_id_at
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, JOINED_SIZE_BYTES, InboundCall, http_date
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.held import Held
 
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
-_LAST_LINES: Final = b"x402-version: 1\r\nx-request-id: "  # as `edge.call.head_lines` has them
 
 
 class CallAgain(InboundCall, Exchange):
@@ -128,7 +125,7 @@ class CallAgain(InboundCall, Exchange):
         access = held.access
         access.forwarder.deadlines.due.pop(self, None)
         try:
-            _, lines, has_date = head.notes or answer_lines(head)
+            _, has_date, start = head.notes or answer_lines(head)
             duration_us = (time.perf_counter_ns() - self.started_ns) // 1000
             now_ms = self.arrived_ms + duration_us // 1000
             if status < 400:
@@ -140,13 +137,10 @@ class CallAgain(InboundCall, Exchange):
             self._connection.transport.write(
                 b"".join(
                     (
-                        STATUS_LINE[status],
-                        lines,
+                        start if has_date else start + http_date(now_ms // 1000),
                         held.receipt_start,
-                        b"x-credits-remaining: %d" % self.left,
+                        b"%d" % self.left,
                         held.receipt_end,
-                        b"" if has_date else http_date(now_ms // 1000),
-                        _LAST_LINES,
                         self.request_id.encode(),
                         END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD,
                         body,

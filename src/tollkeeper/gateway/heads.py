@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
 from tollkeeper.api import clock_ms
 from tollkeeper.core.forwarding import (
     VIA,
@@ -168,11 +170,11 @@ def _buyer_lines(purchase_id: str, payer: str) -> bytes:
 
 
 class AnswerLines(NamedTuple):
-    """What a target's answer gives to its caller's: `lines`, the same with the body's length, is there a `Date`."""
+    """What a target's answer gives to its caller's: `lines`, is there a `Date`, and its `start` (up to its length)."""
 
     lines: bytes
-    lines_and_length: bytes
     has_date: bool
+    start: bytes
 
 
 def answer_lines(head: ResponseHead) -> AnswerLines:
@@ -180,13 +182,13 @@ def answer_lines(head: ResponseHead) -> AnswerLines:
     lines, has_date = response_lines(head.headers)
     lines += OPEN_TO_PAGES
     length = b"content-length: %d\r\n" % (head.framing.declared_bytes or 0)
-    head.notes = answered = AnswerLines(lines, lines + length, has_date)
+    head.notes = answered = AnswerLines(lines, has_date, STATUS_LINE[head.status] + lines + length)
     return answered
 
 
 def receipt_lines(start: bytes, purchase: Purchase, remaining: int) -> bytes:
     """The receipt of contract 4.6, on every answer after payment, also on a 502; `start` is `receipt_start`."""
-    return b"%bx-credits-remaining: %d%b" % (start, remaining, receipt_end(purchase))
+    return b"%b%d%b" % (start, remaining, receipt_end(purchase))
 
 
 def receipt_end(purchase: Purchase) -> bytes:
@@ -195,7 +197,7 @@ def receipt_end(purchase: Purchase) -> bytes:
 
 
 def receipt_start(purchase: Purchase) -> bytes:
-    """The lines of a purchase's receipts that are the same for each of its calls, before the credits."""
+    """The lines of a purchase's receipts that are the same for each of its calls, up to the credits that are left."""
     return _receipt(
         purchase.id, purchase.transaction_hash or "", purchase.network, purchase.payer, purchase.value_micro
     )
@@ -212,4 +214,5 @@ def _receipt(purchase_id: str, transaction: str, network: str, payer: str, value
         "purchaseId": purchase_id,
     }
     encoded = encode_header(receipt).encode()
-    return header_lines([(b"x-payment-response", encoded), (b"x-purchase-id", purchase_id.encode())])
+    lines = header_lines([(b"x-payment-response", encoded), (b"x-purchase-id", purchase_id.encode())])
+    return lines + b"x-credits-remaining: "

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tollkeeper.edge.call import LAST_LINES
 from tollkeeper.gateway.heads import receipt_end, receipt_start, target_head_end, target_head_start
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class Held:
     """Calls with one head while `opened` is their gate: what they show, and the purchase that it bought.
 
     `head_start` and `head_end` stand around the request id in the head that the target is sent; `head_end` names the
-    client behind `peer`. `receipt_start` and `receipt_end` stand around the credits that are left, and `mark` is what
-    `limiting` knows the proof by.
+    client behind `peer`. `receipt_start` and `receipt_end` stand around the credits that are left in the head that the
+    caller is sent, up to the request id, and `mark` is what `limiting` knows the proof by.
     """
 
     access: Parts
@@ -81,6 +82,6 @@ def held_again(
         end,
         call.peer,
         receipt_start(purchase),
-        receipt_end(purchase),
+        receipt_end(purchase) + LAST_LINES,
         hash(presented.header),
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
+from tollkeeper.core.statistics import DAY_MS, HOUR_MS, SHORT_LATENCIES, Outcome, latency_bucket, outcome_of_call
 from tollkeeper.storage import StatementError, StorageError
 from tollkeeper.storage.statistics import Counted, LoggedRequest
 
@@ -75,6 +75,7 @@ class Traffic:
         kept: Kept,
     ) -> None:
         self._purchases = purchases
+        self._ledger = purchases.ledger
         self._statistics = statistics
         self._clock_ms = clock_ms
         self._kept = kept
@@ -169,7 +170,7 @@ class Traffic:
             duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
             self.served(gate_id, call, status, purchase_id, self._clock_ms(), duration_us)
             return
-        if not self._purchases.ledger.end(call.request_id, status):
+        if not self._ledger.end(call.request_id, status):
             self._dropped += 1
         counts = self._of(gate_id)
         counts[1] += 1
@@ -182,12 +183,13 @@ class Traffic:
         self, gate_id: int, call: InboundCall, status: int, purchase_id: str | None, now_ms: int, duration_us: int
     ) -> None:
         """As `ended`, for a call that its target answered with less than 400, now, by whoever knows when that is."""
-        if not self._purchases.ledger.end(call.request_id, status):
+        if not self._ledger.end(call.request_id, status):
             self._dropped += 1
         served = self._served.get(gate_id)
         if served is None or not served.hour_ms <= now_ms < served.until_ms:
             served = self._serve(gate_id, now_ms // HOUR_MS * HOUR_MS)
-        served.latencies[latency_bucket(duration_us)] += 1
+        is_short = duration_us < len(SHORT_LATENCIES)
+        served.latencies[SHORT_LATENCIES[duration_us] if is_short else latency_bucket(duration_us)] += 1
         if self.has_room:
             request_id, method = call.request_id, call.method
             outcome = Outcome.SERVED

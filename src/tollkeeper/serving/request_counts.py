@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 BUCKETS: Final = 31  # by the number of bits of the microseconds; the last one holds what took nine minutes and more
 _BITS: Final = 64  # no duration has more
+_STATUSES: Final = 1000  # three digits
 
 
 class Kind:
@@ -23,7 +24,7 @@ class Kind:
     __slots__ = ("_latencies", "_requests", "at_once", "sum_us")
 
     def __init__(self) -> None:
-        self._requests: Counter[int] = Counter()
+        self._requests = [0] * _STATUSES
         # By status, what was answered without being told to `count`: some microseconds each, which count as none.
         self.at_once: Callable[[], Mapping[int, int]] = dict
         self.sum_us = 0
@@ -39,7 +40,9 @@ class Kind:
     @property
     def requests(self) -> Mapping[int, int]:
         """How many answers had each status."""
-        return self._requests + Counter(self.at_once())
+        return Counter({status: count for status, count in enumerate(self._requests) if count}) + Counter(
+            self.at_once()
+        )
 
     @property
     def latencies(self) -> list[int]:
