@@ -15,11 +15,6 @@ pip := $(bin)/python -m pip --disable-pip-version-check --no-input --quiet
 # The interoperability environments are built with this environment's Python.
 interop := PYTHON=$(bin)/python scripts/with-node tests/interop/setup
 
-# The core's own tests cover every branch of it, without the two long loops, which cover none that others leave.
-core_coverage = export COVERAGE_FILE=.cache/coverage-core; \
-	$(bin)/python -m coverage run --branch --source=tollkeeper.core -m pytest tests/core -q --no-header --no-summary \
-	  -k "not million and not ten_thousand" && \
-	$(bin)/python -m coverage report --skip-covered --fail-under=100
 tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # Settings of the machine that would change what is installed or imported. (Where it comes from stays the machine's.)
@@ -38,13 +33,10 @@ demo: $(VENV)/.sandbox
 	$(if $(filter official,$(CLIENT)),@$(interop) x402-1.0.0 npm)
 	@$(if $(filter official,$(CLIENT)),scripts/with-node )$(bin)/tollkeeper demo $(if $(CLIENT),--client $(CLIENT))
 
-# The tests wait more than they compute, so the coverage is taken beside them; its report is printed if it falls short.
+# The core's own tests run beside the others, in a process that sees that they cover every branch of it.
 test: setup
-	$(if $(PYTEST),@$(tests),@mkdir -p .cache; \
-	  { $(core_coverage); } >.cache/coverage-core.txt 2>&1 & covered=$$!; \
-	  $(tests); passed=$$?; \
-	  wait $$covered || { cat .cache/coverage-core.txt; exit 1; }; \
-	  exit $$passed)
+	@mkdir -p .cache
+	@$(tests) $(if $(PYTEST),,-p tests.core_beside)
 
 # The long forms of what kills, cuts, forks and fills, and how many faults came: an hour and a quarter on two cores. The short
 # ones are in `make test`.
