@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -97,5 +98,25 @@ async def test_a_claim_whose_request_was_lost_and_is_not_heard_yet_is_not_failed
         assert (await known.pay(gate, payment)).error_code == "SETTLEMENT_PENDING"
     known.hub.settling = pass_on
     answer = await known.pay(gate, payment)
+    assert answer.status == 200, answer.body
+    assert (len(known.target.requests), known.received_micro()) == (1, 10_000)
+
+
+async def test_a_claim_of_before_the_gateway_s_clock_was_put_back_waits_for_no_time_to_come(
+    known: Apart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its request was lost, and by both clocks it is of five minutes later: it is asked for anew by the right one."""
+    gate = await known.gate()
+    payment = await known.payment(gate)
+    with monkeypatch.context() as patch:
+        sign_as_at(patch, 300)
+        known.hub.settling = lose_answer  # which is the hub's refusal
+        assert (await known.pay(gate, payment)).error_code == "SETTLEMENT_PENDING"
+    with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+        assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms + 300000").rowcount == 1
+    known.hub.settling = pass_on
+    async with asyncio.timeout(20):
+        while (answer := await known.pay(gate, payment)).status == 503:
+            assert b"accepts" not in answer.body
     assert answer.status == 200, answer.body
     assert (len(known.target.requests), known.received_micro()) == (1, 10_000)

@@ -485,3 +485,8 @@ def not_settled(answer: SettleAnswer, network: str) -> ApiError:
 def is_request_expired(purchase: Purchase, now_ms: int) -> bool:
     """May our hub no longer start this attempt? Its signature has expired (contract 4.3), with a margin for clocks."""
     return now_ms > purchase.attempt_ms + (SETTLE_REQUEST_LIFETIME_SECONDS + EXPIRY_MARGIN_SECONDS) * 1000
+
+
+def is_of_later(purchase: Purchase, now_ms: int) -> bool:
+    """Is this attempt, by its time, yet to be made? Then our clock was put back since, with a margin for clocks."""
+    return purchase.attempt_ms > now_ms + EXPIRY_MARGIN_SECONDS * 1000

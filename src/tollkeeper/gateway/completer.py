@@ -18,7 +18,7 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError
-from tollkeeper.gateway.buying import is_request_expired
+from tollkeeper.gateway.buying import is_of_later, is_request_expired
 from tollkeeper.gateway.findings import Seen, answer_of
 from tollkeeper.gateway.following import Following, key_of, owed_by
 from tollkeeper.gateway.hub_client import AWAY, HubUnreachableError, SettleAnswer, Settlement, SettleRequest
@@ -161,9 +161,11 @@ class Completer:
             answer = await self._hub.settle(request)
             if status is not None and await self._is_not_told(purchase, answer, status):
                 return
-            if answer.outcome is Settlement.UNHEARD:
-                if status is None:
+            if answer.outcome is Settlement.UNHEARD and status is None:
+                if not is_of_later(purchase, self._clock_ms()):
                     return  # it may be heard yet: the clock by which it is of a time to come goes on
+                # By our clock, too, which was put back: no copy of it is under way for so long.
+            elif answer.outcome is Settlement.UNHEARD:
                 # It may have been heard before and have failed: then the hub keeps that under this attempt's number.
                 answer = SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
         elif is_expired:
