@@ -104,14 +104,14 @@ def authorization_in(header: str) -> Authorization:
 def _assert_carried_out(
     chain: ChainUnderTest, paid: list[Authorization], refused: list[Authorization], since_block: int
 ) -> None:
-    ours = _transfers_of_signers(chain, since_block)
+    ours = transfers_of_signers(chain, since_block)
     wanted = Counter((one.payer.lower(), one.nonce.lower(), one.pay_to.lower(), one.value) for one in paid)
     assert set(wanted.values()) <= {1}
     assert ours == wanted
     assert not {one.nonce.lower() for one in refused} & {nonce for _, nonce, _, _ in ours}
 
 
-def _transfers_of_signers(chain: ChainUnderTest, since_block: int) -> Counter[tuple[str, str, str, int]]:
+def transfers_of_signers(chain: ChainUnderTest, since_block: int) -> Counter[tuple[str, str, str, int]]:
     """Payer, nonce, payee and value of everything that the relayer carried out, as the token's events say.
 
     The token emits AuthorizationUsed and then, of the same payment, Transfer.

@@ -74,7 +74,7 @@ class GatewaySite:
     One is there, or the gateway is of a program that has a hub of its own.
 
     `paid` is what the facilitator carried out and nobody signed twice for, `refused` what it never did; of those
-    strangers carried out the `honoured`.
+    strangers carried out the `honoured`. `purse`: payers who were given their money before.
     """
 
     directory: Path
@@ -91,6 +91,7 @@ class GatewaySite:
     refused: list[Authorization] = field(default_factory=list)
     honoured: list[Authorization] = field(default_factory=list)
     wallets: int = 0
+    purse: list[TestWallet] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -103,6 +104,8 @@ class GatewaySite:
 
     def wallet(self) -> TestWallet:
         """Of a payer who has never paid."""
+        if self.purse:
+            return self.purse.pop()
         self.wallets += 1
         wallet = derive_wallet(f"payer {self.wallets}", seed="gateway boundaries")
         self.chain.mint(wallet.address, PRICE)
@@ -256,7 +259,9 @@ async def until_told(ask: Callable[[], Any], *statuses: int) -> Answer:
 
 
 def for_long(wanted: Authorization) -> Authorization:
-    return replace(wanted, valid_before=wanted.valid_before + VALID_SECONDS)
+    """Valid also by clocks that are minutes behind, and by such that are an hour ahead."""
+    earlier = wanted.valid_after - VALID_SECONDS
+    return replace(wanted, valid_after=earlier, valid_before=wanted.valid_before + VALID_SECONDS)
 
 
 def cancellation(used: Authorization, signature: bytes) -> tuple[str, bytes]:

@@ -28,6 +28,7 @@ from tests.chains.solana_node import WALLETS
 from tests.faults.aftermath import assert_nothing_lost_on_solana, authorization_in
 from tests.faults.counts import came
 from tests.faults.gateway_site import SOLD, VALID_SECONDS, GatewaySite, Selling, alone, for_long
+from tests.faults.several_hubs import Hubs
 from tests.faults.striking import Victim, faulty_hub
 from tests.faults.tcp_chaos import OF_HUB, Fault, TcpChaos
 from tests.faults.workers_site import Workers, several
@@ -65,13 +66,17 @@ Act: TypeAlias = Callable[[Random], Coroutine[Any, Any, object]]
 
 @dataclass(slots=True)
 class Sale:
-    """One payment at one gate. `served` answers were seen, `lost` were not: a crash or a cut came between."""
+    """One payment at one gate. `served` answers were seen, `lost` were not: a crash or a cut came between.
+
+    `contested`: what becomes of it is the chain's to say, and not the buyer's.
+    """
 
     gate: dict[str, Any]
     header: str
     credits: int
     served: int = 0
     lost: int = 0
+    contested: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,9 +88,10 @@ class Story(ABC):
 
     site: GatewaySite
     random: Random
-    hub: Victim | None = None
+    hub: Victim | Hubs | None = None
     way: HostileHub | None = None
     may_expire: bool = False
+    seconds: float = STORY_SECONDS
     sales: list[Sale] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     _token: str = ""
@@ -172,10 +178,11 @@ class Story(ABC):
 
     async def called(self, sale: Sale, headers: dict[str, str]) -> Answer:
         """One call; refused where its payment is over, or where answers that nobody saw took the credits."""
-        answer, lost = await self.told("GET", sale.gate["accessUrl"], 200, 402, headers=headers)
+        statuses = (200, 402, 404) if sale.contested else (200, 402)
+        answer, lost = await self.told("GET", sale.gate["accessUrl"], *statuses, headers=headers)
         sale.lost += lost
         sale.served += answer.status == 200
-        if answer.status == 402 and answer.error_code != "CREDITS_EXHAUSTED":
+        if answer.status == 402 and answer.error_code != "CREDITS_EXHAUSTED" and not sale.contested:
             assert (self.may_expire, answer.error_code) == (True, "PAYMENT_EXPIRED"), answer.body
         return answer
 
@@ -227,14 +234,14 @@ class Story(ABC):
             came("answers lost in a story")
 
     def _chaoses(self) -> list[TcpChaos]:
-        struck = [one for one in (self.site.gateway, self.hub) if isinstance(one, Victim)]
+        struck = [one for one in (self.site.gateway, self.hub) if isinstance(one, Victim | Hubs)]
         return [chaos for one in struck for chaos in one.chaoses]
 
     async def play(self, count: int) -> None:
         """So many acts, and what holds afterwards."""
         doing: list[Act] = [self.buy, self.buy, self.buy, self.replay, *self.acts()]
-        failing: list[Act] = [self.die, self.fail, self.fail, self.lose]
-        async with asyncio.timeout(STORY_SECONDS):
+        failing = self.faults()
+        async with asyncio.timeout(self.seconds):
             async with asyncio.TaskGroup() as group:
                 for _ in range(count):
                     if self.random.random() < 0.35:
@@ -245,25 +252,34 @@ class Story(ABC):
                 for chaos in self._chaoses():
                     chaos.calm()
                     chaos.heal()
+                await self.heal()
                 if self.may_expire:
                     await asyncio.sleep(10)
                     self.expire()
-            await self._decided()
-        self._judge()
+            await self.decided()
+        self.judge()
         await self.nothing_lost()
+
+    def faults(self) -> list[Act]:
+        """What fails here."""
+        return [self.die, self.fail, self.fail, self.lose]
+
+    async def heal(self) -> None:
+        """What else failed fails no more, so that whoever waits is told."""
+        await asyncio.sleep(0)
 
     def _drawn(self) -> Random:
         """Of one act: what others draw meanwhile changes nothing of it."""
         return Random(self.random.random())
 
-    async def _decided(self) -> None:
+    async def decided(self) -> None:
         """No claim is left open; what was sold on trust is confirmed."""
         is_open = "SELECT 1 FROM purchases WHERE state = 'CLAIMED' OR (state = 'LIVE' AND confirmed = 0)"
         while self.site.rows(is_open):
             await self.site.gateway.url()
             await asyncio.sleep(0.1)
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
         """Each sale is there once, and each of its credits was served, or lost with an answer that nobody saw."""
         held = {
             (row[0], row[1]): row[2:]
@@ -273,16 +289,19 @@ class Story(ABC):
             )
         }
         for sale in self.sales:
-            state, granted, remaining, calls = held[self.nonce(sale.header), sale.gate["id"]]
-            assert (state, granted) == ("LIVE", sale.credits), sale
-            assert sale.served <= calls == granted - remaining <= sale.served + sale.lost, (sale, calls)
-        wanted = {self.nonce(one.header) for one in self.sales}
+            self.judge_sale(sale, *held.get((self.nonce(sale.header), sale.gate["id"]), (None, 0, 0, 0)))
+        wanted = {self.nonce(one.header) for one in self.sales if not one.contested}
         live = [nonce for (nonce, _), row in held.items() if row[0] == "LIVE"]
         assert wanted <= set(live)
         assert not {self.nonce(one) for one in self.refused} & set(live)
         reached = [one.header("x-request-id") for one in self.site.target.requests]
         assert len(reached) == len(set(reached)), "a call reached the target twice"
         assert set(reached) <= {name for (name,) in self.site.rows("SELECT id FROM calls")}, "a call nobody paid"
+
+    def judge_sale(self, sale: Sale, state: str | None, granted: int, remaining: int, calls: int) -> None:
+        """The books' word on one sale: it is there, and has what it was paid for less what was served."""
+        assert (state, granted) == ("LIVE", sale.credits), sale
+        assert sale.served <= calls == granted - remaining <= sale.served + sale.lost, (sale, calls)
 
     @abstractmethod
     def nonce(self, header: str) -> str:
@@ -336,7 +355,7 @@ class EvmStory(Story):
     async def transfer(self, _chosen: Random) -> None:
         """A direct transfer, asked for twice, which is told to have been made each time, and made once."""
         chain, wallet = self.site.chain, self.site.wallet()
-        if self.charges:
+        if self.charges and not self.site.purse:
             chain.mint(wallet.address, FEE_MICRO)
         wanted = chain.authorization(payer=wallet.address, pay_to="0x" + secrets.token_hex(20))
         signature = sign_digest(authorization_digest(chain.separator, wanted), wallet.private_key)
@@ -437,7 +456,7 @@ async def evm_story(directory: Path, chain: ChainUnderTest, seed: int) -> AsyncI
         elif kind.startswith("apart"):
             nodes = [chain.url] * (2 if "two nodes" in kind else 1)
             hub = await stack.enter_async_context(faulty_hub(directory, *nodes, trusted_keys=gateway_keys()))
-            way = await stack.enter_async_context(await _way_to(hub))
+            way = await stack.enter_async_context(await way_to(hub))
             facilitator_url = way.url
         site = await stack.enter_async_context(selling(directory, chain, facilitator_url, **changes))
         if kind == "stranger":
@@ -462,7 +481,7 @@ async def solana_story(directory: Path, chain: ChainUnderTest, seed: int) -> Asy
     async with AsyncExitStack() as stack:
         node = await stack.enter_async_context(SolanaNode(wallets=WALLETS))
         hub = await stack.enter_async_context(faulty_hub(directory, *nodes * [node.url], is_solana=True))
-        way = await stack.enter_async_context(await _way_to(hub))
+        way = await stack.enter_async_context(await way_to(hub))
         site = await stack.enter_async_context(
             alone(directory, chain, way.url, solana_url=node.url, default_payment_address=WALLETS.owner.address)
         )
@@ -480,7 +499,7 @@ def one_by_one() -> Settling:
     return settling
 
 
-async def _way_to(hub: Victim) -> AbstractAsyncContextManager[HostileHub]:
+async def way_to(hub: Victim | Hubs) -> AbstractAsyncContextManager[HostileHub]:
     """The proxy before a hub that may be another process, at another port, each time."""
     last = [await hub.url()]
 

@@ -116,6 +116,12 @@ class Victim:
                 self.starts += 1
             return self._process.url
 
+    async def between(self, work: Callable[[], object]) -> None:
+        """Its process dies, and the next one starts when that is done."""
+        async with self._starting:
+            self.end()
+            await asyncio.to_thread(work)
+
     @property
     def running_url(self) -> str:
         """Of the process that serves; empty while none does."""

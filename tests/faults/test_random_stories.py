@@ -11,6 +11,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.stories import evm_story, solana_story
+from tests.faults.wide_stories import wide_story
 
 
 @pytest.mark.timeout(240)
@@ -38,4 +39,14 @@ async def test_many_random_stories_on_solana_lose_and_double_nothing(
     tmp_path: Path, embedded_chain: ChainUnderTest, seed: int
 ) -> None:
     async with solana_story(tmp_path, embedded_chain, seed) as story:
+        await story.play(40)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("seed", range(300, 324))
+async def test_many_wide_stories_lose_and_double_nothing(
+    tmp_path: Path, anvil_test_token: ChainUnderTest, seed: int
+) -> None:
+    async with wide_story(tmp_path, anvil_test_token, seed) as story:
         await story.play(40)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,11 +58,13 @@ class GatewayProcess(TestProcess):
         *,
         orders: Path,
         on_start: Callable[[TestProcess], object],
+        under: Sequence[str] = (),
         **changes: Any,
     ) -> None:
+        """`under`: a command that runs it."""
         given = {"directory": str(directory), "node_url": node_url, "hub_url": hub_url, "port": port, **changes}
         options = json.dumps({"orders": str(orders), "settings": given})
-        super().__init__(program("tests.gateway.gateway_process", options), on_start)
+        super().__init__([*under, *program("tests.gateway.gateway_process", options)], on_start)
 
 
 async def main(options: dict[str, Any]) -> None:
