@@ -294,6 +294,28 @@ async def test_an_end_is_not_proven_by_two_nodes_behind_one_address_of_which_one
         assert await world.status(body) == "success"
 
 
+async def test_a_success_is_not_taken_back_by_two_nodes_behind_one_address_of_which_one_stands_still(
+    tmp_path: Path,
+) -> None:
+    """One says that its slot is final, another one has not come to that slot."""
+    async with hub_of_two_nodes(tmp_path, 1) as (world, provider):
+        standing = world.node.chain.slot
+        world.node.chain.next_slot(2)
+        body = world.payment()
+        assert (await world.settle(body)).body["success"] is True
+        world.node.chain.next_slot(FINAL_SLOTS)
+        provider.falsify = saying(getSignatureStatuses=lambda result: at_slot(standing)(unseen(result)))
+        with capture_logs() as logs:
+            await world.complete()
+        assert await world.status(body) == "success"
+        assert [line for line in logs if line["event"] == "settlements_reorganised"] == []
+        provider.calm()
+        world.node.chain.roll_back(FINAL_SLOTS + 1)
+        await world.complete()
+        await world.complete()
+        assert world.earned == 10_000, "what a fork took is still seen, and made again"
+
+
 @pytest.mark.parametrize("needed", [0, 1])
 async def test_a_success_that_one_node_takes_back_stands(tmp_path: Path, needed: int) -> None:
     """Its slot is final there, and the transaction is not in it."""

@@ -455,10 +455,12 @@ class SolanaChain:
     async def see_final(self, wanted: Sequence[str]) -> tuple[int, list[Sighting]]:
         """The newest finalized slot, and what becomes of these transactions there: `deep` is finalized.
 
+        Behind one address there may be several nodes, of which one lags: it is no newer than who shows them knows of.
         At most 256. Raises: RpcUnavailable.
         """
         slot, statuses = await self.rpc.ask([("getSlot", [_FINALIZED]), _statuses(wanted)])
-        return read_number(slot), [_sighting(status, {_FINAL}) for status in read_list(statuses, wanted)]
+        newest = min(read_number(slot), read_slot(statuses))
+        return newest, [_sighting(status, {_FINAL}) for status in read_list(statuses, wanted)]
 
     async def close(self) -> None:
         """Ends what waits, the watcher and the connections."""
