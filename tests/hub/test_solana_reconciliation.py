@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -16,6 +17,7 @@ from solders.keypair import Keypair
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS, drafted, paid_for_by, paying
 from tests.core.solana_payments import Draft, compute_limit, compute_price, memo, transfer
+from tests.hub.chaos import run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub, solana_settings
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
@@ -189,6 +191,32 @@ async def test_a_chain_that_cannot_be_asked_agrees_with_nothing(tmp_path: Path, 
     await world.node.stop()
     with pytest.raises(RpcUnavailable):
         await compare_with_chain(solana_settings(world.node.url, tmp_path / "hub.db"))
+
+
+async def test_of_two_nodes_behind_one_address_one_that_stands_still_is_not_compared_with(
+    tmp_path: Path, world: SolanaHub
+) -> None:
+    """One says which slot is final, and another one, which has not come there, lists nothing of it."""
+    standing = world.node.chain.slot
+    world.node.chain.next_slot(2)
+    await settled(world)
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "getSignaturesForAddress":
+            return answer
+        if call["params"][1].get("minContextSlot", 0) <= standing:
+            return answer | {"result": []}
+        error = {"code": -32016, "message": "Minimum context slot has not been reached"}
+        return {"jsonrpc": "2.0", "id": answer["id"], "error": error}
+
+    async with run_chaos(world.node.url) as provider:
+        provider.falsify = falsify
+        world.node.chain.next_slot(FINAL_SLOTS + 10)
+        settings = solana_settings(provider.url, tmp_path / "hub.db")
+        with pytest.raises(RpcUnavailable, match="Minimum context slot"):
+            await compare_with_chain(settings)
+        asyncio.get_running_loop().call_later(0.5, provider.calm)  # it has come there by now
+        assert await compare_with_chain(settings) == []
 
 
 async def test_the_job_reads_what_is_final_once(tmp_path: Path, world: SolanaHub) -> None:

@@ -7,6 +7,7 @@ another account than the payer paid. Only finalized transactions are read. Wheth
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,6 +33,8 @@ _PAGE: Final = 1_000  # signatures that one question is answered with at most
 _TRANSACTIONS_AT_ONCE: Final = 50
 _FINALIZED: Final = {"commitment": "finalized"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_FINALIZED}
+_SLOT_SECONDS: Final = 0.4
+_LISTED_TRIES: Final = 4  # a slot apart, before the last one
 _LATER_VERSION: Final = -32015  # a node's answer where the transaction is of a version above that
 
 
@@ -48,14 +51,14 @@ async def read_payments(
     """The payments whose fees `senders` paid, or that reached the wallets `sold_to`, in the chain's order.
 
     `known` are wallets by which recipients are named; another one is named by its token account. Raises:
-    RpcUnavailable.
+    RpcUnavailable, also where a node has not come to the last of these slots: behind one address there may be several.
     """
     asset = asset_of(chain)
     accounts = {_account(asset, wallet): wallet for wallet in {*known, *sold_to}}
     looked_at = [*senders, *(_account(asset, wallet) for wallet in sold_to)]
     wanted: dict[str, None] = {}
     for address in looked_at:
-        async for one in signatures_of(chain, address, slots, commitment="finalized"):
+        for one in await _listed(chain, address, slots):
             if not one.has_failed:
                 wanted[one.signature] = None
     names = list(wanted)
@@ -66,6 +69,17 @@ async def read_payments(
         for name, answer in zip(some, answers, strict=True):
             found += payments_in(asset, name, answer, accounts)
     return sorted(found, key=lambda payment: payment.block_number)
+
+
+async def _listed(chain: SolanaChain, address: str, slots: range) -> list[Listed]:
+    """All of these slots, by a node that has come to the last of them; one that lags a little is waited for."""
+    last = max(0, slots.stop - 1)
+    for _ in range(_LISTED_TRIES):
+        try:
+            return [one async for one in signatures_of(chain, address, slots, commitment="finalized", known_slot=last)]
+        except RpcUnavailable:
+            await asyncio.sleep(_SLOT_SECONDS)
+    return [one async for one in signatures_of(chain, address, slots, commitment="finalized", known_slot=last)]
 
 
 async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
