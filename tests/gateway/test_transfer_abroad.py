@@ -187,6 +187,24 @@ async def test_a_stranger_who_names_a_transfer_that_he_did_not_sign_is_not_told_
     assert free.received_micro() == 10_000
 
 
+async def test_the_fee_of_a_transfer_that_nobody_signed_is_a_credit_once_it_can_never_be_made(
+    bank: Bank, foreign: ForeignOnEvm
+) -> None:
+    """Its facilitator called it valid, or it had not been charged."""
+    fee, transfer = await new_fee(bank), bank.signed()
+    forged = replace(transfer, signature=bank.signed().signature)
+    for _ in range(2):
+        answer = await ask(bank, forged, fee)
+        assert (answer.status, answer.error_code) == (400, "INVALID_SIGNATURE")
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+    foreign.chain.rpc.call("evm_increaseTime", 2 * VALID_SECONDS)
+    foreign.chain.rpc.call("evm_mine")
+    answer = await ask(bank, forged, fee)
+    assert (answer.status, answer.error_code) == (400, "INVALID_SIGNATURE")
+    assert (await ask(bank, bank.signed(), fee)).status == 200
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
 async def test_while_no_node_judges_a_signature_nothing_is_told_of_its_transfer(
     tmp_path: Path, foreign: ForeignOnEvm
 ) -> None:

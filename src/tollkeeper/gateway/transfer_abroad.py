@@ -68,11 +68,8 @@ class Abroad:
         Raises: the refusal, UnprovenRefusal where nothing shows that the transfer is never made.
         """
         # Nobody learns what became of a transfer by naming it: who has signed it may.
-        is_signed = await self._is_signed(payment, paid)
-        if is_signed is None:
+        if not await self._is_known_signed(payment, paid, pay_to):
             return ""
-        if not is_signed:
-            raise UnprovenRefusal(_refused(Reason.SIGNATURE, advice=_UNPROVEN))
         first = await (self.keys.first_of(fee_key) if fee_key else self.keys.first_of_free(paid.key, self.hub.place))
         since_ms = None if first is None else first.since_ms
         owed = self._owed(paid, pay_to, since_ms)
@@ -119,19 +116,24 @@ class Abroad:
             return await asking
         return await self.proofs.settle(owed, asking, supported.senders_on(network), trusted=not confirm)
 
-    async def _is_signed(self, payment: Payment, paid: Tender) -> bool | None:
-        """Did its payer sign it, as far as that can be asked here? None while no node says so.
+    async def _is_known_signed(self, payment: Payment, paid: Tender, pay_to: str) -> bool:
+        """Is it known that its payer signed it, by a key or by what his code says? False while no node says so.
 
-        By an owner's key of his, where the payer is a contract. Without a node nothing is told by the chain.
+        Without a node nothing is asked, nor told by the chain. Raises: the refusal of what he did not sign.
         """
         network = paid.key.network
         if paid.is_signed_by_key or not self.proofs.covers(network):
             return True
         try:
-            return await self.proofs.is_signed(network, payment)
+            is_signed = await self.proofs.is_signed(network, payment)
         except RpcUnavailable as error:
             _LOG.info("chain_not_seen", reason=str(error))
-            return None
+            return False
+        if not is_signed:
+            if await self.is_never_made(paid, pay_to, None):  # by clocks: keys alone sign where there are none
+                raise _refused(Reason.SIGNATURE)
+            raise UnprovenRefusal(_refused(Reason.SIGNATURE, advice=_UNPROVEN))
+        return True
 
     async def _seen(self, owed: Owed) -> Finding:
         network = owed.key.network
