@@ -20,6 +20,8 @@ from typing import IO, Any, Final
 
 from tests.described_answers import seen
 from tests.started import light_environment
+from tollkeeper.serving.initialise import initialise, parse_choices
+from tollkeeper.settings import FILE_NAME
 
 START_SECONDS: Final = 30
 STOP_SECONDS: Final = 30
@@ -82,6 +84,14 @@ def finished(*arguments: str | Path, environ: Mapping[str, str] | None = None) -
         check=False,
         env=clean_environment(environ),
     )
+
+
+def configured(
+    directory: Path, rpc_url: str | None = None, *, network: str = "base-sepolia", payment_address: str | None = None
+) -> Path:
+    """The configuration that `tollkeeper init` writes there, with its keys, for tests of what comes after it."""
+    initialise(directory, parse_choices(network, rpc_url, "127.0.0.1", 8402, None, payment_address))
+    return directory / FILE_NAME
 
 
 @dataclass

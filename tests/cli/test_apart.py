@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import Answer, ask, finished, running
+from tests.cli.processes import Answer, ask, configured, running
 from tests.interop.local_server import Reply, serving
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm_node import EvmNode
@@ -57,8 +57,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
         }
         for name, environ in (("hub", hub_environ), ("gateway", gateway_environ)):
             directory = tmp_path_factory.mktemp(name)
-            assert finished("init", "--dir", directory, "--rpc-url", node.url).returncode == 0
-            config = directory / "tollkeeper.toml"
+            config = configured(directory, node.url)
             stack.enter_context(running(name, "--config", config, environ=environ)).wait_for_event("serving")
         time.sleep(2.5)  # the hub, which came first, asks the gateway for its keys again after two seconds
         target = stack.enter_context(serving(lambda request: Reply(200, {"path": request.path})))

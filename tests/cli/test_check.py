@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from tests.cli.processes import finished, running
+from tests.cli.processes import configured, finished, running
 from tests.gateway.composed import settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
@@ -29,9 +29,7 @@ def rpc_url() -> Iterator[str]:
 
 @pytest.fixture
 def config(tmp_path: Path, rpc_url: str) -> Path:
-    made = finished("init", "--dir", tmp_path, "--rpc-url", rpc_url)
-    assert made.returncode == 0, made.stderr
-    return tmp_path / "tollkeeper.toml"
+    return configured(tmp_path, rpc_url)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 from solders.keypair import Keypair
 
-from tests.cli.processes import finished
+from tests.cli.processes import configured, finished
 from tests.core.solana_payments import account_of
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.solana_node import SolanaNode
@@ -27,8 +27,7 @@ def node() -> Iterator[SolanaNode]:
 
 
 def checked(tmp_path: Path, network: str, rpc_url: str, address: str, role: str = "serve") -> CompletedProcess[str]:
-    made = finished("init", "--dir", tmp_path, "--network", network, "--rpc-url", rpc_url)
-    assert made.returncode == 0, made.stderr
+    configured(tmp_path, rpc_url, network=network)
     environ = {"TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": address}
     return finished("config", "check", "--for", role, "--config", tmp_path / "tollkeeper.toml", environ=environ)
 
@@ -79,7 +78,7 @@ def test_a_node_of_another_chain_is_told_as_what_it_is(tmp_path: Path, node: Sol
 @pytest.mark.parametrize(("role", "returncode"), [("gateway", 0), ("serve", 3)])
 def test_where_no_node_of_the_network_is_set_nobody_can_say(tmp_path: Path, role: str, returncode: int) -> None:
     """A gateway whose facilitator knows the network needs none; a hub does, which is another finding."""
-    assert finished("init", "--dir", tmp_path, "--network", ON_SOLANA).returncode == 0
+    configured(tmp_path, network=ON_SOLANA)
     environ = {"TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": WALLET, "TOLLKEEPER_HUB_URL": NOWHERE}
     check = finished("config", "check", "--for", role, "--config", tmp_path / "tollkeeper.toml", environ=environ)
     (line,) = told(check)

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import Running, ask, finished, running
+from tests.cli.processes import Running, ask, configured, running
 from tests.described_answers import has_no_description
 from tests.workers.program import Site, scene
 from tollkeeper.sandbox.evm_node import EvmNode
@@ -48,9 +48,7 @@ def rpc_url() -> Iterator[str]:
 
 @pytest.fixture
 def config(tmp_path: Path, rpc_url: str) -> Path:
-    made = finished("init", "--dir", tmp_path, "--rpc-url", rpc_url)
-    assert made.returncode == 0, made.stderr
-    return tmp_path / "tollkeeper.toml"
+    return configured(tmp_path, rpc_url)
 
 
 def test_requests_nodes_and_the_ledger_are_told_at_an_address_of_their_own(config: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import Running, finished, running
+from tests.cli.processes import Running, configured, running
 from tests.faults.aftermath import Site
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -20,9 +20,7 @@ class Shop:
 
     def __init__(self, home: Path, chain: ChainUnderTest, node_url: str) -> None:
         self.chain = chain
-        self.config = home / "tollkeeper.toml"
-        made = finished("init", "--dir", home, "--rpc-url", node_url, "--payment-address", PAYEE)
-        assert made.returncode == 0, made.stderr
+        self.config = configured(home, node_url, payment_address=PAYEE)
         self.environ = {
             "TOLLKEEPER_SIGNER_KEY": derive_wallets().relayer.private_key_hex,
             "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",

@@ -16,7 +16,7 @@ import pytest
 from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import finished, running
+from tests.cli.processes import configured, running
 from tests.storage.s3_server import s3_server
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -40,7 +40,7 @@ def peak_mb(pid: int) -> float:
 
 async def pass_through(home: Path, chain: ChainUnderTest, size_mib: int, **more: str) -> None:
     """Upload a file of that size and download it; the process never holds more than it may."""
-    assert finished("init", "--dir", home, "--rpc-url", chain.url).returncode == 0
+    configured(home, chain.url)
     (home / "keys" / "signer.key").write_text(derive_wallets().relayer.private_key_hex + "\n")
     environ = {"TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": chain.token_name, "TOLLKEEPER_LOG_FORMAT": "json", **more}
     with running("serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ) as program:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 
 from tests.auth.server import free_port
-from tests.cli.processes import finished, running
+from tests.cli.processes import configured, running
 from tests.interop.local_server import Reply, serving
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
@@ -89,7 +89,7 @@ def _of_gateway(url: str) -> dict[str, str]:
 
 def _start(stack: ExitStack, name: str, folder: Path, rpc_url: str, environ: dict[str, str]) -> None:
     directory = folder / name
-    assert finished("init", "--dir", directory, "--rpc-url", rpc_url).returncode == 0
+    configured(directory, rpc_url)
     config = directory / "tollkeeper.toml"
     stack.enter_context(running(name, "--config", config, environ=environ)).wait_for_event("serving")
 

@@ -15,7 +15,7 @@ import aiohttp
 
 from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import finished
+from tests.cli.processes import configured
 from tests.hub.chaos import run_chaos
 from tests.hub.hub_under_test import TestPayment
 
@@ -30,8 +30,7 @@ class Site:
     sent: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        made = finished("init", "--dir", self.home, "--rpc-url", self.node_url)
-        assert made.returncode == 0, made.stderr
+        configured(self.home, self.node_url)
         self.use_key(self.chain.wallets.relayer.private_key_hex)
 
     def use_key(self, key: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import Running, finished, running
+from tests.cli.processes import Running, configured, running
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -33,10 +33,8 @@ class Site:
 
     def __init__(self, home: Path, chain: ChainUnderTest) -> None:
         self.home = home
-        self.config = home / "tollkeeper.toml"
+        self.config = configured(home, chain.url, payment_address=PAYEE)
         self.key = derive_wallets().relayer.private_key_hex
-        made = finished("init", "--dir", home, "--rpc-url", chain.url, "--payment-address", PAYEE)
-        assert made.returncode == 0, made.stderr
         (home / "keys" / "signer.key").write_text(self.key + "\n")
         self.environ = {
             "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",

@@ -27,7 +27,7 @@ import pytest
 from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import finished, running
+from tests.cli.processes import configured, finished, running
 from tests.cli.test_apart import free_port
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.workers.program import PAYEE, START_SECONDS, Program, Scene, Site
@@ -272,7 +272,7 @@ async def test_no_request_fails_at_a_gateway_apart_from_its_hub(tmp_path: Path, 
     async with contextlib.AsyncExitStack() as stack:
         for role, own in (("hub", of_hub), ("gateway", of_gateway)):
             home = tmp_path / role
-            assert finished("init", "--dir", home, "--rpc-url", embedded_chain.url).returncode == 0
+            configured(home, embedded_chain.url)
             environ = {f"TOLLKEEPER_{name}": value for name, value in {**shared, **own}.items()}
             port = own["PUBLIC_URL"].rpartition(":")[2]
             process = stack.enter_context(
