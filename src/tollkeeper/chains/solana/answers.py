@@ -10,15 +10,17 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from tollkeeper.chains.receipts import NOTHING_SEEN, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tollkeeper.chains.rpc import Answer
 
 # Slots, heights, times and lamports all lie far below.
 _NUMBERS_END: Final = 2**63
+FINAL: Final = "finalized"
 
 
 def read_value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
@@ -30,6 +32,15 @@ def read_value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
         msg = "the node's answer has no value"
         raise RpcUnavailable(msg)
     return answer["value"]
+
+
+def read_flag(answer: Answer) -> bool:
+    """The yes or no that an answer with a slot says. Raises: RpcUnavailable."""
+    value = read_value(answer)
+    if not isinstance(value, bool):
+        msg = "the node says neither yes nor no"
+        raise RpcUnavailable(msg)
+    return value
 
 
 def read_slot(answer: Answer) -> int:
@@ -97,3 +108,24 @@ def read_error(simulation: Answer) -> str | None:
     if error is None or isinstance(error, str):
         return error
     return json.dumps(error, separators=(",", ":"))
+
+
+def read_sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: ANN401 - JSON
+    """What a transaction's status shows; `deep_enough` are the commitments of a success that stands.
+
+    The error first: what has failed is confirmed like everything else. That it failed is proven where it is finalized:
+    on another branch the same transaction may pass. Raises: RpcUnavailable.
+    """
+    if status is None:
+        return NOTHING_SEEN
+    try:
+        confirmed, slot, error = status["confirmationStatus"], status["slot"], status["err"]
+    except (KeyError, TypeError) as failure:
+        msg = "the node's status of a transaction cannot be read"
+        raise RpcUnavailable(msg) from failure
+    if not isinstance(confirmed, str | None):
+        msg = "the node's status of a transaction names no commitment"
+        raise RpcUnavailable(msg)
+    if error is not None:
+        return Sighting(Verdict.REVERTED, confirmed == FINAL, read_number(slot))
+    return Sighting(Verdict.TRANSFERRED, confirmed in deep_enough, read_number(slot))

@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import structlog
 
 from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import NOTHING_SEEN, Expected, ReceiptWatcher, Sighting, Verdict
+from tollkeeper.chains.receipts import Expected, ReceiptWatcher, Sighting, Verdict
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import (
+    FINAL,
     number_or_none,
     read_account,
     read_accounts,
     read_error,
+    read_flag,
     read_list,
     read_number,
+    read_sighting,
     read_slot,
     read_value,
 )
@@ -48,7 +51,7 @@ from tollkeeper.core.solana.programs import (
 from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_wallet
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
@@ -63,9 +66,8 @@ RENT_EXEMPT_LAMPORTS: Final = 890_880  # without so much an account that holds n
 _SIGNATURES: Final = 2
 _MICRO_LAMPORTS: Final = 10**6
 STATUSES_MAX: Final = 256  # that one question may be about
-_FINAL: Final = "finalized"
 _CONFIRMED: Final = {"commitment": "confirmed"}
-_FINALIZED: Final = {"commitment": _FINAL}
+_FINALIZED: Final = {"commitment": FINAL}
 _BASE64: Final = {"encoding": "base64", **_CONFIRMED}
 _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BASE64}
 _HEIGHT: Final[Call] = ("getBlockHeight", [_CONFIRMED])
@@ -259,7 +261,7 @@ class SolanaChain:
     async def takes(self, transfer: SolanaTransfer) -> bool:
         """Is its blockhash recent? One that no node knows yet is waited for, as for `state`. Raises: RpcUnavailable."""
         (recent,) = await self.rpc.ask([_recent(transfer)])
-        return _is_recent(recent) or await self._knowing(transfer) is not None
+        return read_flag(recent) or await self._knowing(transfer) is not None
 
     async def _knowing(self, transfer: SolanaTransfer) -> SolanaChain | None:
         """This chain as a node shows it that takes the blockhash; None where none does. Raises: RpcUnavailable.
@@ -288,7 +290,7 @@ class SolanaChain:
             ],
         )
         source, destination = map(self._held, read_accounts(accounts, 2))
-        is_recent = _is_recent(recent)
+        is_recent = read_flag(recent)
         left = await self._blocks_left(transfer, recent, height) if is_recent else None
         return SolanaFacts(source, destination, is_recent, read_error(simulation), left)
 
@@ -430,7 +432,7 @@ class SolanaChain:
         answers = await self.rpc.ask([_statuses(page) for page in pages])
         statuses = [read_list(answer, page) for answer, page in zip(answers, pages, strict=True)]
         shown = (status for page in statuses for status in page)
-        return [_sighting(status, _deep_enough(one)) for one, status in zip(wanted, shown, strict=True)]
+        return [read_sighting(status, _deep_enough(one)) for one, status in zip(wanted, shown, strict=True)]
 
     async def head(self) -> tuple[int, int]:
         """The newest confirmed slot, and its block's height: of several nodes the lowest and the highest.
@@ -460,7 +462,7 @@ class SolanaChain:
         """
         slot, statuses = await self.rpc.ask([("getSlot", [_FINALIZED]), _statuses(wanted)])
         newest = min(read_number(slot), read_slot(statuses))
-        return newest, [_sighting(status, {_FINAL}) for status in read_list(statuses, wanted)]
+        return newest, [read_sighting(status, {FINAL}) for status in read_list(statuses, wanted)]
 
     async def close(self) -> None:
         """Ends what waits, the watcher and the connections."""
@@ -476,41 +478,12 @@ class SolanaChain:
         return read_token_account(data)
 
 
-def _sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: ANN401 - JSON
-    """The error first: what has failed is confirmed like everything else.
-
-    That it failed is proven where it is finalized: on another branch the same transaction may pass.
-    """
-    if status is None:
-        return NOTHING_SEEN
-    try:
-        confirmed, slot, error = status["confirmationStatus"], status["slot"], status["err"]
-    except (KeyError, TypeError) as failure:
-        msg = "the node's status of a transaction cannot be read"
-        raise RpcUnavailable(msg) from failure
-    if not isinstance(confirmed, str | None):
-        msg = "the node's status of a transaction names no commitment"
-        raise RpcUnavailable(msg)
-    if error is not None:
-        return Sighting(Verdict.REVERTED, confirmed == _FINAL, read_number(slot))
-    return Sighting(Verdict.TRANSFERRED, confirmed in deep_enough, read_number(slot))
-
-
 def _deep_enough(one: Sought) -> set[str]:
-    return {_FINAL} if one.is_final_needed else {"confirmed", _FINAL}
+    return {FINAL} if one.is_final_needed else {"confirmed", FINAL}
 
 
 def _recent(transfer: SolanaTransfer) -> Call:
     return "isBlockhashValid", [encode_key(transfer.transaction.message.recent_blockhash), _CONFIRMED]
-
-
-def _is_recent(answer: Answer) -> bool:
-    """Raises: RpcUnavailable."""
-    is_recent = read_value(answer)
-    if not isinstance(is_recent, bool):
-        msg = "the node does not judge the blockhash"
-        raise RpcUnavailable(msg)
-    return is_recent
 
 
 def _accounts(transfer: SolanaTransfer) -> Call:
