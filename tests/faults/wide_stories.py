@@ -148,6 +148,18 @@ class WideStory(EvmStory):
         first = min(sale.credits, chosen.choice((1, 1, 2, 3)))
         return await asyncio.gather(*(self.called(sale, headers) for _ in range(first)))
 
+    async def called(self, sale: Sale, headers: dict[str, str]) -> Answer:
+        """As in every story; who waits for the operator, because a stranger made the payment, is told so for ever."""
+        parked = "SELECT 1 FROM purchases WHERE nonce = ? AND state = 'PARKED'"
+        calling = asyncio.create_task(EvmStory.called(self, sale, headers))
+        try:
+            while not (await asyncio.wait({calling}, timeout=1))[0]:
+                if sale.contested and self.site.rows(parked, self.nonce(sale.header)):
+                    return Answer(503, {}, b"")
+            return calling.result()
+        finally:
+            calling.cancel()
+
     async def replay(self, chosen: Random) -> None:
         """What bought here buys nothing elsewhere."""
         sale = await self.buy(chosen)
