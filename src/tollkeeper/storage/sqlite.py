@@ -50,7 +50,7 @@ _CACHED_STATEMENTS: Final = 512
 # The log is folded into the file by the thread, so that no loop waits for it, once it may have so many pages: at most
 # about six in every commit and one for every row, and of that the share that it had when it was last folded (rows of
 # one commit are mostly neighbours), but no less than the least: what is written may change its kind.
-_LOG_PAGES_MAX: Final = 8000
+_LOG_PAGES_MAX: Final = 2000  # eight megabytes: whoever syncs meanwhile waits for what is copied
 _PAGES_OF_COMMIT: Final = 6
 _LEAST_SHARE: Final = 1 / 8
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
