@@ -267,10 +267,14 @@ async def test_where_one_address_ends_before_the_handshake_the_next_one_is_tried
         return ["127.0.0.1", "127.0.0.2"]
 
     async with (
-        target(serves(sized(b"one")), tls=server, host="127.0.0.2") as there,
-        target(behave, port=there.port) as empty,
+        contextlib.AsyncExitStack() as stack,
         forwarder(Resolver(allow_private=True, lookup=both), client) as edge,
     ):
+        while True:
+            there = await stack.enter_async_context(target(serves(sized(b"one")), tls=server, host="127.0.0.2"))
+            with contextlib.suppress(OSError):  # its port may be taken at the other address
+                empty = await stack.enter_async_context(target(behave, port=there.port))
+                break
         answer = await forward(edge, _asked(TargetUrl("https", NAME, there.port, "/", "")), b"")
         assert (answer.body, empty.connections) == (b"one", 1)
 
