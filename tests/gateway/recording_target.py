@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -75,12 +76,13 @@ async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
 
 
 @asynccontextmanager
-async def recording_target() -> AsyncIterator[RecordingTarget]:
-    """A running target on a free port of the loopback address."""
+async def recording_target(tls: ssl.SSLContext | None = None) -> AsyncIterator[RecordingTarget]:
+    """A running target on a free port of the loopback address; with `tls` behind TLS, for the name localhost."""
     target = RecordingTarget("")
-    server = await asyncio.start_server(target._serve, "127.0.0.1", 0, limit=1 << 20)  # noqa: SLF001 - its own server
+    serve = target._serve  # noqa: SLF001 - its own server
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 20, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    target.url = f"http://127.0.0.1:{port}"
+    target.url = f"http://127.0.0.1:{port}" if tls is None else f"https://localhost:{port}"
     try:
         yield target
     finally:

@@ -13,9 +13,7 @@ import random
 import re
 import socket
 import sqlite3
-import ssl
 import struct
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.targets import certificate
 from tests.gateway.composed import composed
-from tests.gateway.recording_target import Received, RecordingTarget, Writer
+from tests.gateway.recording_target import Received, RecordingTarget, Writer, recording_target
 from tests.gateway.same_bytes import request
 from tests.gateway.shop import Shop
 from tollkeeper.sandbox.buyer import Buyer
@@ -271,19 +269,6 @@ async def read(reader: asyncio.StreamReader, method: str) -> tuple[Any, ...]:
     return first, shown, re.sub(rb'"(timestamp|requestId)":"[^"]*"', b"", body)
 
 
-@contextlib.asynccontextmanager
-async def spoken_to(server: ssl.SSLContext | None) -> AsyncIterator[RecordingTarget]:
-    """A target, behind TLS where there is a context."""
-    there = RecordingTarget("")
-    listening = await asyncio.start_server(there._serve, "127.0.0.1", 0, limit=1 << 20, ssl=server)  # noqa: SLF001
-    port = listening.sockets[0].getsockname()[1]
-    there.url = f"http{'' if server is None else 's'}://localhost:{port}"
-    try:
-        yield there
-    finally:
-        listening.close()
-
-
 WAYS = [(wire, on_failure) for wire in ("plain", "tls") for on_failure in ("consume", "restore")]
 
 
@@ -304,8 +289,8 @@ async def test_a_head_that_came_before_is_answered_and_charged_as_a_new_one(
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "localhost.pem"))
     path = tmp_path / "tollkeeper.db"
     async with (
-        spoken_to(server) as first,
-        spoken_to(server) as other,
+        recording_target(server) as first,
+        recording_target(server) as other,
         composed(embedded_chain.url, path) as url,
         Buyer(derive_wallets().buyer) as buyer,
     ):

@@ -57,10 +57,6 @@ def latency_bucket(microseconds: int) -> int:
     return (power - 1) * _STEPS + ((microseconds >> (power - 2)) & (_STEPS - 1))
 
 
-# What most calls take, at hand: by microseconds.
-SHORT_LATENCIES: Final = tuple(latency_bucket(microseconds) for microseconds in range(8192))
-
-
 def bucket_bound_us(bucket: int) -> int:
     """The largest latency of a bucket, in microseconds."""
     if bucket < _STEPS:

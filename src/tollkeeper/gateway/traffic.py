@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.statistics import DAY_MS, HOUR_MS, SHORT_LATENCIES, Outcome, latency_bucket, outcome_of_call
+from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
 from tollkeeper.storage import StatementError, StorageError
 from tollkeeper.storage.statistics import Counted, LoggedRequest
 
@@ -188,8 +188,7 @@ class Traffic:
         served = self._served.get(gate_id)
         if served is None or not served.hour_ms <= now_ms < served.until_ms:
             served = self._serve(gate_id, now_ms // HOUR_MS * HOUR_MS)
-        is_short = duration_us < len(SHORT_LATENCIES)
-        served.latencies[SHORT_LATENCIES[duration_us] if is_short else latency_bucket(duration_us)] += 1
+        served.latencies[latency_bucket(duration_us)] += 1
         if self.has_room:
             request_id, method = call.request_id, call.method
             outcome = Outcome.SERVED
