@@ -10,15 +10,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from tollkeeper.core.paygates import CreateDefaults, parse_create
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.statistics import HOUR_MS, Kept
 from tollkeeper.gateway.traffic import LOGGED_MAX, Traffic
-from tollkeeper.storage import open_database
+from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases
 from tollkeeper.storage.sealing import Sealing
-from tollkeeper.storage.statistics import Statistics
+from tollkeeper.storage.statistics import Counted, Statistics
 
 
 @dataclass
@@ -82,4 +84,70 @@ async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path)
     assert told == of_gates
     assert traffic.not_logged == 3 * LOGGED_MAX - logged
     assert LOGGED_MAX < logged < 3 * LOGGED_MAX
+    await database.close()
+
+
+async def test_what_the_database_refuses_is_dropped_and_told_and_holds_up_no_other_row_or_count(tmp_path: Path) -> None:
+    database = open_database(str(tmp_path / "x.db"))
+    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    gates, purchases = PayGates(database, sealing, os.urandom), Purchases(database, sealing)
+    new = parse_create(
+        {"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", "0x" + "77" * 20)
+    )
+    gate = await gates.create(new, None, None, 1)
+    traffic = Traffic(purchases, Statistics(database), lambda: HOUR_MS, Kept())
+    good, stray = Answers(gate.id), Answers(gate.id + 1)  # of a gate that is not there
+    for number in range(60):
+        (stray if number == 7 else good).answer(traffic, HOUR_MS, f"r{number}")
+    traffic.log_at_once(good, "\udc80", "GET")  # no text
+    with capture_logs() as said:
+        await traffic.flush()
+    assert [(line["event"], line["count"]) for line in said if line["log_level"] == "error"] == [
+        ("request_log_refused", 1),
+        ("request_log_refused", 2),
+    ]
+    assert (traffic.refused_parts, traffic.unwritten(gate.id)) == (3, (0, 0, 0))
+    assert (await gates.counters(gate.id)).challenges == 59
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        assert connection.execute("SELECT count(*), min(gate_id), max(gate_id) FROM requests").fetchone() == (
+            59,
+            gate.id,
+            gate.id,
+        )
+        counted = "SELECT sum(requests) FROM traffic_hours WHERE outcome = 'challenged'"
+        assert connection.execute(counted).fetchone() == (59,)
+    await database.close()
+
+
+async def test_what_is_tried_again_after_a_part_of_it_was_refused_is_counted_once(tmp_path: Path) -> None:
+    """Nobody knows of the last part alone whether it is written."""
+    database = open_database(str(tmp_path / "x.db"))
+    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    gates, purchases = PayGates(database, sealing, os.urandom), Purchases(database, sealing)
+    new = parse_create(
+        {"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", "0x" + "77" * 20)
+    )
+    gate = await gates.create(new, None, None, 1)
+
+    class Lossy(Statistics):
+        """Each writing that stands is told as lost, once."""
+
+        is_lost = False
+
+        async def add(self, counted: Counted, *, is_again: bool = False) -> None:
+            await super().add(counted, is_again=is_again)
+            self.is_lost = not self.is_lost
+            if self.is_lost:
+                raise StorageError("the answer was lost")
+
+    traffic = Traffic(purchases, Lossy(database), lambda: HOUR_MS, Kept())
+    answers = Answers(gate.id)
+    for number in range(8):
+        answers.answer(traffic, HOUR_MS, f"r{number}")
+    Answers(gate.id + 1).answer(traffic, HOUR_MS, "stray")
+    for _ in range(12):
+        await traffic.flush()
+    assert (traffic.refused_parts, (await gates.counters(gate.id)).challenges) == (2, 8)
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM requests").fetchone() == (8,)
     await database.close()

@@ -207,25 +207,30 @@ async def test_how_calls_ended_is_written_with_the_next_spends_and_kept_where_it
     ledger = Ledger(database)
     first, second, third = (by_header(shop, gate) for _ in range(3))
     await spend_together(ledger, [first])
-    assert ledger.end(first.wish.call_id, 200)
+    ledger.end(first.wish.call_id, 200)
     twice = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, first.wish.call_id))
     answers = await spend_together(ledger, [second, twice])  # breaks its batch
     assert isinstance(answers[1], ApiError)
     before = database.commits
     assert outcomes(await spend_together(ledger, [third])) == [Spend.SPENT]
     assert database.commits - before == 1
-    assert ledger.end(third.wish.call_id, 502)
+    ledger.end(third.wish.call_id, 502)
     await ledger.flush_ended(NOW_MS)
     rows = await database.read(Statement("SELECT id, state, status FROM calls ORDER BY id"))
     assert [(row["state"], row["status"]) for row in rows] == [("DONE", 200), ("DISPATCHED", None), ("DONE", 502)]
 
 
-async def test_more_ends_than_may_wait_are_refused(database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_ends_than_may_wait_are_dropped_and_counted(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tollkeeper.storage.ledger.ENDED_MAX", 2)
     ledger = Ledger(database)
-    assert [ledger.end(f"call-{number}", 200) for number in range(3)] == [True, True, False]
+    for number in range(3):
+        ledger.end(f"call-{number}", 200)
+    assert [ledger.take_dropped() for _ in range(2)] == [1, 0]
     await ledger.flush_ended(NOW_MS)
-    assert ledger.end("call-3", 200)
+    ledger.end("call-3", 200)
+    assert ledger.take_dropped() == 0
 
 
 async def test_a_spend_that_breaks_its_batch_fails_alone(database: SqliteDatabase) -> None:

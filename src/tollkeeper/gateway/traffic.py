@@ -3,7 +3,8 @@
 Nothing here decides about money; what a crash loses is a count, and calls that it leaves open are marked INTERRUPTED
 at the next start. Counters and statistics are exact; of the log no more rows wait to be written than LOGGED_MAX. What
 is beyond is counted too, and told with the log. Rows are written a few at a time: callers wait for the writer
-meanwhile, and hundreds at once would be milliseconds for one call in a hundred.
+meanwhile, and hundreds at once would be milliseconds for one call in a hundred. What the database refuses whatever
+comes (a fault of ours) is left out and told, and holds up nothing else.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
-from tollkeeper.storage import StatementError, StorageError
+from tollkeeper.storage import ConstraintError, StatementError, StorageError
 from tollkeeper.storage.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:
@@ -88,9 +90,9 @@ class Traffic:
         self._tallies: list[Tally] = []  # that count now
         self._gathered = 0
         self.has_room = True  # for more rows of the log, until some are written
-        self._tried: Counted | None = None  # what nobody knows to be written or not
-        self._dropped = 0
+        self._tried: list[Counted] = []  # to be written; of the last of them nobody knows whether it is
         self.not_logged = 0  # of all that was counted, since the start
+        self.refused_parts = 0  # rows, or a gate's counts, that the database would not take, since the start
         self._next_forgetting = 0.0
         self._is_forgetting_late = False  # and it was told
 
@@ -170,8 +172,7 @@ class Traffic:
             duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
             self.served(gate_id, call, status, purchase_id, self._clock_ms(), duration_us)
             return
-        if not self._ledger.end(call.request_id, status):
-            self._dropped += 1
+        self._ledger.end(call.request_id, status)
         counts = self._of(gate_id)
         counts[1] += 1
         counts[2] += failed
@@ -183,8 +184,7 @@ class Traffic:
         self, gate_id: int, call: InboundCall, status: int, purchase_id: str | None, now_ms: int, duration_us: int
     ) -> None:
         """As `ended`, for a call that its target answered with less than 400, now, by whoever knows when that is."""
-        if not self._ledger.end(call.request_id, status):
-            self._dropped += 1
+        self._ledger.end(call.request_id, status)
         served = self._served.get(gate_id)
         if served is None or not served.hour_ms <= now_ms < served.until_ms:
             served = self._serve(gate_id, now_ms // HOUR_MS * HOUR_MS)
@@ -231,18 +231,19 @@ class Traffic:
         challenges += sum(tally.count for tally in self._tallies if tally.gate_id == gate_id)
         if gate_id in self._served:
             calls += sum(self._served[gate_id].latencies.values())
-        tried = (0, 0, 0) if self._tried is None else self._tried.counters.get(gate_id, (0, 0, 0))
-        return challenges + tried[0], calls + tried[1], failures + tried[2]
+        for one in self._tried:
+            tried = one.counters.get(gate_id, (0, 0, 0))
+            challenges, calls, failures = challenges + tried[0], calls + tried[1], failures + tried[2]
+        return challenges, calls, failures
 
     async def flush(self) -> None:
         """Writes all that was counted; what the database did not take, or may have taken, is tried again as it was."""
         await _told(self._write(is_whole=True))
 
     async def _write(self, *, is_whole: bool) -> None:
-        if self._dropped:
-            _LOG.warning("ended_calls_dropped", count=self._dropped)
-            self._dropped = 0
-        await self._write_again()
+        if dropped := self._ledger.take_dropped():
+            _LOG.warning("ended_calls_dropped", count=dropped)
+        await self._write_tried(is_again=True)
         while is_whole and self._is_behind:
             await self._write_rows()
         self._gather()
@@ -255,30 +256,46 @@ class Traffic:
     @property
     def _is_behind(self) -> bool:
         """Whether rows wait that go before the counts: some stay for these, which need not have rows of their own."""
-        return self._tried is None and len(self._requests) > ROWS_AT_ONCE
+        return not self._tried and len(self._requests) > ROWS_AT_ONCE
 
-    async def _write_again(self) -> None:
-        if self._tried is not None:
-            await self._statistics.add(self._tried, is_again=True)
-            self._tried = None
+    async def _write_tried(self, *, is_again: bool = False) -> None:
+        """Writes what is tried. `is_again`: it was before, and nobody knows whether its last part is written."""
+        refused, why = 0, ""
+        try:
+            while self._tried:
+                one, parts = self._tried[-1], list[Counted]()
+                try:
+                    await self._statistics.add(one, is_again=is_again)
+                except ApiError:
+                    raise
+                except Exception as error:  # no part of it is written, and each is tried by itself
+                    if isinstance(error, StatementError) and not isinstance(error, ConstraintError):
+                        raise  # whatever is written: it waits for the schema
+                    parts = _parts(one)
+                    if not parts:
+                        refused, why = refused + 1, repr(error)
+                self._tried[-1:] = parts
+                is_again = False
+        finally:
+            if refused:
+                self.refused_parts += refused
+                _LOG.error("request_log_refused", count=refused, error=why)
 
     async def _write_counted(self) -> None:
         counters = {gate_id: (one[0], one[1], one[2]) for gate_id, one in self._counts.items()}
         not_logged = self._not_in_the_log()
-        self._tried = Counted(counters, self._outcomes, self._latencies, self._next_rows(), not_logged)
+        self._tried = [Counted(counters, self._outcomes, self._latencies, self._next_rows(), not_logged)]
         self._counts, self._outcomes, self._latencies, self._logged = {}, Counter(), Counter(), Counter()
         if not_logged:
             count = sum(not_logged.values())
             self.not_logged += count
             _LOG.info("requests_not_logged", count=count)
-        await self._statistics.add(self._tried)
-        self._tried = None
+        await self._write_tried()
 
     async def _write_rows(self) -> None:
         """Some more of the log."""
-        self._tried = Counted({}, {}, {}, self._next_rows(), {})
-        await self._statistics.add(self._tried)
-        self._tried = None
+        self._tried = [Counted({}, {}, {}, self._next_rows(), {})]
+        await self._write_tried()
 
     def _next_rows(self) -> list[LoggedRequest]:
         """Those that wait longest."""
@@ -341,3 +358,15 @@ async def _told(writing: Coroutine[None, None, None]) -> None:
         _LOG.warning("flush_failed", error=error.message)
     except StatementError:  # a fault of ours, which must not keep the program from ending
         _LOG.exception("flush_failed")
+
+
+def _parts(counted: Counted) -> list[Counted]:
+    """What is tried by itself where the database refused the whole; nothing where there is one thing only."""
+    rows = counted.requests
+    if len(rows) > 1:
+        half = len(rows) // 2
+        return [replace(counted, requests=rows[:half]), Counted({}, {}, {}, rows[half:], {})]
+    by_gate = counted.by_gate()
+    if rows and by_gate:
+        return [replace(counted, requests=[]), Counted({}, {}, {}, rows, {})]
+    return by_gate if len(by_gate) > 1 else []

@@ -119,6 +119,8 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     yield connections
     unlogged = gateway.traffic.not_logged
     yield CounterMetricFamily("tollkeeper_requests_not_logged", "Calls without a row in the log", value=unlogged)
+    refused = gateway.traffic.refused_parts
+    yield CounterMetricFamily("tollkeeper_request_log_refused", "What the database would not take of it", value=refused)
 
 
 async def _of_purchases(gateway: Gateway) -> list[Metric]:

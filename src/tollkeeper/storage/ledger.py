@@ -72,6 +72,7 @@ class Ledger:
         self._is_under_way = False
         self._bought: dict[PaymentKey, Purchase] = {}
         self._ended: dict[int, list[str]] = {}
+        self._dropped = 0
         self._unserved: list[str] = []
         self.spends = 0
         self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
@@ -117,16 +118,20 @@ class Ledger:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._next)  # behind the next look at the sockets
 
-    def end(self, call_id: str, status: int) -> bool:
-        """Note how a call ended, to be written with the next spends; False, and not noted, where too many wait."""
+    def end(self, call_id: str, status: int) -> None:
+        """Note how a call ended, to be written with the next spends; dropped where too many wait."""
         ended = self._ended.get(status)
         if ended is None:
             self._ended[status] = [call_id]
-            return True
-        if len(ended) >= ENDED_MAX:
-            return False
-        ended.append(call_id)
-        return True
+        elif len(ended) < ENDED_MAX:
+            ended.append(call_id)
+        else:
+            self._dropped += 1
+
+    def take_dropped(self) -> int:
+        """How many ends were dropped since this was asked."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
 
     def refused(self, call_id: str) -> None:
         """Note a call that was answered 503 because nobody knew whether its credit is spent: it is given back if so.

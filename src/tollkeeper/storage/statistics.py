@@ -47,8 +47,8 @@ class LoggedRequest(msgspec.Struct, frozen=True, array_like=True):
 class Counted:
     """What was counted since the last writing: requests by (gate, hour, outcome), calls by (gate, hour, bucket).
 
-    `counters`: challenges, calls and failures by gate. `requests`: the next rows of the log, one at least, not all of
-    them of what is counted here. `not_logged`: how many of it have no row and get none, by (gate, hour).
+    `counters`: challenges, calls and failures by gate. `requests`: the next rows of the log, mostly one at least, not
+    all of them of what is counted here. `not_logged`: how many of it have no row and get none, by (gate, hour).
     """
 
     counters: Mapping[int, tuple[int, int, int]]
@@ -56,6 +56,20 @@ class Counted:
     latencies: Mapping[tuple[int, int, int], int]
     requests: Sequence[LoggedRequest]
     not_logged: Mapping[tuple[int, int], int]
+
+    def by_gate(self) -> list[Counted]:
+        """What was counted of each gate, without rows of the log."""
+        gates = {*self.counters, *(key[0] for of in (self.outcomes, self.latencies, self.not_logged) for key in of)}
+        return [
+            Counted(
+                {number: one for number, one in self.counters.items() if number == gate},
+                {key: one for key, one in self.outcomes.items() if key[0] == gate},
+                {key: one for key, one in self.latencies.items() if key[0] == gate},
+                [],
+                {key: one for key, one in self.not_logged.items() if key[0] == gate},
+            )
+            for gate in gates
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,8 @@ class Statistics:
     async def add(self, counted: Counted, *, is_again: bool = False) -> None:
         """Writes what was counted, in one transaction. Raises: StorageError, after which it may be written or not.
 
-        `is_again`: it was tried before, and is written only if it was not written then.
+        `is_again`: it was tried before, and is written only if it was not written then; without a row of the log, which
+        would show that, it is not.
         """
         run = self._database.run_short if len(counted.counters) <= _GATES_AT_ONCE else self._database.run
         await run(_add(counted, is_again=is_again))
@@ -168,7 +183,7 @@ def _request(gate_id: int, row: Row) -> LoggedRequest:
 
 def _add(counted: Counted, *, is_again: bool) -> Unit[None]:
     """Few statements for all of it: callers wait for the writer meanwhile."""
-    if is_again and (yield _Q.is_logged(id=counted.requests[0].id)):
+    if is_again and (not counted.requests or (yield _Q.is_logged(id=counted.requests[0].id))):
         return
     for gate_id, (challenges, calls, failures) in counted.counters.items():
         yield _Q.count_traffic(gate_id=gate_id, challenges=challenges, calls=calls, failures=failures)
