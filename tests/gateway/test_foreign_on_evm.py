@@ -21,17 +21,20 @@ from tests.chains.forks import take_back
 from tests.gateway import foreign_facilitator as ways
 from tests.gateway.composed import composed
 from tests.gateway.foreign_facilitator import Settling
-from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, site_on_evm
+from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, run_foreign, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import run_chaos
+from tollkeeper.chains import authorizations
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.verification import payment_key
 from tollkeeper.core.wire import EvmPayload, Payment
+from tollkeeper.gateway import following
 from tollkeeper.gateway.evm_findings import EvmFindings
-from tollkeeper.gateway.findings import Owed
+from tollkeeper.gateway.findings import Owed, Seen
+from tollkeeper.gateway.hub_client import Senders
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import DepthSettings, Role
@@ -297,9 +300,30 @@ async def test_a_trusted_sale_is_followed_after_a_change_to_our_own_hub(site: Si
         assert (await abroad.until("VOID"))[1] == "settlement_failed"
 
 
+async def test_a_trusted_sale_is_followed_after_a_change_to_another_foreign_facilitator(site: SiteOnEvm) -> None:
+    """Whose signers did not make it: what the former one named counts, if it is the very transfer."""
+    site.foreign.settling, chain = ways.hands_over, site.foreign.chain
+    async with site.held(), site.gateway() as before:
+        gate = await before.gate(assumeValid=True, credits=3)
+        payment = await before.payment(gate)
+        assert (await before.pay(gate, payment)).status == 200
+        await asyncio.sleep(3)  # the completer looks, every two seconds
+        assert before.purchase() == ("LIVE", None, 0, 2)
+    async with run_foreign(chain) as other:
+        other.sender, other.signers = chain.wallets.faucet, [chain.wallets.faucet.address]
+        async with site.gateway(hub_url=other.url) as abroad:
+            assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
+            await asyncio.sleep(5)  # it is looked at again when it is 4 s old
+            assert (await abroad.pay(gate, payment)).status == 200
+    with closing(sqlite3.connect(site.database)) as books:
+        assert books.execute("SELECT request FROM purchases").fetchone() == (None,)
+
+
+@pytest.mark.parametrize("has_node", [True, False], ids=["with a node", "without one, as in serve"])
 async def test_a_trusted_sale_that_another_s_transaction_paid_is_left_to_its_operator_after_such_a_change(
-    site: SiteOnEvm,
+    site: SiteOnEvm, monkeypatch: pytest.MonkeyPatch, *, has_node: bool
 ) -> None:
+    """Who has a day for it: then it is told, and stands, for it would count against the caps for ever."""
     site.foreign.settling = ways.says_success_and_sends_nothing
     async with site.gateway() as before:
         gate = await before.gate(assumeValid=True, credits=3)
@@ -307,9 +331,41 @@ async def test_a_trusted_sale_that_another_s_transaction_paid_is_left_to_its_ope
         assert (await before.pay(gate, payment)).status == 200
     site.foreign.sender = site.foreign.chain.wallets.faucet
     await site.foreign.send(site.foreign.read(json.loads(base64.b64decode(payment))["payload"]))
-    async with our_hub(site) as hub_url, site.gateway(hub_url=hub_url) as abroad:
+    networks = site.networks(*[site.rpc_url] * has_node)
+    async with our_hub(site) as hub_url, site.gateway(hub_url=hub_url, networks=networks) as abroad:
         await asyncio.sleep(5)
         assert abroad.purchase() == ("LIVE", None, 0, 2)
+        monkeypatch.setattr(following, "_OPEN_MS", 1_000)
+        await asyncio.sleep(3)
+        assert abroad.purchase() == ("LIVE", None, 0, 2)  # a gateway that has just been started waits for an hour
+        monkeypatch.setattr(following, "_UNTOLD_SINCE_START_MS", 1_000)
+        assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
+
+
+async def test_a_use_is_found_though_the_clock_was_hours_ahead_when_it_was_asked_for(
+    embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorizations, "_LOG_RANGE_BLOCKS", 1)
+    rpc, relayer = embedded_chain.rpc, embedded_chain.wallets.relayer
+    authorization = embedded_chain.authorization(valid_before=2**40)
+    payload = EvmPayload(authorization, embedded_chain.sign(authorization))
+    receipt = embedded_chain.relay(transfer_calldata(authorization, payload.signature))
+    used_at = int(rpc.call("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
+    for _ in range(3):
+        rpc.call("evm_increaseTime", 3_600)
+        rpc.call("evm_mine")
+    chain = EvmChain(EvmConfig(NETWORKS["base-sepolia"], (embedded_chain.url,)))
+    await chain.open()
+    try:
+        assert chain.asset is not None
+        asked_ms = (used_at + 2 * 3_600) * 1000
+        key = payment_key(chain.asset, payload)
+        owed = Owed(key, authorization.pay_to.lower(), authorization.value, authorization.valid_before, asked_ms)
+        senders = Senders(frozenset({relayer.address.lower()}), are_all=True)
+        found = await EvmFindings(chain, lambda: 0).find(owed, "", senders)
+        assert (found.seen, found.transaction) == (Seen.PAID, receipt["transactionHash"])
+    finally:
+        await chain.close()
 
 
 async def test_of_another_token_than_the_nodes_nothing_is_told(embedded_chain: ChainUnderTest) -> None:

@@ -291,7 +291,8 @@ async def test_payer_is_trusted_up_to_the_cap_however_many_claim_at_once(shop: S
     assert len(trusted) == TRUST.payer.purchases
     for purchase in trusted:
         await shop.purchases.grant(purchase, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
-    assert {purchase.id for purchase in await shop.purchases.unconfirmed(10)} == {item.id for item in trusted}
+    found = await shop.purchases.unconfirmed(10)
+    assert {purchase.id for purchase, _ in found} == {item.id for item in trusted}
     beyond = await shop.claim(gate, 21, assume_valid=True)
     assert beyond.purchase is not None
     assert not beyond.purchase.assume_valid
@@ -360,7 +361,7 @@ async def test_a_trusted_sale_is_followed_to_its_payment_s_end_though_its_gate_i
         assert result.outcome is Spend.SPENT
     if is_granted_first:
         await shop.gates.delete(gate.id, NOW_MS)
-    assert {purchase.state for purchase in await shop.purchases.unconfirmed(10)} == {PurchaseState.VOID}
+    assert {purchase.state for purchase, _ in await shop.purchases.unconfirmed(10)} == {PurchaseState.VOID}
     assert await shop.purchases.to_follow(10, NOW_MS + FIRST_LOOK_MS) == []
 
     async def is_trusted(number: int) -> bool:

@@ -108,8 +108,8 @@ class Completer:
                 self._begin(purchase.id, partial(self._finish, purchase, request))
         if not self._is_first:
             return
-        for purchase in await self._purchases.unconfirmed(CLAIMS_MAX):
-            self._begin(purchase.id, partial(self._following.finish_trust, purchase))
+        for purchase, request in await self._purchases.unconfirmed(CLAIMS_MAX):
+            self._begin(purchase.id, partial(self._following.finish_trust, purchase, request))
         self._begin("confirmed sales", self._following.look_again)
 
     def _begin(self, name: str, work: Callable[[], Awaitable[None]]) -> None:

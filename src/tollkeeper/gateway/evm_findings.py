@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.findings import Owed
     from tollkeeper.gateway.hub_client import Senders
 
-# An authorization is not used long before somebody is asked to carry it out: it was verified first.
-_BEFORE_ASKED_SECONDS: Final = 3_600
+# An authorization is not used long before somebody is asked to carry it out: it was verified first. The clock that
+# showed when that was may have been ahead of the chain's.
+_BEFORE_ASKED_SECONDS: Final = 86_400
 # Nor is it shown later than this what used it, where it ends never or late: then the node keeps no such logs.
 _UNEXPLAINED_MS: Final = 3_600_000
 
@@ -81,7 +82,7 @@ async def _find(view: View, owed: Owed, depth_blocks: int, senders: Senders, *, 
         is_over = _is_after(await view.authorizations.block(depth_blocks), owed)
     if not standing.is_used:
         return Finding(Seen.FAILED, reason=Reason.VALID_BEFORE) if is_over else NOTHING
-    since_seconds = owed.asked_ms // 1000 - _BEFORE_ASKED_SECONDS
+    since_seconds = min(owed.asked_ms // 1000, standing.block.timestamp_seconds) - _BEFORE_ASKED_SECONDS
     use = await view.authorizations.find_use(owed.key.payer, owed.key.nonce, since_seconds)
     if use is None:  # used, and where is not to be seen
         is_long_ago = standing.block.timestamp_seconds * 1000 >= owed.asked_ms + _UNEXPLAINED_MS
@@ -97,7 +98,7 @@ async def _find(view: View, owed: Owed, depth_blocks: int, senders: Senders, *, 
         return Finding(Seen.FOREIGN, transaction)
     sender = await view.authorizations.sender_of(transaction)
     is_theirs = senders.sent(sender, is_vouched=is_vouched)
-    return Finding(Seen.PAID if is_theirs else Seen.FOREIGN, transaction)
+    return Finding(Seen.PAID if is_theirs else Seen.FOREIGN, transaction, is_made=True)
 
 
 def _is_after(block: Block, owed: Owed) -> bool:

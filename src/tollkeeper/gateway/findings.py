@@ -45,11 +45,15 @@ class Seen(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was seen, in which transaction ("" where in none), and why it FAILED."""
+    """What was seen, in which transaction ("" where in none), and why it FAILED.
+
+    `is_made`: it made the very transfer, whoever sent it.
+    """
 
     seen: Seen
     transaction: str = ""
     reason: Reason | None = None
+    is_made: bool = False
 
 
 NOTHING: Final = Finding(Seen.NOTHING)

@@ -23,7 +23,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.purchases import FIRST_LOOK_MS, SETTLEMENT_FAILED, PurchaseState, next_look_ms
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.findings import Owed, Seen
-from tollkeeper.gateway.hub_client import HubUnreachableError
+from tollkeeper.gateway.hub_client import HubUnreachableError, SettleRequest
 from tollkeeper.storage.purchases import Look
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 _PAGE: Final = 100
 _AT_ONCE: Final = 32
 _UNANSWERED_MS: Final = 30_000
-# A chain of which nobody sees for so long what became of a payment shows it no more: its nodes keep no such history.
+# A chain of which nobody sees for so long what became of a payment shows it no more: its nodes keep no such history. So
+# long, too, a sale on trust waits for who knows of it; where it is older than this process, an hour from its start on.
 _OPEN_MS: Final = 86_400_000
+_UNTOLD_SINCE_START_MS: Final = 3_600_000
 _LOG = structlog.get_logger("tollkeeper.gateway.following")
 
 
@@ -60,6 +62,9 @@ class _Standing(NamedTuple):
     since_ms: int = 0
 
 
+_UNTOLD: Final = _Standing(_Fate.UNTOLD)
+
+
 class Following:
     """Of one process; of several workers one follows."""
 
@@ -76,19 +81,40 @@ class Following:
         self._supported = supported
         self._proofs = proofs
         self._clock_ms = clock_ms
+        self._began_ms = clock_ms()
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._looked_ms: int | None = None
 
-    async def finish_trust(self, purchase: Purchase) -> None:
-        """Confirms or voids a trusted sale whose payment is decided. Raises: HubUnreachableError, RpcUnavailable."""
-        standing = await self._standing(purchase, is_paid=False)
-        if standing.fate is _Fate.UNTOLD and self._supported().is_ours:
+    async def finish_trust(self, purchase: Purchase, request: bytes) -> None:
+        """Confirms or voids a trusted sale whose payment is decided; `request` as it was sold by.
+
+        One of which nobody tells for a day is told to the operator, and stands. Raises: HubUnreachableError,
+        RpcUnavailable.
+        """
+        place = SettleRequest.from_bytes(request).place if request else None
+        is_ours, standing = self._supported().is_ours, _UNTOLD
+        if is_ours or place == self._hub.place:
+            standing = await self._standing(purchase, is_paid=False)
+            if is_ours and standing.fate is _Fate.OPEN:
+                return
+        if standing.fate is _Fate.UNTOLD:
             standing = await self._standing_of_former(purchase)
+        now_ms = self._clock_ms()
         if standing.fate is _Fate.PAID:
-            await self._purchases.confirm(purchase, self._clock_ms())
+            await self._purchases.confirm(purchase, now_ms, standing.transaction)
         elif standing.fate is _Fate.FAILED:
             _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=standing.transaction)
-            await self._purchases.void(purchase, self._clock_ms())
+            await self._purchases.void(purchase, now_ms)
+        elif now_ms > self._told_until_ms(purchase, standing):
+            _LOG.error("trusted_sale_not_told", purchase_id=purchase.id, transaction=purchase.transaction_hash)
+            await self._purchases.confirm(purchase, now_ms)
+
+    def _told_until_ms(self, purchase: Purchase, standing: _Standing) -> int:
+        """Until when it is waited for who tells of a sale on trust. A payment may be made until its end."""
+        since_ms = purchase.attempt_ms
+        if standing.fate is _Fate.OPEN and purchase.valid_before_seconds is not None:
+            since_ms = max(since_ms, purchase.valid_before_seconds * 1000)
+        return max(since_ms + _OPEN_MS, self._began_ms + _UNTOLD_SINCE_START_MS)
 
     async def look_again(self) -> None:
         """One look at every sale that is due for one. Raises: StorageError."""
@@ -162,30 +188,31 @@ class Following:
             return await self._standing_on_chain(purchase, is_paid=is_paid)
         told = await self._hub.payment_status(key_of(purchase))
         if told is None:
-            return _Standing(_Fate.UNTOLD)
+            return _UNTOLD
         fate = {"success": _Fate.PAID, "failed": _Fate.FAILED}.get(told.status, _Fate.OPEN)
         return _Standing(fate, told.transaction, told.updated_ms)
 
     async def _standing_of_former(self, purchase: Purchase) -> _Standing:
-        """What the chain shows of a sale on trust of which our hub knows nothing: it was another facilitator's.
+        """What the chain shows of a sale on trust for which another facilitator was asked than is set now.
 
         That one named the transaction when it was sold for, and nobody knows its signers any more. So another's
         transaction says nothing here.
         """
         if not self._proofs.covers(purchase.network):
-            return _Standing(_Fate.UNTOLD)
+            return _UNTOLD
         named = purchase.transaction_hash or ""
         senders = self._supported().senders_on(purchase.network)
         finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)
         if finding.seen is Seen.FAILED:
             return _Standing(_Fate.FAILED, finding.transaction)
-        is_named = bool(finding.transaction) and finding.transaction in {named, named.lower()}
-        is_paid = finding.seen is Seen.PAID or (finding.seen is Seen.FOREIGN and is_named)
-        return _Standing(_Fate.PAID if is_paid else _Fate.UNTOLD, finding.transaction)
+        is_named = finding.is_made and finding.transaction in {named, named.lower()}
+        if finding.seen is Seen.PAID or is_named:
+            return _Standing(_Fate.PAID, finding.transaction)
+        return _Standing(_Fate.OPEN if finding.seen is Seen.NOTHING else _Fate.UNTOLD)
 
     async def _standing_on_chain(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
         if not self._proofs.covers(purchase.network):
-            return _Standing(_Fate.UNTOLD)
+            return _UNTOLD
         named = purchase.transaction_hash or ""
         senders = self._supported().senders_on(purchase.network)
         finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)

@@ -132,7 +132,8 @@ class SolanaFindings:
         reached = {owed.pay_to, associated_token_account(owed.pay_to, owed.key.asset, self._chain.config.token_program)}
         is_owed = payment.pay_to in reached and payment.value == owed.value
         is_theirs = senders.sent(payment.sender, is_vouched=bool(named))
-        return Finding(Seen.PAID if is_owed and is_theirs else Seen.FOREIGN, payment.transaction_hash)
+        seen = Seen.PAID if is_owed and is_theirs else Seen.FOREIGN
+        return Finding(seen, payment.transaction_hash, is_made=is_owed)
 
     async def _lifetime(self, owed: Owed) -> Lifetime:
         """Where the chain can hold the payment. Its blockhash was there when it was asked for, or never.

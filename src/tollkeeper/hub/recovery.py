@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database, Unit
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-# An authorization is not used long before its payment is claimed: the claim was simulated first.
-_BEFORE_CLAIM_SECONDS: Final = 3_600
+# An authorization is not used long before its payment is claimed: the claim was simulated first. The clock that showed
+# when that was may have been ahead of the chain's.
+_BEFORE_CLAIM_SECONDS: Final = 86_400
 # Long enough after an authorization's end that a block shows it.
 OVERDUE_SECONDS: Final = 180
 _FAILURES: dict[Conclusion, tuple[Proof, Reason]] = {
@@ -208,7 +209,7 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     key, depth = row.key, account.chain.config.depths.of(row.value)
     signers = sorted({raw.signer for raw in raws})
     standing = await view.authorizations.standing(key.payer, key.nonce, signers, depth)
-    since_seconds = row.created_ms // 1000 - _BEFORE_CLAIM_SECONDS
+    since_seconds = min(row.created_ms // 1000, standing.block.timestamp_seconds) - _BEFORE_CLAIM_SECONDS
     use = await view.authorizations.find_use(key.payer, key.nonce, since_seconds) if standing.is_used else None
     if standing.is_used and use is None:
         msg = "the authorization is used, and by which transaction is not shown"

@@ -348,10 +348,15 @@ class Purchases:
         statement = _Q.park_purchase(id=purchase.id, attempt=purchase.attempt, failure=failure, now_ms=now_ms)
         await self._database.run(_rows(statement))
 
-    async def confirm(self, purchase: Purchase, now_ms: int) -> None:
-        """Records that a trusted settlement proved true."""
-        follow_ms = next_look_ms(now_ms, now_ms, is_used_up=False)
-        await self._database.run(_rows(_Q.confirm_purchase(id=purchase.id, follow_ms=follow_ms, now_ms=now_ms)))
+    async def confirm(self, purchase: Purchase, now_ms: int, transaction_hash: str = "") -> None:
+        """Records that a trusted settlement proved true, in that transaction where one is known."""
+        statement = _Q.confirm_purchase(
+            id=purchase.id,
+            transaction_hash=transaction_hash,
+            follow_ms=next_look_ms(now_ms, now_ms, is_used_up=False),
+            now_ms=now_ms,
+        )
+        await self._database.run(_rows(statement))
 
     async def void(self, purchase: Purchase, now_ms: int) -> None:
         """Voids the credits not yet used of a settlement that proved failed; its revenue was none."""
@@ -421,6 +426,8 @@ class Purchases:
         return [(purchase_from(row), self._request(row)) for row in rows]
 
     def _request(self, row: Row) -> bytes:
+        if row["request"] is None:
+            return b""
         try:
             return self._sealing.unseal(row["request"], place("purchases", row["id"], "request"))
         except SealError:
@@ -431,9 +438,13 @@ class Purchases:
         row = (await self._database.read(_Q.purchase_by_id(id=purchase.id)))[0]
         return self._sealing.unseal(row["pay_to"], place("purchases", purchase.id, "pay_to")).decode()
 
-    async def unconfirmed(self, limit: int) -> list[Purchase]:
-        """Trusted purchases whose settlement is not known to be final, oldest first."""
-        return [purchase_from(row) for row in await self._database.read(_Q.unconfirmed_purchases(limit=limit))]
+    async def unconfirmed(self, limit: int) -> list[tuple[Purchase, bytes]]:
+        """Trusted purchases whose settlement is not known to be final, oldest first, each with its settle request.
+
+        Empty where that does not open, or was not kept.
+        """
+        rows = await self._database.read(_Q.unconfirmed_purchases(limit=limit))
+        return [(purchase_from(row), self._request(row)) for row in rows]
 
     async def to_follow(self, limit: int, now_ms: int) -> list[tuple[Purchase, int]]:
         """Sales whose payment is due to be looked at again, each with since when it is known to be paid, or not to."""

@@ -174,8 +174,10 @@ WHERE id = :id AND state = 'FAILED' AND :next_attempt <= :attempts_max
 RETURNING *;
 
 -- name: grant_credits
+-- Of a sale on trust the request says who was asked, until its payment is decided.
 UPDATE purchases SET
-    state = 'LIVE', transaction_hash = :transaction_hash, confirmed = :confirmed, request = NULL,
+    state = 'LIVE', transaction_hash = :transaction_hash, confirmed = :confirmed,
+    request = CASE WHEN CAST(:confirmed AS BIGINT) = 0 THEN request END,
     granted_ms = :now_ms, paid_ms = :now_ms, follow_ms = :follow_ms, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
 RETURNING *;
@@ -250,13 +252,14 @@ WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
 RETURNING id;
 
 -- name: confirm_purchase
-UPDATE purchases SET confirmed = 1, paid_ms = :now_ms, follow_ms = :follow_ms, updated_ms = :now_ms
+UPDATE purchases SET confirmed = 1, transaction_hash = coalesce(NULLIF(:transaction_hash, ''), transaction_hash),
+    request = NULL, paid_ms = :now_ms, follow_ms = :follow_ms, updated_ms = :now_ms
 WHERE id = :id AND confirmed = 0
 RETURNING id;
 
 -- Its payment failed after it was sold for, whether or not its gate was deleted in the meantime.
 -- name: void_unpaid
-UPDATE purchases SET state = 'VOID', confirmed = 1, failure = 'settlement_failed', paid_ms = :now_ms,
+UPDATE purchases SET state = 'VOID', confirmed = 1, failure = 'settlement_failed', request = NULL, paid_ms = :now_ms,
     follow_ms = :follow_ms, updated_ms = :now_ms
 WHERE id = :id AND ((state = 'VOID' AND failure = 'gate_deleted') OR state = 'LIVE')
 RETURNING number, gate_id, value_micro;
