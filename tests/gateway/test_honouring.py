@@ -40,6 +40,7 @@ from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import mainnet_market
 from tests.hub.chaos import run_chaos
+from tollkeeper.core.differences import Difference
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
@@ -109,6 +110,7 @@ async def honoured_once(shop: Honour, gate: dict[str, Any], transaction: str) ->
 async def test_a_payment_that_a_stranger_carried_out_buys_nothing_until_it_is_honoured_once(shop: Honour) -> None:
     gate = await shop.gate()
     payment = await shop.payment(gate)
+    before = shop.chain.rpc.call("evm_snapshot")
     transaction = relay(shop.chain, payment)
     refused = await shop.buyer.call(gate["accessUrl"], payment)
     assert (refused.status, refused.error_code) == (402, "NONCE_ALREADY_USED")
@@ -124,6 +126,10 @@ async def test_a_payment_that_a_stranger_carried_out_buys_nothing_until_it_is_ho
     assert [answer.status for answer in answers] == [200, 200, 402]
     assert shop.chain.balance(PAYEE) == 10_000
     assert await compare_with_chain(shop.settings) == []
+    assert shop.chain.rpc.call("evm_revert", before)
+    assert await compare_with_chain(shop.settings) == [
+        Difference("honoured_but_not_on_the_chain", done["purchaseId"], transaction)
+    ]
 
 
 async def test_a_payment_that_our_hub_made_for_another_server_and_that_is_honoured_is_no_difference(

@@ -61,6 +61,8 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
                     first = books.first_block() or 0 if since_block is None else since_block
                     sold_to = frozenset[str]() if settings.role is Role.HUB else books.sold_to()
                     found += await _compare_settlements(chain, books, sold_to, range(first, newest + 1))
+                if settings.encryption_keys is not None:
+                    found += await _not_there(chain, books.honoured(settings.encryption_keys), "honoured")
         finally:
             await chain.close()
     return sorted(found)
@@ -86,17 +88,23 @@ async def _compare_sales(chain: ComparedChain, books: Books, settings: Settings,
     sold_to = frozenset(entry.pay_to for entry in entries)
     payments = _not_honoured(books, await chain.payments((), sold_to, sorted(sold_to), blocks))
     paid = [entry for entry in entries if entry.standing is Standing.PAID]
+    missing = await _not_there(chain, paid, "paid")
+    return missing + compare(entries, payments, frozenset(), blocks, sold_to)
+
+
+async def _not_there(chain: ComparedChain, entries: list[Entry], why: str) -> list[Difference]:
+    """Those whose transaction does not show their transfer; `why` it should. Raises: RpcUnavailable."""
     missing: list[Difference] = []
-    for first in range(0, len(paid), _LOOKED_AT_ONCE):
-        some = paid[first : first + _LOOKED_AT_ONCE]
+    for first in range(0, len(entries), _LOOKED_AT_ONCE):
+        some = entries[first : first + _LOOKED_AT_ONCE]
         sightings = await chain.look([_expected(entry) for entry in some])
         require_agreement(sightings)
         missing += [
-            Difference("paid_but_not_on_the_chain", entry.id, entry.transaction_hash)
+            Difference(f"{why}_but_not_on_the_chain", entry.id, entry.transaction_hash)
             for entry, sighting in zip(some, sightings, strict=True)
             if sighting.verdict is not Verdict.TRANSFERRED
         ]
-    return missing + compare(entries, payments, frozenset(), blocks, sold_to)
+    return missing
 
 
 def _not_honoured(books: Books, payments: list[ChainPayment]) -> list[ChainPayment]:

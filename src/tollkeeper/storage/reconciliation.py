@@ -70,6 +70,11 @@ class Books:
         """Every purchase, for a gateway whose hub keeps books of its own. Raises: SealError."""
         return [_sale(row, ring) for row in self._snapshot.read(_Q.sales(**self._where)) if row["honoured_ms"] is None]
 
+    def honoured(self, ring: KeyRing) -> list[Entry]:
+        """Every purchase that an operator granted by hand, and that is not void for its payment. Raises: SealError."""
+        found = self._snapshot.read(_Q.honoured_sales(**self._where))
+        return [entry for row in found if (entry := _sale(row, ring)).standing is Standing.PAID]
+
     def is_honoured(self, key: PaymentKey) -> bool:
         """Did an operator grant the payment's credits by hand?"""
         return bool(self._snapshot.read(_Q.honoured(payer=key.payer, nonce=key.nonce, **self._where)))

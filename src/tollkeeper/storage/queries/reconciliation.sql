@@ -25,6 +25,10 @@ WHERE network = :network AND asset = :asset AND state = 'CONFIRMED' AND block_nu
 SELECT id, network, asset, payer, nonce, pay_to, value_micro, state, failure, transaction_hash, confirmed, honoured_ms
 FROM purchases WHERE network = :network AND asset = :asset;
 
+-- name: honoured_sales
+SELECT id, network, asset, payer, nonce, pay_to, value_micro, state, failure, transaction_hash, confirmed
+FROM purchases WHERE network = :network AND asset = :asset AND honoured_ms IS NOT NULL;
+
 -- name: honoured
 SELECT id FROM purchases
 WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce AND honoured_ms IS NOT NULL;
