@@ -136,8 +136,9 @@ async def test_a_hub_that_stood_still_finds_its_row_taken_over(shared: Shared, m
     first_holder = row["holder"]
     if moment == "while it is awaited":
         assert len(shared.sent) == 1
-    async with asyncio.timeout(20):
-        while not (await shared.rows())[0]["fence"] or not shared.sent:  # noqa: ASYNC110 - of another process
+    async with asyncio.timeout(60):
+        # The node has it, though its answer may come too late to be counted.
+        while not (await shared.rows())[0]["fence"] or chain.nonce(chain.wallets.relayer) == nonce:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.1)
     chain.rpc.call("evm_mine")
     (row,) = await shared.all_confirmed()
@@ -152,7 +153,7 @@ async def test_a_hub_that_stood_still_finds_its_row_taken_over(shared: Shared, m
     assert told.count(True) == 1  # one of the two callers was given it
     (row,) = await shared.rows()
     assert (row["version"], row["fence"]) == (version, fence)  # who stood still wrote nothing
-    assert set(shared.sent.values()) == {1}
+    assert set(shared.sent.values()) <= {1}
     assert chain.nonce(chain.wallets.relayer) == nonce + 1
     assert (await shared.settle(0, new_payment(chain), confirm=False))[0] == 200  # it goes on under another name
 
