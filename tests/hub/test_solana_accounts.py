@@ -26,7 +26,7 @@ from tests.core.solana_payments import (
     transfer,
     writable,
 )
-from tests.hub.solana_hub import SolanaHub, run_solana_hub
+from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, run_solana_hub
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 
 PRICE = 10_000
@@ -126,6 +126,13 @@ async def test_an_account_that_is_no_longer_the_recipients_is_not_called_its_own
     assert (verified.body["isValid"], verified.body["details"]["check"]) == (False, "recipientAccount")
     assert verified.reason == "invalid_exact_svm_payload_transaction_receiver_ata_not_found"
     assert str(THIEF.pubkey()) in str(verified.body["details"]["found"])
+    money, body = world.fee_money, world.payment()
+    settled = await world.settle(body)  # who settles need not have verified before
+    assert (settled.body["success"], settled.reason) == (False, verified.reason)
+    moved = {"network": NETWORK, "asset": USDC, "amount": str(PRICE), "recipient": str(OWNER.pubkey())}
+    refused = await world.hub.post("/transfer", {**moved, "payload": body["paymentPayload"]["payload"]})
+    assert (refused.status, refused.code) == (400, "PAYMENT_INVALID")
+    assert (world.fee_money, world.node.chain.executed) == (money, {})
     done_by(world, THIEF, given_away(OWNERS, THIEF, OWNER.pubkey()))
     assert (await world.verify(world.payment())).body["isValid"] is True
 

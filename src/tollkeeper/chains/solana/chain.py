@@ -130,13 +130,15 @@ def _fee_lamports(compute_limit: int, price_micro_lamports: int) -> int:
 class Simulation:
     """What settling would meet now. `error` None: it would pass. `fee_money` is what the fee payer has, in lamports.
 
-    `blocks_left`: for so many more the blockhash of one that would pass is taken; None where nobody says.
+    `blocks_left`: for so many more the blockhash of one that would pass is taken; None where nobody says. `paid`: whose
+    account would be paid; None where there is none.
     """
 
     error: str | None
     lifetime: Lifetime
     fee_money: int
     blocks_left: int | None = None
+    paid: str | None = None
 
     @property
     def ends_too_soon(self) -> bool:
@@ -295,13 +297,15 @@ class SolanaChain:
         return SolanaFacts(source, destination, is_recent, read_error(simulation), left)
 
     async def _simulated(self, transfer: SolanaTransfer) -> Simulation:
-        simulation, money, height = await self._ask_of_new(
-            transfer, [_simulation(transfer), ("getBalance", [transfer.fee_payer, _CONFIRMED]), _HEIGHT]
+        money_of = ("getBalance", [transfer.fee_payer, _CONFIRMED])
+        simulation, money, accounts, height = await self._ask_of_new(
+            transfer, [_simulation(transfer), money_of, _accounts(transfer), _HEIGHT]
         )
-        error = read_error(simulation)
+        error, paid = read_error(simulation), self._held(read_accounts(accounts, 2)[1])
         left = await self._blocks_left(transfer, simulation, height) if error is None else None
         last_height = read_number(height) + (BLOCKHASH_LIFETIME_BLOCKS if left is None else left) + LAG_BLOCKS
-        return Simulation(error, Lifetime(read_slot(simulation), last_height), read_number(read_value(money)), left)
+        lifetime = Lifetime(read_slot(simulation), last_height)
+        return Simulation(error, lifetime, read_number(read_value(money)), left, None if paid is None else paid.owner)
 
     async def _ask_of_new(self, transfer: SolanaTransfer, calls: Sequence[Call]) -> list[Answer]:
         """The answers; the list of blockhashes comes with them where it is due. The last call is `_HEIGHT`.

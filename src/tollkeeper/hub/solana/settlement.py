@@ -189,9 +189,9 @@ class SolanaSettlements(Settlements):
         relayer.purse.see(simulated.fee_money, 1)
         if simulated.error in FEE_PAYER_WITHOUT_MONEY or not relayer.can_pay():
             raise without_money()
-        if simulated.error is not None or simulated.ends_too_soon:
-            if account.chain.asset is None:  # disabled this moment
-                raise RpcUnavailable(account.chain.problem)
+        if account.chain.asset is None:  # disabled this moment
+            raise RpcUnavailable(account.chain.problem)
+        if simulated.error is not None or simulated.ends_too_soon or not _is_of(account, simulated.paid, transfer):
             facts = await account.chain.state(transfer, waits=False)
             for check in chain_checks(transfer, account.asset, facts):
                 if not check.ok:
@@ -248,6 +248,11 @@ class SolanaSettlements(Settlements):
             return await self._carry(order, known, row_id, lifetime)
         finally:
             self._active.discard(row_id)
+
+
+def _is_of(account: SolanaAccount, owner: str | None, transfer: SolanaTransfer) -> bool:
+    """Is the account that is paid still the wallet's that it was made for? The chain pays whomever it was signed to."""
+    return owner is not None and account.asset.account_of(owner) == transfer.destination
 
 
 async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting | None]:
