@@ -172,7 +172,8 @@ async def test_a_fee_payer_that_is_not_the_hubs_gets_nothing(market: SolanaMarke
     wanted["extra"] = {"feePayer": str(OTHER.pubkey())}
     error = refusal(await market.pay(gate, await market.payment(wanted)))
     assert error["details"]["reason"] == "fee_payer_not_managed_by_facilitator"
-    assert error["message"].endswith("refused the payment: fee_payer_not_managed_by_facilitator")
+    assert error["message"].startswith("the payment names a fee payer that is none of the facilitator's")
+    assert error["message"].endswith("nothing was charged; sign a new payment of what a new 402 asks for")
 
 
 async def test_what_the_chain_or_the_fee_payer_would_not_take_is_told_in_words_with_the_details(

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, paying
+from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
+from tests.core.solana_payments import compute_limit, compute_price, encoded, memo
 from tests.hub.chaos import Act, ChaosNode, run_chaos
-from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
+from tests.hub.solana_hub import SolanaHub, body_of, hub_of, run_solana_hub
 from tests.hub.test_solana_nodes import saying, unseen
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
@@ -23,6 +24,7 @@ from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 
 FAILED = "invalid_exact_svm_transaction_failed"
 EXPIRED = "settle_exact_svm_block_height_exceeded"
+UNMANAGED = "fee_payer_not_managed_by_facilitator"
 
 
 @pytest_asyncio.fixture
@@ -77,6 +79,27 @@ async def test_what_failed_is_told_so_by_the_chain_where_the_books_do_not_know_i
             assert (verified.reason, verified.body["transaction"]) == (FAILED, transaction)
             settled = await world.settle(body)
             assert (settled.reason, settled.body["transaction"]) == (FAILED, transaction)
+
+
+async def test_what_a_fee_payer_paid_for_that_is_ours_no_more_is_told_so_to_who_has_signed_it(tmp_path: Path) -> None:
+    """Not "another fee payer", for which its buyer would sign, and pay, again."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        async with hub_of(tmp_path, node) as world:
+            body = world.payment()
+            paid = await world.settle(body)
+            assert paid.body["success"] is True
+        async with hub_of(tmp_path, node, keys=WALLETS.fee_payers[1:]) as world:
+            for answer in (await world.verify(body), await world.hub.post("/verify?explain=true", body)):
+                assert (answer.body["isValid"], answer.reason) == (False, "duplicate_settlement")
+                assert answer.body["transaction"] == paid.body["transaction"]
+            raw = bytearray(base64.b64decode(body["paymentPayload"]["payload"]["transaction"]))
+            raw[70] ^= 1
+            forged = body_of(encoded(bytes(raw)), 10_000)
+            no_transfer = world.asking(drafted(node, compute_limit(), compute_price(), memo(b"a"), memo(b"b")))
+            for never_paid in (forged, no_transfer, world.payment()):
+                verified = await world.verify(never_paid)
+                assert (verified.reason, "transaction" in verified.body) == (UNMANAGED, False)
+                assert (await world.settle(never_paid)).reason == UNMANAGED
 
 
 async def test_what_failed_and_is_not_final_yet_is_not_called_failed(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ class FamilyRow(Protocol):
     are addresses that nobody has the key of. `used_advice` is said to whoever presents a payment that was used before.
     `shown_by_used` is what our hub may say of a payment that it carried out and has no record of any more, where it
     finds that out once it is to settle it.
-    `shown_by_nodes` is what a node may say of one that was carried out before. `failed_on_chain`: it was, and failed.
+    `shown_by_nodes` is what a node may say of one that was carried out before, or our hub of one whose fee payer it has
+    no more. `failed_on_chain`: it was carried out, and failed.
     `not_payable`: what is to be paid is no account.
     `explained` are a facilitator's reasons in a buyer's words.
     """
@@ -172,6 +173,7 @@ class _Solana(FamilyRow):
             Reason.SVM_NO_SENDER,
             Reason.FUNDS,
             Reason.SVM_SIMULATION,
+            Reason.SVM_FEE_PAYER,
         }
     )
     failed_on_chain = Reason.SVM_TRANSACTION_FAILED
@@ -191,6 +193,10 @@ class _Solana(FamilyRow):
             Reason.SVM_SIMULATION: Explained(
                 "the chain would not carry the payment out",
                 "its word for why is in the details; sign another payment once that is mended",
+            ),
+            Reason.SVM_FEE_PAYER: Explained(
+                "the payment names a fee payer that is none of the facilitator's, or is one no more",
+                "sign a new payment of what a new 402 asks for",
             ),
             Reason.SVM_COMPUTE_LIMIT_HIGH: Explained(
                 "the payment's compute limit is above the facilitator's", "sign a new payment with a lower one"

@@ -19,7 +19,7 @@ from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Life
 from tollkeeper.chains.solana.uses import is_named
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
-from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks
+from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks, payer_checks
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
@@ -205,8 +205,11 @@ class SolanaSettlements(Settlements):
     async def before(self, account: Any, payment: Payment, reason: Reason) -> Before | None:  # noqa: ANN401 - a SolanaAccount
         """As everywhere; what we settled is in our books, or else named by our signature.
 
-        That is looked for only where nothing can be done with it any more. Raises: UNAVAILABLE.
+        That is looked for only where nothing can be done with it any more. Nothing is told of what its payer did not
+        sign: a fee payer of ours that is one no more is found before his signature is looked at. Raises: UNAVAILABLE.
         """
+        if reason is Reason.SVM_FEE_PAYER and not _is_signed(account, payment):
+            return None
         key, transfer = account.identified(payment)
         row = await find_settlement(self._database, key)
         if row is not None and row.state is not State.FAILED:
@@ -253,6 +256,11 @@ class SolanaSettlements(Settlements):
 def _is_of(account: SolanaAccount, owner: str | None, transfer: SolanaTransfer) -> bool:
     """Is the account that is paid still the wallet's that it was made for? The chain pays whomever it was signed to."""
     return owner is not None and account.asset.account_of(owner) == transfer.destination
+
+
+def _is_signed(account: SolanaAccount, payment: Payment) -> bool:
+    """Is it a payment of this mint that its payer signed, whoever was to pay its fee?"""
+    return all(check.ok for check in payer_checks(payment.transacted, account.asset))
 
 
 async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting | None]:
