@@ -9,7 +9,7 @@ import sqlite3
 import stat
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_evm import run_foreign
 from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
-from tests.gateway.solana_market import mainnet_market
+from tests.gateway.solana_market import SolanaMarket, mainnet_market
 from tests.hub.chaos import run_chaos
 from tollkeeper.core.differences import Difference
 from tollkeeper.core.evm import transfer_calldata
@@ -47,7 +47,8 @@ from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import DepthSettings, NetworkSettings, Role
@@ -215,8 +216,46 @@ async def test_a_payment_on_solana_that_the_hub_made_for_another_server_is_honou
         assert calls == [200, 200, 402]
 
 
+async def test_a_payment_is_honoured_on_whichever_of_a_gates_networks_it_was_made(
+    tmp_path: Path, target: RecordingTarget
+) -> None:
+    """A transaction's name says which family its network is of, and no more."""
+    wallets = replace(derive_solana_wallets(), fee_payers=fee_payers_of(derive_wallets().relayer.private_key))
+    first, second = NETWORKS["solana-mainnet"], NETWORKS["solana-devnet"]
+    async with (
+        SolanaNode(wallets=wallets, network=first, slot_seconds=None) as one,
+        SolanaNode(wallets=wallets, network=second, slot_seconds=None) as two,
+    ):
+        nodes = {network.name: NetworkSettings(network, (node.url,)) for network, node in ((first, one), (second, two))}
+        both: dict[str, Any] = {"networks": nodes, "default_network": first}
+        settings = settings_for("", tmp_path / "main.db", **both)
+        async with (
+            composed("", tmp_path / "main.db", **both) as url,
+            Buyer(derive_wallets().buyer) as buyer,
+        ):
+            market = SolanaMarket(url, two.url, wallets, target, buyer, first.name)
+            accepts = [{"network": second.name, "paymentAddress": market.owner}]
+            gate = await market.gate(credits=2, accepts=accepts)
+            wanted = await market.requirements(gate, X_Payment_Network=second.name)
+            moved = {
+                "network": second.name,
+                "payload": {"transaction": (await market.draft(wanted)).payload().transaction},
+                "asset": second.usdc.address,
+                "amount": "10000",
+                "recipient": market.owner,
+            }
+            made = (await buyer.ask("POST", f"{url}/hub/transfer", body=moved)).json()
+            order = {"gate": gate["slug"], "transaction": made["transaction"], "nonce": None}
+            assert "no payment" in (await honour_payment(settings, order))["error"], "it is not final yet"
+            two.chain.next_slot(40)
+            assert (await honour_payment(settings, order))["done"]["credits"] == 2
+
+
 async def test_nobody_has_honoured_what_moved_nothing(tmp_path: Path, target: RecordingTarget) -> None:
-    """Whom the seller lets spend names its account as both ends: the chain calls it a success, and nobody was paid."""
+    """Whom the seller lets spend names its account as both ends: the chain calls it a success, and nobody was paid.
+
+    Nor was he whose account was signed away to who is paid there now.
+    """
     async with mainnet_market(target, tmp_path) as market:
         gate = await market.gate()
         network = NETWORKS[market.network]
@@ -246,6 +285,15 @@ async def test_nobody_has_honoured_what_moved_nothing(tmp_path: Path, target: Re
         told = await honour_payment(settings, {"gate": gate["slug"], "transaction": transaction, "nonce": None})
         assert "no payment" in told.get("error", ""), told
         assert await compare_with_chain(settings) == []
+
+        await market.node("sandbox_openAccount", str(stranger.pubkey()))
+        given_away = b"\x06\x02\x01" + bytes(stranger.pubkey())
+        await carried_out(seller, instruction(TOKEN_PROGRAM, given_away, [writable(account), signer(seller.pubkey())]))
+        moved = transfer(payer=spender.pubkey(), pay_to=market.owner, mint=network.usdc.address)
+        transaction = await carried_out(stranger, compute_limit(), compute_price(), moved, signers=(spender,))
+        await market.node("sandbox_advance", 40)
+        told = await honour_payment(settings, {"gate": gate["slug"], "transaction": transaction, "nonce": None})
+        assert f"belongs to {stranger.pubkey()} now" in told.get("error", ""), told
 
 
 async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.purchases import Claim, Terms, credit_token
+from tollkeeper.core.purchases import Claim, PurchaseState, Terms, credit_token
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.families import payments_of
+from tollkeeper.gateway.token_accounts import AccountChain
 from tollkeeper.storage.purchases import Paid
 
 if TYPE_CHECKING:
@@ -56,18 +58,20 @@ class Honouring:
         if gate is None:
             raise ApiError(Code.NOT_FOUND, f"there is no PayGate {slug}")
         family, transaction_hash, nonce = _read(transaction_hash, nonce)
-        recipient = next((one for one in gate.recipients if NETWORKS[one.network].family is family), None)
-        if recipient is None:
+        recipients = [one for one in gate.recipients if NETWORKS[one.network].family is family]
+        if not recipients:
             raise ApiError(Code.INVALID_NETWORK, f"{slug} is paid on no network that has such transactions")
-        chain = self.chain_of(recipient.network)
-        if chain is None:
-            raise ApiError(Code.INVALID_NETWORK, f"no node of {recipient.network} is configured: set its rpc_url")
-        try:
-            await chain.open()
-            found = await payments_of(chain, transaction_hash)
-        finally:
-            await chain.close()
-        fitting = [one for one in found if nonce in {None, one.key.nonce} and await self._fits(one, gate, recipient)]
+        fitting: list[tuple[ChainPayment, Recipient]] = []
+        silent: list[Exception] = []
+        for recipient in recipients:
+            try:
+                shown = await self._shown(transaction_hash, nonce, gate, recipient)
+            except (ApiError, RpcUnavailable) as error:  # it may be on another one
+                silent.append(error)
+            else:
+                fitting += [(one, recipient) for one in shown]
+        if not fitting and silent:
+            raise silent[0]
         if len(fitting) != 1:
             msg = (
                 "several payments in that transaction fit: say which by its nonce"
@@ -76,7 +80,27 @@ class Honouring:
                 "deep enough yet"
             )
             raise ApiError(Code.PAYMENT_INVALID, msg)
-        return await self._grant(fitting[0], gate, recipient)
+        return await self._grant(*fitting[0], gate)
+
+    async def _shown(
+        self, transaction_hash: str, nonce: str | None, gate: PayGate, recipient: Recipient
+    ) -> list[ChainPayment]:
+        """What in that transaction, on the recipient's network, is to be honoured. Raises: as `honour`."""
+        chain = self.chain_of(recipient.network)
+        if chain is None:
+            raise ApiError(Code.INVALID_NETWORK, f"no node of {recipient.network} is configured: set its rpc_url")
+        try:
+            await chain.open()
+            found = await payments_of(chain, transaction_hash)
+            named = [one for one in found if nonce in {None, one.key.nonce}]
+            fitting = [one for one in named if await self._fits(one, gate, recipient)]
+            for one in fitting:
+                known = await self.purchases.by_payment(one.key)
+                if known is None or known.state is not PurchaseState.LIVE:  # what was granted stays so
+                    await _require_own(chain, one)
+        finally:
+            await chain.close()
+        return fitting
 
     async def _fits(self, payment: ChainPayment, gate: PayGate, recipient: Recipient) -> bool:
         """Does it pay what was claimed with it, or, if it never was, what the gate asks now?"""
@@ -86,7 +110,7 @@ class Honouring:
         pay_to = await self.purchases.pay_to(purchase)
         return purchase.gate_id == gate.id and _reaches(payment, pay_to) and payment.value == purchase.value_micro
 
-    async def _grant(self, payment: ChainPayment, gate: PayGate, recipient: Recipient) -> dict[str, Any]:
+    async def _grant(self, payment: ChainPayment, recipient: Recipient, gate: PayGate) -> dict[str, Any]:
         terms = Terms(
             gate.id,
             gate.version,
@@ -133,6 +157,16 @@ def _read(transaction: str, nonce: str | None) -> tuple[Family, str, str | None]
     if told is not None and row.nonce_form.fullmatch(told) is None:
         raise ApiError(Code.INVALID_PARAMETER, f"{told[:80]!a} is not {row.nonce_words}")
     return family, name, told
+
+
+async def _require_own(chain: AnyChain, payment: ChainPayment) -> None:
+    """Whoever a wallet's account was signed away to gets what is paid there. Raises: PAYMENT_INVALID."""
+    if not isinstance(chain, AccountChain) or chain.asset is None:
+        return
+    owner = await chain.owner_of(payment.pay_to)
+    if owner is not None and chain.asset.account_of(owner) != payment.pay_to:
+        msg = f"the account that was paid, {payment.pay_to}, belongs to {owner} now, and not to the PayGate's wallet"
+        raise ApiError(Code.PAYMENT_INVALID, msg)
 
 
 def _reaches(payment: ChainPayment, wallet: str | None) -> bool:
