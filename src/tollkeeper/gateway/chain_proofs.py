@@ -148,8 +148,8 @@ class ChainProofs:
     async def use_before(self, owed: Owed, payment: Payment) -> Finding:
         """FOREIGN where a payment was used before it is asked for, in a transaction that may not be found ("").
 
-        FAILED where it is too old for that to be seen, else NOTHING. Raises: RpcUnavailable, also where the nodes do
-        not show the same.
+        FAILED where it is too old for that to be seen, or its recipient would not get it; else NOTHING. Raises:
+        RpcUnavailable, also where the nodes do not show the same.
         """
         finding = await self._findings[owed.key.network].find_use(owed, payment)
         if finding is None:

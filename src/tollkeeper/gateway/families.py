@@ -37,7 +37,7 @@ class Findings(Protocol):
     async def find_use(self, owed: Owed, payment: Payment) -> Finding | None:
         """FOREIGN where somebody has used it by now; FAILED where it is so old that this is not seen any more.
 
-        Else NOTHING; None where that is not clear. Raises: as `find`.
+        FAILED too where its recipient would not get it; else NOTHING. None where that is not clear. Raises: as `find`.
         """
 
     async def is_signed(self, payment: Payment) -> bool:

@@ -81,16 +81,22 @@ class SolanaFindings:
     async def find_use(self, owed: Owed, payment: Payment) -> Finding | None:
         """FOREIGN where somebody has had the payment executed by now, also with an error.
 
-        FAILED where it can be executed no more: then it was, or not, long before all that is looked through. Else
-        NOTHING. Raises: RpcUnavailable.
+        FAILED where it can be executed no more: then it was, or not, long before all that is looked through; or where
+        it would pay an account that its wallet has signed away, which a facilitator need not look at. Else NOTHING.
+        Raises: RpcUnavailable.
         """
         require_asset(self._chain, owed)
         lifetime = await self._lifetime(owed)
         signature = await self._uses.find(owed.key, lifetime.first_slot)
         if signature is not None:
             return Finding(Seen.FOREIGN, signature)
-        is_recent = await self._chain.takes(read_transfer(payment.transacted))
-        return NOTHING if is_recent else Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED)
+        transfer = read_transfer(payment.transacted)
+        if not await self._chain.takes(transfer):
+            return Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED)
+        owner = await self._chain.owner_of(transfer.destination)
+        asset = self._chain.configured_asset
+        is_theirs = owner is None or asset.account_of(owner) == transfer.destination
+        return NOTHING if is_theirs else Finding(Seen.FAILED, reason=Reason.SVM_NO_RECIPIENT)
 
     async def is_signed(self, payment: Payment) -> bool:  # noqa: ARG002 - no other one gets so far (`tender_of`)
         """A payer's key alone signs here."""
