@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from tests.described_answers import seen
+from tests.forked import start
 from tests.started import light_environment
 from tollkeeper.serving.initialise import initialise, parse_choices
 from tollkeeper.settings import FILE_NAME
 
 START_SECONDS: Final = 30
 STOP_SECONDS: Final = 30
+FINISHED_SECONDS: Final = 90
 
 
 @dataclass
@@ -74,16 +76,18 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "tollkeeper.cli", *map(str, arguments)]
 
 
-def finished(*arguments: str | Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def finished(
+    *arguments: str | Path, environ: Mapping[str, str] | None = None, is_forked: bool = True
+) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself, with what it wrote."""
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-        env=clean_environment(environ),
-    )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    words = command(*arguments)
+    with start(words, is_forked=is_forked, env=clean_environment(environ), **pipes) as process:
+        try:
+            said, wrote = process.communicate(timeout=FINISHED_SECONDS)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(words, process.returncode, said, wrote)
 
 
 def configured(
@@ -133,16 +137,18 @@ class Running:
 
 @contextmanager
 def running(
-    *arguments: str | Path, environ: Mapping[str, str] | None = None, under: Sequence[str] = ()
+    *arguments: str | Path,
+    environ: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
+    is_forked: bool = True,
 ) -> Iterator[Running]:
     """A command that serves until it is told to stop; killed at the end where it has not ended.
 
     `under` is a command that runs it.
     """
+    words, environment = [*under, *command(*arguments)], clean_environment(environ)
     with tempfile.NamedTemporaryFile("wb") as log:
-        process = subprocess.Popen(
-            [*under, *command(*arguments)], stdout=subprocess.PIPE, stderr=log, env=clean_environment(environ)
-        )
+        process = start(words, is_forked=is_forked, stdout=subprocess.PIPE, stderr=log, env=environment)
         with process:
             try:
                 yield Running(process, log)

@@ -7,18 +7,24 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
 
-from tests.cli.processes import configured, finished, running
+from tests.cli import processes
+from tests.cli.processes import configured
 from tests.gateway.composed import settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.serving.inspection import inspect_books, keep_inspecting
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import open_database
+
+# An interpreter is started for each: it is about starting.
+finished = partial(processes.finished, is_forked=False)
+running = partial(processes.running, is_forked=False)
 
 
 @pytest.fixture(scope="module")

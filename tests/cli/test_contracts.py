@@ -137,6 +137,8 @@ def test_a_node_of_another_chain_gets_no_contract(tmp_path: Path, anvil: RpcClie
     config = configured(tmp_path, anvil)
     environ = {"TOLLKEEPER_RPC_URL_BASE": anvil.url}
     named = ("--key-file", tmp_path / "other.key")
-    refused = finished("contracts", "deploy", "--network", "base", "--config", config, *named, environ=environ)
+    refused = finished(
+        "contracts", "deploy", "--network", "base", "--config", config, *named, environ=environ, is_forked=False
+    )
     assert refused.returncode == 1
     assert "chain id" in refused.stderr

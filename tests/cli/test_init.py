@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
 from solders.keypair import Keypair
 
-from tests.cli.processes import finished
+from tests.cli import processes
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.evm import address_of_key, checksum_address
 from tollkeeper.core.keyring import fee_payer_seeds, parse_private_key
 from tollkeeper.settings import Role, load_settings
+
+# An interpreter is started for each: it is about starting.
+finished = partial(processes.finished, is_forked=False)
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-operator.md"
 RPC = "https://node.example.org/v2/c0ffee5ec2e7"

@@ -51,9 +51,9 @@ def test_a_file_is_replaced_by_its_owner_and_the_link_stays(stack: Stack, tmp_pa
     first.write_bytes(b"first")
     second.write_bytes(os.urandom(3_000_000))
     where = ("--gateway", stack.gateway_url, "--key-file", key_file)
-    link = finished("paygate", "create", "--file", first, "--price", "0.5", *where).stdout.strip()
+    link = finished("paygate", "create", "--file", first, "--price", "0.5", *where, is_forked=False).stdout.strip()
     for named in ((link,), (link.rpartition("/")[2], "--gateway", stack.gateway_url)):
-        done = finished("paygate", "replace", *named, "--file", second, "--key-file", key_file)
+        done = finished("paygate", "replace", *named, "--file", second, "--key-file", key_file, is_forked=False)
         assert done.returncode == 0, done.stderr
         digest = hashlib.sha256(second.read_bytes()).hexdigest()
         assert done.stdout == f"{link} sells second.bin, 3000000 bytes, sha256 {digest}\n"

@@ -9,13 +9,19 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import ask, clean_environment, command, finished, running
+from tests.cli import processes
+from tests.cli.processes import ask, clean_environment, command
 from tollkeeper.cli.main import read_plain
 from tollkeeper.settings import Role
+
+# An interpreter is started for each: it is about starting.
+finished = partial(processes.finished, is_forked=False)
+running = partial(processes.running, is_forked=False)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,21 @@ import threading
 import time
 import urllib.error
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.processes import Answer, Running, ask, finished, running
+from tests.cli import processes
+from tests.cli.processes import Answer, Running, ask
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.wallets import derive_wallets
+
+# An interpreter is started for each: it is about starting.
+finished = partial(processes.finished, is_forked=False)
+running = partial(processes.running, is_forked=False)
 
 SLOW_SECONDS = 2
 

@@ -6,12 +6,18 @@ import signal
 import socket
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import Running, ask, finished, running
+from tests.cli import processes
+from tests.cli.processes import Running, ask
 from tollkeeper.sandbox.evm_node import EvmNode
+
+# An interpreter is started for each: it is about starting.
+finished = partial(processes.finished, is_forked=False)
+running = partial(processes.running, is_forked=False)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tollkeeper.sandbox.narration import Narrator, StepFailed
 
 @pytest.mark.parametrize("engine", ["pyrevm", "pyevm"])
 def test_the_demo_meets_every_check(engine: str) -> None:
-    done = finished("demo", "--engine", engine)
+    done = finished("demo", "--engine", engine, is_forked=False)
     assert done.returncode == 0, done.stdout + done.stderr
     for said in (
         "CREDITS_EXHAUSTED",
@@ -30,7 +30,7 @@ def test_the_demo_meets_every_check(engine: str) -> None:
 def test_official_clients_buy_on_both_chains() -> None:
     """Where there is no Node.js its client is replaced, and the step says who buys."""
     build_environments()
-    done = finished("demo", "--client", "official")
+    done = finished("demo", "--client", "official", is_forked=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "official client (x402 1.0.0 from PyPI) buys" in done.stdout
     assert "official client (x402-fetch 1.2.0 from npm) signs" in done.stdout

@@ -359,7 +359,7 @@ async def test_the_command_prints_the_credit_token_beside_a_running_server(
             gate = {**gate, "accessUrl": f"{url}/{gate['slug']}"}
             transaction = relay(embedded_chain, await shop.payment(gate))
             arguments = ("payments", "honour", transaction, "--gate", gate["slug"], "--config", program.config)
-            done = await asyncio.to_thread(finished, *arguments, environ=program.environ)
+            done = await asyncio.to_thread(finished, *arguments, environ=program.environ, is_forked=False)
             assert done.returncode == 0, done.stderr
             (line,) = [line for line in done.stdout.splitlines() if line.startswith("credit token")]
             token = {"X-Credit-Token": line.split()[-1]}

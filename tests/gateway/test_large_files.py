@@ -43,7 +43,9 @@ async def pass_through(home: Path, chain: ChainUnderTest, size_mib: int, **more:
     configured(home, chain.url)
     (home / "keys" / "signer.key").write_text(derive_wallets().relayer.private_key_hex + "\n")
     environ = {"TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": chain.token_name, "TOLLKEEPER_LOG_FORMAT": "json", **more}
-    with running("serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ) as program:
+    with running(
+        "serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ, is_forked=False
+    ) as program:
         url, pid = program.wait_for_event("serving")["url"], program.process.pid
         forget_peak(pid)
         rest_mb = peak_mb(pid)

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 import aiohttp
 import structlog
 
+from tests.forked import start
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_under_test import hub_config, new_hub, serving
 from tests.hub.solana_hub import new_solana_hub
@@ -44,10 +45,12 @@ class TestProcess:
     def __init__(self, command: Sequence[str], on_start: Callable[[Any], object] = lambda _process: None) -> None:
         """`on_start` is called with it once it runs, before it listens."""
         environment = light_environment(os.environ)
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+        self.process: subprocess.Popen[str] = start(
+            command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+        )
         on_start(self)
         assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip()
+        self.url: str = self.process.stdout.readline().strip()
 
     def signal(self, number: int) -> None:
         """Stop it, or let it go on."""

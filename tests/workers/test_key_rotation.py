@@ -239,7 +239,7 @@ async def test_no_request_fails_while_the_key_is_replaced(stage: Stage, workers:
             "paygates.payment_address", "paygates.target_headers", "paygate_versions.pay_to", "purchases.pay_to",
             "paygate_secrets.secret", "creations.answer", "retired_keys.token_key",
         }  # fmt: skip
-        listed = await asyncio.to_thread(finished, "keys", "list", "--config", site.config)
+        listed = await asyncio.to_thread(finished, "keys", "list", "--config", site.config, is_forked=False)
         assert listed.returncode == 0, listed.stderr
         assert listed.stdout.startswith(f"{current}  in use  ")
         assert len(listed.stdout.splitlines()) == 1
@@ -403,7 +403,7 @@ async def test_keys_of_the_environment_and_of_a_hub_are_refused_with_a_remedy(st
     assert refused.returncode == 3
     assert "put them into a file" in refused.stderr
     key_file(site.home).write_text("")
-    hub = finished("keys", "rotate", "--config", site.config, "--for", "hub")
+    hub = finished("keys", "rotate", "--config", site.config, "--for", "hub", is_forked=False)
     assert hub.returncode == 3
     key_file(site.home).write_text("e-other:" + "77" * 32 + "\n")
     async with stage.serving(1):
