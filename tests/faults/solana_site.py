@@ -248,7 +248,7 @@ SECOND: Final[dict[str, tuple[str, ...]]] = {
     "take over": ("getGenesisHash", "getAccountInfo"),
     "expire": ("getSlot", "isBlockhashValid", "getBlockHeight", "getSignatureStatuses", "getFirstAvailableBlock"),
     "fail": ("getSignatureStatuses",),
-    "reopen": ("getSlot", "getSignatureStatuses"),
+    "reopen": ("getSlot", "getSignatureStatuses", "sendTransaction"),
 }
 
 

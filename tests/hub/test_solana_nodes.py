@@ -17,7 +17,9 @@ from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.core.base58 import encode
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
 
@@ -170,6 +172,27 @@ async def test_where_two_nodes_must_show_it_and_one_is_down_nothing_is_told_of_a
             assert world.earned == 10_000
             told = [await world.verify(old), await world.settle(old)]
             assert [one.reason for one in told] == ["settle_exact_svm_block_height_exceeded"] * 2
+
+
+async def test_what_one_node_takes_and_passes_on_to_nobody_is_settled_through_another(tmp_path: Path) -> None:
+    """Handed to the same node again and again it would expire, and so would every payment while that one is first."""
+
+    def taken(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] != "sendTransaction":
+            return answer
+        return answer | {"result": encode(read_transaction(base64.b64decode(call["params"][0])).signatures[0])}
+
+    async with hub_of_two_nodes(tmp_path, 0) as (world, liar):
+        liar.on("sendTransaction", Act.SWALLOW)
+        liar.falsify = taken
+        body = world.payment()
+        answer = await world.settle(body, Prefer="wait=1")
+        assert (answer.status, answer.code) == (503, "SETTLEMENT_PENDING")
+        assert world.node.chain.executed == {}
+        await world.complete()
+        await world.complete()
+        assert await world.status(body) == "success"
+        assert (len(world.node.chain.executed), world.earned) == (1, 10_000)
 
 
 @pytest.mark.parametrize("needed", [0, 1])

@@ -7,6 +7,7 @@ Whether a payment is good is decided in `core.solana`, what a settlement becomes
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from copy import copy
 from dataclasses import dataclass, field
@@ -363,7 +364,7 @@ class SolanaChain:
         What sounds like a refusal is looked up by the signature; it is never a failure.
         """
         try:
-            named = await self.rpc.send_together("sendTransaction", [base64.b64encode(raw).decode(), _SENDING])
+            named = await self.rpc.send_together(*_sending(raw))
             if named == signature:
                 return Submission.TAKEN
             _LOG.error("node_named_another_hash", network=self.network.name, transaction=signature)
@@ -372,6 +373,26 @@ class SolanaChain:
             return Submission.UNCLEAR
         except RpcError as error:
             _LOG.warning("send_refused", network=self.network.name, transaction=signature, reason=error.message)
+        return await self._shown_as_taken(signature)
+
+    async def submit_to_all(self, raw: bytes, signature: str) -> Submission:
+        """The same to every node that does not rest: one that takes a transaction may pass it on to nobody."""
+        now = asyncio.get_running_loop().time()
+        nodes = [node for node in self.rpc.nodes.in_order(now) if now >= node.rests_until]
+        if len(nodes) < 2:
+            return await self.submit(raw, signature)
+        told = await asyncio.gather(*(self._handed_to(node, raw) for node in nodes))
+        return Submission.TAKEN if signature in told else await self._shown_as_taken(signature)
+
+    async def _handed_to(self, node: Node, raw: bytes) -> str:
+        """What it names; empty where it refuses, or does not answer."""
+        try:
+            (answer,) = await self.rpc.ask_of(node, [_sending(raw)])
+        except RpcUnavailable:
+            return ""
+        return answer if isinstance(answer, str) else ""
+
+    async def _shown_as_taken(self, signature: str) -> Submission:
         try:
             (sighting,) = await self.see([signature])
         except RpcUnavailable:
@@ -492,6 +513,10 @@ def _recent(transfer: SolanaTransfer) -> Call:
 
 def _accounts(transfer: SolanaTransfer) -> Call:
     return "getMultipleAccounts", [[transfer.source, transfer.destination], _BASE64]
+
+
+def _sending(raw: bytes) -> Call:
+    return "sendTransaction", [base64.b64encode(raw).decode(), _SENDING]
 
 
 def _simulation(transfer: SolanaTransfer) -> Call:

@@ -154,7 +154,7 @@ class SolanaRecovery(Recovery):
         )
 
     async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> Finding:
-        submission = await account.chain.submit(raw.raw, raw.hash)
+        submission = await account.chain.submit_to_all(raw.raw, raw.hash)
         if row.state is State.MINED:
             return Finding(row, Move(State.BROADCAST, self._clock_ms(), detail="no longer on the chain"))
         if submission is Submission.TAKEN and row.state is State.SIGNED:
