@@ -158,7 +158,7 @@ async def test_a_hub_that_stood_still_finds_its_row_taken_over(shared: Shared, m
     chain.rpc.call("evm_setAutomine", True)
     payment = new_payment(chain)
     async with asyncio.timeout(60):  # it goes on under another name, once it has joined again
-        while (await shared.settle(0, payment, confirm=False))[0] == 503:
+        while (await shared.settle(0, payment, confirm=False))[0] == 503:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.1)
     assert (await shared.settle(1, payment))[1]["errorReason"] == "duplicate_settlement"  # the success was told once
 
