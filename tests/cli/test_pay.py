@@ -199,3 +199,8 @@ def test_a_refusal_says_why_and_ends_with_1(stack: Stack, tmp_path: Path) -> Non
     done = finished("pay", gate(stack), "--key-file", poor)
     assert done.returncode == 1
     assert "refused INSUFFICIENT_FUNDS" in done.stderr
+    poor = written(tmp_path / "poor.json", str(Keypair.from_seed(b"\x55" * 32)))
+    there = ("--network", SOLANA, "--rpc-url", stack.solana.rpc_url)
+    done = finished("pay", gate(stack), "--key-file", poor, *there, is_forked=False)
+    assert "refused INSUFFICIENT_FUNDS" in done.stderr
+    assert [one["network"] for one in json.loads(done.stdout)["accepts"]] == [SOLANA], "what is asked where it was paid"

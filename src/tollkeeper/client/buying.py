@@ -95,9 +95,7 @@ class Called:
 async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
     """Calls, pays where payment is asked, and calls again; `tell` is told what is paid. Raises: RefusedError."""
     async with open_session(_TARGET_SECONDS) as session:
-        asking = dict(wish.headers)
-        if wish.network is not None:
-            asking["X-Payment-Network"] = wish.network.name
+        asking = {**wish.headers, **_chosen(wish)}
         if wish.credit_token is not None:
             asking["X-Credit-Token"] = wish.credit_token
         unpaid = await _call(session, wish, asking)
@@ -119,13 +117,18 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
 async def _call_paid(session: aiohttp.ClientSession, wish: Wish, payment: str) -> Called:
     deadline = time.monotonic() + _PENDING_SECONDS
     while True:
-        called = await _call(session, wish, {**wish.headers, "X-Payment": payment})
+        called = await _call(session, wish, {**wish.headers, **_chosen(wish), "X-Payment": payment})
         if not called.is_pending:
             return called
         if time.monotonic() >= deadline:
             raise RefusedError(f"the gateway says {called.reason}")
         told = called.headers.get("retry-after", "")
         await asyncio.sleep(min(int(told), _RETRY_SECONDS_MAX) if told.isdecimal() else 1)
+
+
+def _chosen(wish: Wish) -> dict[str, str]:
+    """On which network it is paid, for what is asked there, and also beside a refusal."""
+    return {} if wish.network is None else {"X-Payment-Network": wish.network.name}
 
 
 def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], WalletKey]:
