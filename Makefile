@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 CLIENT ?=
 NAME ?=
-JOBS ?= 4
+JOBS ?= 6
 PYTEST ?=
 
 bin := $(abspath $(VENV))/bin
