@@ -1,7 +1,9 @@
 """What all tests share: fixtures of several packages, the interpreter's usual recursion limit, a rare collector."""
 
 import gc
+import itertools
 import sys
+from typing import Final
 
 # Half of what collecting ten thousand tests takes would be walks of the collector over what has come so far.
 gc.set_threshold(100_000, 50, 100)
@@ -22,15 +24,21 @@ settings.load_profile("tollkeeper")
 
 pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")
 
-# Where files take longest: begun last, one of them would keep one core busy while the other has nothing left.
-_BEGUN_FIRST = ("faults", "workers", "cli", "gateway", "interop", "openapi")
+# Files that mostly wait and files that mostly compute begin in turns, so that the cores always have work. The longest
+# come first: begun last, one of them would keep one job busy while the others have nothing left.
+_WAITING: Final = ("faults", "workers", "storage", "edge")
+_COMPUTING: Final = ("cli", "gateway", "interop", "openapi")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files come first, all others as they came; among several jobs `--no-loadscope-reorder` keeps it so."""
+    """Among several jobs `--no-loadscope-reorder` keeps this order."""
     here = config.rootpath / "tests"
-    ranks = {here / name: rank for rank, name in enumerate(_BEGUN_FIRST)}
-    items.sort(key=lambda item: ranks.get(item.path.parent, len(ranks)))
+    ranks = {here / name: rank for rank, name in enumerate((*_WAITING, *_COMPUTING))}
+    files = sorted(dict.fromkeys(item.path for item in items), key=lambda path: ranks.get(path.parent, len(ranks)))
+    is_waiting = [path.parent.name in _WAITING for path in files]
+    turns = {True: itertools.count(), False: itertools.count()}
+    places = {path: (next(turns[waits]), not waits) for path, waits in zip(files, is_waiting, strict=True)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.hookimpl(trylast=True)
