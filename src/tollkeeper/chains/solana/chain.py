@@ -7,7 +7,6 @@ Whether a payment is good is decided in `core.solana`, what a settlement becomes
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from copy import copy
 from dataclasses import dataclass, field
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
 
-from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Expected, ReceiptWatcher, Sighting, Verdict
-from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.receipts import Expected, ReceiptWatcher, Sighting
+from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcUnavailable
 from tollkeeper.chains.solana.answers import (
     FINAL,
     number_or_none,
@@ -33,6 +31,7 @@ from tollkeeper.chains.solana.answers import (
 )
 from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
+from tollkeeper.chains.solana.sending import submit, submit_to_all
 from tollkeeper.chains.solana.uses import Searches
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
@@ -54,6 +53,7 @@ from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_w
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from tollkeeper.chains.evm import Submission
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
     from tollkeeper.core.solana import SolanaTransfer
@@ -74,7 +74,6 @@ _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BA
 _HEIGHT: Final[Call] = ("getBlockHeight", [_CONFIRMED])
 _HEAD: Final[list[Call]] = [("getSlot", [_CONFIRMED]), _HEIGHT]
 BLOCKHASH_UNKNOWN: Final = "BlockhashNotFound"  # of a simulation: too old, or not seen yet
-_SENDING: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,45 +358,12 @@ class SolanaChain:
         return [read_number(read_value(answer)) for answer in answers]
 
     async def submit(self, raw: bytes, signature: str) -> Submission:
-        """Hands a signed transaction to the node.
-
-        What sounds like a refusal is looked up by the signature; it is never a failure.
-        """
-        try:
-            named = await self.rpc.send_together(*_sending(raw))
-            if named == signature:
-                return Submission.TAKEN
-            _LOG.error("node_named_another_hash", network=self.network.name, transaction=signature)
-        except RpcUnavailable as error:
-            _LOG.warning("send_unclear", network=self.network.name, transaction=signature, reason=str(error))
-            return Submission.UNCLEAR
-        except RpcError as error:
-            _LOG.warning("send_refused", network=self.network.name, transaction=signature, reason=error.message)
-        return await self._shown_as_taken(signature)
+        """Hands a signed transaction to the node, as `sending.submit`."""
+        return await submit(self, raw, signature)
 
     async def submit_to_all(self, raw: bytes, signature: str) -> Submission:
-        """The same to every node that does not rest: one that takes a transaction may pass it on to nobody."""
-        now = asyncio.get_running_loop().time()
-        nodes = [node for node in self.rpc.nodes.in_order(now) if now >= node.rests_until]
-        if len(nodes) < 2:
-            return await self.submit(raw, signature)
-        told = await asyncio.gather(*(self._handed_to(node, raw) for node in nodes))
-        return Submission.TAKEN if signature in told else await self._shown_as_taken(signature)
-
-    async def _handed_to(self, node: Node, raw: bytes) -> str:
-        """What it names; empty where it refuses, or does not answer."""
-        try:
-            (answer,) = await self.rpc.ask_of(node, [_sending(raw)])
-        except RpcUnavailable:
-            return ""
-        return answer if isinstance(answer, str) else ""
-
-    async def _shown_as_taken(self, signature: str) -> Submission:
-        try:
-            (sighting,) = await self.see([signature])
-        except RpcUnavailable:
-            return Submission.UNCLEAR
-        return Submission.UNCLEAR if sighting.verdict in {Verdict.ABSENT, Verdict.DOUBTED} else Submission.TAKEN
+        """Hands it to every node, as `sending.submit_to_all`."""
+        return await submit_to_all(self, raw, signature)
 
     async def wait(self, expected: Expected, deadline: float) -> Sighting:
         """The first sighting that stands, or at `deadline` (event loop time) what was seen last."""
@@ -513,10 +479,6 @@ def _recent(transfer: SolanaTransfer) -> Call:
 
 def _accounts(transfer: SolanaTransfer) -> Call:
     return "getMultipleAccounts", [[transfer.source, transfer.destination], _BASE64]
-
-
-def _sending(raw: bytes) -> Call:
-    return "sendTransaction", [base64.b64encode(raw).decode(), _SENDING]
 
 
 def _simulation(transfer: SolanaTransfer) -> Call:
