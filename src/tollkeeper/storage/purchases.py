@@ -22,7 +22,6 @@ from tollkeeper.core.purchases import (
     Claim,
     PurchaseState,
     Terms,
-    next_look_ms,
 )
 from tollkeeper.core.sealing import SealError, place
 from tollkeeper.storage.database import LostError
@@ -350,13 +349,8 @@ class Purchases:
 
     async def confirm(self, purchase: Purchase, now_ms: int, transaction_hash: str = "") -> None:
         """Records that a trusted settlement proved true, in that transaction where one is known."""
-        statement = _Q.confirm_purchase(
-            id=purchase.id,
-            transaction_hash=transaction_hash,
-            follow_ms=next_look_ms(now_ms, now_ms, is_used_up=False),
-            now_ms=now_ms,
-        )
-        await self._database.run(_rows(statement))
+        known = {"id": purchase.id, "transaction_hash": transaction_hash}
+        await self._database.run(_rows(_Q.confirm_purchase(**known, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms)))
 
     async def void(self, purchase: Purchase, now_ms: int) -> None:
         """Voids the credits not yet used of a settlement that proved failed; its revenue was none."""
@@ -420,16 +414,14 @@ class Purchases:
     async def in_flight(self, limit: int) -> list[tuple[Purchase, bytes]]:
         """Claims without an outcome, oldest first, each with its settle request as it was first sent.
 
-        A request that does not open (its key is gone) is empty: the claim can then only be parked.
+        A request that does not open (its key is gone), or was not kept, is empty: a claim can then only be parked.
         """
         rows = await self._database.read(_Q.claims_in_flight(limit=limit))
         return [(purchase_from(row), self._request(row)) for row in rows]
 
     def _request(self, row: Row) -> bytes:
-        if row["request"] is None:
-            return b""
         try:
-            return self._sealing.unseal(row["request"], place("purchases", row["id"], "request"))
+            return self._sealing.unseal(row["request"] or b"", place("purchases", row["id"], "request"))
         except SealError:
             return b""
 
@@ -439,10 +431,7 @@ class Purchases:
         return self._sealing.unseal(row["pay_to"], place("purchases", purchase.id, "pay_to")).decode()
 
     async def unconfirmed(self, limit: int) -> list[tuple[Purchase, bytes]]:
-        """Trusted purchases whose settlement is not known to be final, oldest first, each with its settle request.
-
-        Empty where that does not open, or was not kept.
-        """
+        """Trusted purchases whose settlement is not known to be final, oldest first, each with its settle request."""
         rows = await self._database.read(_Q.unconfirmed_purchases(limit=limit))
         return [(purchase_from(row), self._request(row)) for row in rows]
 
@@ -493,9 +482,8 @@ def _void(purchase_id: str, now_ms: int) -> Unit[None]:
 
 
 def _revive(purchase_id: str, transaction_hash: str, now_ms: int) -> Unit[None]:
-    follow_ms = next_look_ms(now_ms, now_ms, is_used_up=False)
     rows = yield _Q.revive_purchase(
-        id=purchase_id, transaction_hash=transaction_hash, follow_ms=follow_ms, now_ms=now_ms
+        id=purchase_id, transaction_hash=transaction_hash, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms
     )
     for row in rows:
         yield _Q.reopen_credits(number=row["number"])
