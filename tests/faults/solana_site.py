@@ -143,7 +143,7 @@ async def hand_out(site: SolanaSite, case: Case, key: str) -> None:
 async def take_over(site: SolanaSite, case: Case, key: str) -> None:
     """The process that carried it died."""
     payment = await site.left_pending(key)
-    site.hub.end()
+    await site.hub.ended()
     site.hub.prepare(case)
     await site.come(case)
     site.node.chain.release()

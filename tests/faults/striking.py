@@ -176,6 +176,13 @@ class Victim:
             if case.kind is Kind.CRASH and self._process is not None:
                 await asyncio.to_thread(self._process.process.wait)
 
+    async def ended(self) -> None:
+        """As `end`, and nothing that it asked before is still on its way, to be struck in the next one's place."""
+        self.end()
+        async with asyncio.timeout(20):
+            while any(chaos.asking for chaos in self.chaoses):  # noqa: ASYNC110 - of other tasks
+                await asyncio.sleep(0.01)
+
     def end(self) -> None:
         """No process runs any more."""
         if self._process is not None:

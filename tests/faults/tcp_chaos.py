@@ -54,6 +54,7 @@ class TcpChaos:
     kill: Callable[[], object] = lambda: None  # what kills the hub
     calls: re.Pattern[bytes] = OF_NODE
     struck_links: set[Link] = field(default_factory=set)
+    asking: int = 0  # connections on which somebody may still ask
     _wanted: str = ""
     _fault: Fault = Fault.LATENCY
     _size_bytes: int = 0
@@ -98,6 +99,13 @@ class _Link(Link):
         self._fault: Fault | None = None
 
     async def carry_requests(self, source: asyncio.StreamReader) -> None:
+        self._chaos.asking += 1
+        try:
+            await self._carry_requests(source)
+        finally:
+            self._chaos.asking -= 1
+
+    async def _carry_requests(self, source: asyncio.StreamReader) -> None:
         while sent := await source.read(65536):
             struck = self._chaos.judge(sent)
             if struck is not None:

@@ -111,7 +111,7 @@ async def start_through(directory: Path, chain: ChainUnderTest, chosen: list[Cas
     async with faulty_hub(directory, *nodes * [chain.url]) as hub:
         for number, case in enumerate(chosen):
             await hub.url()
-            hub.end()
+            await hub.ended()
             chain.send(relayer, relayer.address, b"", gas=21_000)
             hub.prepare(case)
             await until_come(hub, case)

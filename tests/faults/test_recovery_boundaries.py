@@ -151,7 +151,7 @@ async def fill_it(hub: Victim, directory: Path, chain: ChainUnderTest, case: Cas
 async def take_it_over(hub: Victim, _directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """The process that carried it died."""
     payment = await left_pending(hub, chain, key)
-    hub.end()
+    await hub.ended()
     hub.prepare(case)
     await until_come(hub, case)
     resume(chain)
@@ -170,7 +170,7 @@ async def adopt_it(hub: Victim, _directory: Path, chain: ChainUnderTest, case: C
 async def find_it(hub: Victim, directory: Path, chain: ChainUnderTest, case: Case, key: str) -> list[TestPayment]:
     """The database forgot the transaction that carried it out, and knows another one."""
     payment = await left_pending(hub, chain, key)
-    hub.end()
+    await hub.ended()
     ((known,),) = rows(
         directory, "SELECT transaction_hash FROM settlements WHERE nonce = ?", payment.authorization.nonce
     )
@@ -217,7 +217,7 @@ async def try_alone(hub: Victim, directory: Path, chain: ChainUnderTest, case: C
             present(http, url, payment, key=f"{key}.{number}", wait_seconds=0) for number, payment in enumerate(others)
         )
         assert await asyncio.gather(*asking) == [None] * PARTY
-    hub.end()
+    await hub.ended()
     ((batch, nonce),) = rows(directory, OPEN_BATCH)
     chain.rpc.call("anvil_dropTransaction", batch)
     relayer = chain.wallets.relayer
