@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import Code
 from tollkeeper.core.purchases import FIRST_LOOK_MS, SETTLEMENT_FAILED, PurchaseState, next_look_ms
-from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.findings import Owed, Seen
 from tollkeeper.gateway.hub_client import HubUnreachableError, SettleRequest
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.gateway.chain_proofs import ChainProofs
-    from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, Supported
+    from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
@@ -99,12 +97,17 @@ class Following:
             standing = await self._standing(purchase, is_paid=False)
             if is_ours and standing.fate is _Fate.OPEN:
                 return
-        if standing.fate is _Fate.UNTOLD:
-            standing = await self._standing_of_former(purchase)
+        former = standing
+        if standing.fate is _Fate.UNTOLD or (standing.fate is _Fate.FAILED and place not in {None, self._hub.place}):
+            former = await self._standing_of_former(purchase)
         now_ms = self._clock_ms()
-        if standing.fate is _Fate.PAID:
-            await self._purchases.confirm(purchase, now_ms, standing.transaction)
-        elif standing.fate is _Fate.FAILED:
+        if former.fate is _Fate.PAID:
+            # Our hub may have failed to make what the former one was making; then there is nobody to ask later.
+            is_followed = standing.fate is not _Fate.FAILED
+            await self._purchases.confirm(purchase, now_ms, former.transaction, is_followed=is_followed)
+            return
+        standing = former if standing.fate is _Fate.UNTOLD else standing
+        if standing.fate is _Fate.FAILED:
             _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=standing.transaction)
             await self._purchases.void(purchase, now_ms)
         elif now_ms > self._told_until_ms(purchase, standing):
@@ -192,13 +195,7 @@ class Following:
         if told is None:
             return _UNTOLD
         fate = {"success": _Fate.PAID, "failed": _Fate.FAILED}.get(told.status, _Fate.OPEN)
-        standing = _Standing(fate, told.transaction, told.updated_ms)
-        if fate is _Fate.FAILED and _is_what_was_named(told, purchase):
-            # Somebody brought our hub what a former facilitator was making, and that one was faster.
-            former = await self._standing_of_former(purchase)
-            covers = self._proofs.covers(purchase.network)
-            return former if covers else standing._replace(fate=_Fate.PAID)
-        return standing
+        return _Standing(fate, told.transaction, told.updated_ms)
 
     async def _standing_of_former(self, purchase: Purchase) -> _Standing:
         """What the chain shows of a sale on trust for which another facilitator was asked than is set now.
@@ -233,18 +230,6 @@ class Following:
         if finding.transaction or finding.seen is Seen.FAILED:
             return _Standing(_Fate.FAILED, finding.transaction)
         return _Standing(_Fate.OPEN if finding.seen is Seen.NOTHING else _Fate.USED)
-
-
-def _is_what_was_named(told: PaymentStatus, purchase: Purchase) -> bool:
-    """Did it fail at our hub because it was used by another's transaction, which is the one that it was sold for?
-
-    Of what had failed here another one may be named by now: by whom it failed.
-    """
-    if purchase.state is PurchaseState.FAILED or purchase.failure == SETTLEMENT_FAILED:
-        return False
-    named = purchase.transaction_hash or ""
-    is_used = code_of_reason(told.error) is Code.NONCE_ALREADY_USED
-    return is_used and bool(told.transaction) and told.transaction in {named, named.lower()}
 
 
 def key_of(purchase: Purchase) -> PaymentKey:

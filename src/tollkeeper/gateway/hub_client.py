@@ -142,15 +142,11 @@ class SettleAnswer:
 
 
 class PaymentStatus(NamedTuple):
-    """Our hub's public word on a payment: pending, success or failed, in which transaction, since when (Unix ms).
-
-    `error`: why it failed, else "".
-    """
+    """Our hub's public word on a payment: pending, success or failed, in which transaction, since when (Unix ms)."""
 
     status: str
     transaction: str
     updated_ms: int
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,10 +327,7 @@ class HubClient:
         if status != 200 or not isinstance(body.get("status"), str):
             msg = f"the payment's status answered {status}"
             raise HubUnreachableError(msg)
-        since_ms, error = _read_ms(body.get("updatedAt")), body.get("error")
-        return PaymentStatus(
-            body["status"], body.get("transaction") or "", since_ms, error if isinstance(error, str) else ""
-        )
+        return PaymentStatus(body["status"], body.get("transaction") or "", _read_ms(body.get("updatedAt")))
 
     async def is_ready(self) -> bool:
         """Does the facilitator answer, and can ours do its work?"""
