@@ -347,11 +347,10 @@ class Purchases:
         statement = _Q.park_purchase(id=purchase.id, attempt=purchase.attempt, failure=failure, now_ms=now_ms)
         await self._database.run(_rows(statement))
 
-    async def confirm(self, purchase: Purchase, now_ms: int, named: str = "", *, is_followed: bool = True) -> None:
+    async def confirm(self, purchase: Purchase, now_ms: int, named: str = "") -> None:
         """Records that a trusted settlement proved true, in that transaction where one is known."""
-        follow_ms = now_ms + FIRST_LOOK_MS if is_followed else None
-        known = {"id": purchase.id, "transaction_hash": named, "follow_ms": follow_ms}
-        await self._database.run(_rows(_Q.confirm_purchase(**known, now_ms=now_ms)))
+        known = {"id": purchase.id, "transaction_hash": named}
+        await self._database.run(_rows(_Q.confirm_purchase(**known, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms)))
 
     async def void(self, purchase: Purchase, now_ms: int) -> None:
         """Voids the credits not yet used of a settlement that proved failed; its revenue was none."""
