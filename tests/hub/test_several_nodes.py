@@ -16,6 +16,7 @@ from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_unknown_outcomes import SEND, drain
 from tollkeeper.chains.evm import EvmChain
+from tollkeeper.core.evm import keccak256
 
 
 def chain_of(hub: HubUnderTest) -> EvmChain:
@@ -130,6 +131,32 @@ async def test_a_send_that_one_node_swallowed_reaches_the_chain_through_the_next
     nodes[0].on("eth_sendRawTransaction", Act.LOSE_ANSWER)
     assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
     assert embedded_chain.nonce(embedded_chain.wallets.relayer) == mined + 2
+
+
+def pretending(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """Of a node that calls every transaction its own."""
+    if call["method"] == "eth_sendRawTransaction":
+        return answer | {"result": "0x" + keccak256(bytes.fromhex(call["params"][0][2:])).hex()}
+    return answer | {"result": {"hash": call["params"][0]}} if call["method"] == "eth_getTransactionByHash" else answer
+
+
+async def test_what_one_node_takes_and_passes_on_to_nobody_is_mined_through_another(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    nodes[0].on("eth_sendRawTransaction", Act.SWALLOW)
+    nodes[0].falsify = pretending
+    payments = [new_payment(embedded_chain) for _ in range(3)]
+    mined = embedded_chain.nonce(embedded_chain.wallets.relayer)
+    for payment in payments:
+        assert (await hub_of_three.settle(payment, prefer="wait=0")).status == 503
+    for _ in range(3):  # it need not be so, while they are young
+        await hub_of_three.complete()
+    assert embedded_chain.nonce(embedded_chain.wallets.relayer) == mined
+    hub_of_three.completer.lanes.stuck_seconds = 0
+    for _ in range(2):
+        await hub_of_three.complete()
+    assert [await hub_of_three.status(payment) for payment in payments] == ["success"] * 3
+    assert embedded_chain.nonce(embedded_chain.wallets.relayer) == mined + 3
 
 
 async def test_a_lagging_node_comes_after_the_others_until_it_has_caught_up(

@@ -8,6 +8,7 @@ good is decided in `core.verification`, what a settlement becomes in the hub.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -428,6 +429,21 @@ class EvmChain:
                 _LOG.warning("send_refused", network=self.network.name, transaction=one, reason=reason)
                 unclear.append(one)
         return taken | (await self.known_to_node(unclear) if unclear else set())
+
+    async def spread(self, raws: Sequence[bytes]) -> None:
+        """Hands signed transactions, in their order, to every node that does not rest but the one that is asked.
+
+        That one may have them and pass them on to nobody. What these say of it changes nothing.
+        """
+        now = asyncio.get_running_loop().time()
+        others = [node for node in self.rpc.nodes.in_order(now) if now >= node.rests_until][1:]
+        calls = [("eth_sendRawTransaction", ["0x" + raw.hex()]) for raw in raws]
+
+        async def hand_to(node: Node) -> None:
+            with suppress(RpcUnavailable):
+                await self.rpc.ask_of(node, calls)
+
+        await asyncio.gather(*map(hand_to, others))
 
     async def block_hashes(self, numbers: Sequence[int]) -> dict[int, str]:
         """The canonical hashes of those of these blocks that the node has. Raises: RpcUnavailable."""

@@ -110,15 +110,17 @@ class LaneKeeper:
         first = next((one.transaction for one in stored if one.transaction.signer_nonce == mined), None)
         stood_still = self._mined.get((network, signer)) == mined
         self._mined[network, signer] = mined
+        front = range(mined, min(next_nonce, mined + _FRONT))
         try:
             if stood_still:
-                front = range(mined, min(next_nonce, mined + _FRONT))
                 await self._repair(account, relayer, lease, front, newest, first)
         except LeaseLost:
             _LOG.warning("lane_taken_over", network=network, signer=signer)
             return view
         view.waiting |= {one.transaction.hash for one in newest.values()}
         await self._send(account, newest, view)
+        if stood_still and first is not None and not self._is_new(first) and self.membership.is_current():
+            await chain.spread([newest[nonce].transaction.raw for nonce in front if nonce in newest])
         return view
 
     async def _stored(self, network: str, signer: str, mined: int) -> list[Stored]:
