@@ -10,7 +10,7 @@ the three descriptors that it was given and no other; nothing that was forked ha
 differs in this: it has imported more than it needs, and before it was told its settings; what it was given is frozen
 for the collector; its memory is shared; it is a grandchild. Tests that are about starting, about memory, or about the
 process as such start a real one (`is_forked=False`), and so does whatever changes the environment otherwise than by our
-own settings, since others read theirs as they are imported.
+own settings, since others read theirs as they are imported, and a program under a clock of its own.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ _IMPORTED: Final = (
     "tests.gateway.gateway_process",
     "tests.hub.hub_process",
 )
+_FIRST_OF_ALL: Final = frozenset({"tests.faults.clocked"})  # what changes something before anything else is imported
 _DRAWN: Final = "PROCESS_MARK"  # the one thing that our modules draw as they are imported
 
 
 def start(command: Sequence[str], *, is_forked: bool = True, **options: Any) -> subprocess.Popen[Any]:
     """`subprocess.Popen(command, **options)`, as a fork where the command is `python -m MODULE ...` and may be one."""
     runs_a_module = list(command[:2]) == [sys.executable, "-m"]
-    forks = is_forked and runs_a_module and _changes_settings_alone(options["env"])
+    forks = is_forked and runs_a_module and command[2] not in _FIRST_OF_ALL and _changes_settings_alone(options["env"])
     return (_Forked if forks else subprocess.Popen)(command, **options)
 
 
