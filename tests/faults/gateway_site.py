@@ -74,7 +74,8 @@ class GatewaySite:
     One is there, or the gateway is of a program that has a hub of its own.
 
     `paid` is what the facilitator carried out and nobody signed twice for, `refused` what it never did; of those
-    strangers carried out the `honoured`. `purse`: payers who were given their money before.
+    strangers carried out the `honoured`. `gone`: sales whose payment is gone and known to no hub.
+    `purse`: payers who were given their money before.
     """
 
     directory: Path
@@ -90,6 +91,7 @@ class GatewaySite:
     paid: list[Authorization] = field(default_factory=list)
     refused: list[Authorization] = field(default_factory=list)
     honoured: list[Authorization] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
     wallets: int = 0
     purse: list[TestWallet] = field(default_factory=list)
 
@@ -238,7 +240,7 @@ class GatewaySite:
         """Books, chain and target agree; nobody was served who had not paid, and nobody paid twice."""
         await self.gateway.url()
         refused = [*self.refused, *self.honoured]
-        await assert_nothing_lost(self.directory, self.chain, paid=self.paid, refused=refused)
+        await assert_nothing_lost(self.directory, self.chain, paid=self.paid, refused=refused, gone=self.gone)
         (calls,) = self.rows("SELECT COUNT(*) FROM calls")[0]
         assert len(self.target.requests) <= calls
         earned = sum(one.value for one in (*self.paid, *self.honoured) if one.pay_to.lower() == PAYEE)

@@ -369,10 +369,13 @@ class WideStory(EvmStory):
             await asyncio.to_thread(self.official.start)
 
     async def decided(self) -> None:
-        """Nothing is under way, at the hub neither; and sales were looked at since."""
+        """Nothing is under way, at the hub neither; and sales were looked at since, also those that are used up."""
         await self._quiet()
-        self.carried = {nonce for _, nonce, _, _ in transfers_of_signers(self.site.chain, 0)}
+        await self._looked_at()
         await self._honour()
+        await self._looked_at()
+
+    async def _looked_at(self) -> None:
         self.site.rows("UPDATE purchases SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
         await self._quiet()
         self.carried = {nonce for _, nonce, _, _ in transfers_of_signers(self.site.chain, 0)}
@@ -460,12 +463,19 @@ class WideStory(EvmStory):
         told = (sale, state, granted, remaining, calls)
         assert sale.served <= calls <= sale.served + sale.lost, told
         is_sold = nonce in self.carried or nonce in self.honoured
+        if not is_sold and state == "LIVE" and self.restored and self.reorganised and not self._is_known(nonce):
+            came("sale whose payment is gone and forgotten by its hub")
+            self.site.gone += [name for (name,) in self.site.rows("SELECT id FROM purchases WHERE nonce = ?", nonce)]
+            return
         if sale.gate["id"] in self.deleted:
             assert is_sold or state != "LIVE", told
         else:
             assert is_sold == (state == "LIVE"), told
         if not is_sold and not sale.gate.get("assumeValid") and not self.reorganised:
             assert sale.served == 0, told
+
+    def _is_known(self, nonce: str) -> bool:
+        return nonce in {row[1].lower() for row in self.settlements()}
 
     async def nothing_lost(self) -> None:
         if self.restored:
