@@ -92,7 +92,9 @@ async def _left(site: GatewaySite, crash: Case) -> Signed:
     """A payment whose gateway died, and does not run."""
     signed = await site.sign()
     site.gateway.prepare(crash)
-    assert await site.call(signed) is None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not site.gateway.has_come(crash):  # as in `_claimed`
+            assert await site.call(signed) is None
     await site.gateway.until_come(crash)
     assert site.sale(signed)[0] == "CLAIMED"
     return signed
