@@ -274,6 +274,17 @@ async def test_a_sale_is_not_followed_for_ever_where_no_node_shows_its_payment_a
             assert (await abroad.pay(gate, payment)).status == 200
 
 
+async def sold_on_trust(site: SiteOnEvm) -> tuple[dict[str, Any], str]:
+    """A gate and the payment that it sold for, of which nobody tells yet."""
+    async with site.held(), site.gateway() as before:
+        gate = await before.gate(assumeValid=True, credits=3)
+        payment = await before.payment(gate)
+        assert (await before.pay(gate, payment)).status == 200
+        await asyncio.sleep(3)  # the completer looks, every two seconds
+        assert before.purchase() == ("LIVE", None, 0, 2)
+    return gate, payment
+
+
 def our_hub(site: SiteOnEvm) -> AbstractAsyncContextManager[str]:
     """A new one's URL."""
     return composed(site.rpc_url, site.database.with_name("hub.db"), role=Role.HUB)
@@ -283,12 +294,7 @@ def our_hub(site: SiteOnEvm) -> AbstractAsyncContextManager[str]:
 async def test_a_trusted_sale_is_followed_after_a_change_to_our_own_hub(site: SiteOnEvm, *, is_made: bool) -> None:
     """Which knows nothing of it: what the former facilitator named shows the chain."""
     site.foreign.settling = ways.hands_over if is_made else ways.says_success_and_sends_nothing
-    async with site.held(), site.gateway() as before:
-        gate = await before.gate(assumeValid=True, credits=3)
-        payment = await before.payment(gate)
-        assert (await before.pay(gate, payment)).status == 200
-        await asyncio.sleep(3)  # the completer looks, every two seconds
-        assert before.purchase() == ("LIVE", None, 0, 2)
+    gate, payment = await sold_on_trust(site)
     async with our_hub(site) as hub_url, site.gateway(hub_url=hub_url) as abroad:
         if is_made:
             assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
@@ -303,12 +309,7 @@ async def test_a_trusted_sale_is_followed_after_a_change_to_our_own_hub(site: Si
 async def test_a_trusted_sale_is_followed_after_a_change_to_another_foreign_facilitator(site: SiteOnEvm) -> None:
     """Whose signers did not make it: what the former one named counts, if it is the very transfer."""
     site.foreign.settling, chain = ways.hands_over, site.foreign.chain
-    async with site.held(), site.gateway() as before:
-        gate = await before.gate(assumeValid=True, credits=3)
-        payment = await before.payment(gate)
-        assert (await before.pay(gate, payment)).status == 200
-        await asyncio.sleep(3)  # the completer looks, every two seconds
-        assert before.purchase() == ("LIVE", None, 0, 2)
+    gate, payment = await sold_on_trust(site)
     async with run_foreign(chain) as other:
         other.sender, other.signers = chain.wallets.faucet, [chain.wallets.faucet.address]
         async with site.gateway(hub_url=other.url) as abroad:

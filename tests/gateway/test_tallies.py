@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from structlog.testing import capture_logs
 
@@ -16,11 +17,15 @@ from tollkeeper.core.paygates import CreateDefaults, parse_create
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.statistics import HOUR_MS, Kept
 from tollkeeper.gateway.traffic import LOGGED_MAX, Traffic
-from tollkeeper.storage import StorageError, open_database
+from tollkeeper.storage import Database, StorageError, open_database
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases
 from tollkeeper.storage.sealing import Sealing
 from tollkeeper.storage.statistics import Counted, Statistics
+
+NEW: Final = parse_create(
+    {"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", "0x" + "77" * 20)
+)
 
 
 @dataclass
@@ -44,15 +49,18 @@ class Answers:
         traffic.log_at_once(self, name, "GET")
 
 
-async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path) -> None:
-    database = open_database(str(tmp_path / "x.db"))
+def opened(directory: Path) -> tuple[Database, PayGates, Purchases]:
+    """A new database and what is kept in it."""
+    database = open_database(str(directory / "x.db"))
     sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
-    gates = PayGates(database, sealing, os.urandom)
-    body = {"price": "0.01", "targetUrl": "http://target/"}
-    new = parse_create(body, CreateDefaults("base-sepolia", "0x" + "77" * 20))
-    ids = [(await gates.create(new, None, None, 1)).id for _ in range(2)]
+    return database, PayGates(database, sealing, os.urandom), Purchases(database, sealing)
+
+
+async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path) -> None:
+    database, gates, purchases = opened(tmp_path)
+    ids = [(await gates.create(NEW, None, None, 1)).id for _ in range(2)]
     now_ms = 5 * HOUR_MS - 40
-    traffic = Traffic(Purchases(database, sealing), Statistics(database), lambda: now_ms, Kept())
+    traffic = Traffic(purchases, Statistics(database), lambda: now_ms, Kept())
     answers = [Answers(ids[0]), Answers(ids[0]), Answers(ids[1])]  # a gate may have answers of several profiles
     chosen = random.Random(3)
     expected: Counter[tuple[int, int]] = Counter()
@@ -88,13 +96,8 @@ async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path)
 
 
 async def test_what_the_database_refuses_is_dropped_and_told_and_holds_up_no_other_row_or_count(tmp_path: Path) -> None:
-    database = open_database(str(tmp_path / "x.db"))
-    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
-    gates, purchases = PayGates(database, sealing, os.urandom), Purchases(database, sealing)
-    new = parse_create(
-        {"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", "0x" + "77" * 20)
-    )
-    gate = await gates.create(new, None, None, 1)
+    database, gates, purchases = opened(tmp_path)
+    gate = await gates.create(NEW, None, None, 1)
     traffic = Traffic(purchases, Statistics(database), lambda: HOUR_MS, Kept())
     good, stray = Answers(gate.id), Answers(gate.id + 1)  # of a gate that is not there
     for number in range(60):
@@ -121,13 +124,8 @@ async def test_what_the_database_refuses_is_dropped_and_told_and_holds_up_no_oth
 
 async def test_what_is_tried_again_after_a_part_of_it_was_refused_is_counted_once(tmp_path: Path) -> None:
     """Nobody knows of the last part alone whether it is written."""
-    database = open_database(str(tmp_path / "x.db"))
-    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
-    gates, purchases = PayGates(database, sealing, os.urandom), Purchases(database, sealing)
-    new = parse_create(
-        {"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", "0x" + "77" * 20)
-    )
-    gate = await gates.create(new, None, None, 1)
+    database, gates, purchases = opened(tmp_path)
+    gate = await gates.create(NEW, None, None, 1)
 
     class Lossy(Statistics):
         """Each writing that stands is told as lost, once."""

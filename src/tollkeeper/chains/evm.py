@@ -435,8 +435,7 @@ class EvmChain:
 
         That one may have them and pass them on to nobody. What these say of it changes nothing.
         """
-        now = asyncio.get_running_loop().time()
-        others = [node for node in self.rpc.nodes.in_order(now) if now >= node.rests_until][1:]
+        others = self.rpc.nodes.well(asyncio.get_running_loop().time())[1:]
         calls = [("eth_sendRawTransaction", ["0x" + raw.hex()]) for raw in raws]
 
         async def hand_to(node: Node) -> None:

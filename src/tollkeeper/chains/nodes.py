@@ -77,6 +77,10 @@ class Nodes:
         """Does it not answer, and for so long that nothing is to be expected of it?"""
         return node.silent_since is not None and now - node.silent_since >= self.out_of_reach_seconds
 
+    def well(self, now: float) -> list[Node]:
+        """Those that do not rest, in the order in which they are asked."""
+        return [node for node in self.in_order(now) if now >= node.rests_until]
+
     def in_order(self, now: float) -> list[Node]:
         """Those that may be asked, the best first."""
         usable = [node for node in self.all if not node.barred]

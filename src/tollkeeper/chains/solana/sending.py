@@ -46,8 +46,7 @@ async def submit(chain: SolanaChain, raw: bytes, signature: str) -> Submission:
 
 async def submit_to_all(chain: SolanaChain, raw: bytes, signature: str) -> Submission:
     """The same to every node that does not rest: one that takes a transaction may pass it on to nobody."""
-    now = asyncio.get_running_loop().time()
-    nodes = [node for node in chain.rpc.nodes.in_order(now) if now >= node.rests_until]
+    nodes = chain.rpc.nodes.well(asyncio.get_running_loop().time())
     if len(nodes) <= 1:
         return await submit(chain, raw, signature)
     told = await asyncio.gather(*(_handed_to(chain, node, raw) for node in nodes))
