@@ -237,8 +237,11 @@ class StrictProtocol(CallerConnection):
             raise malformed("its first line is not method, target and version with one space between them")
         if parser.should_upgrade():
             # No protocol but this one is spoken here. The parser would now take the body for that other protocol.
+            if self._without_upgrade:  # this is the second reading: a third would be as this one, for ever
+                raise malformed("it asks for an upgrade in a way that cannot be ignored")
             self._without_upgrade = True
             return
+        self._without_upgrade = False
         length_bytes = request_body_bytes(self.headers)
         self._in_body = length_bytes != 0
         self._pieces.body_left_bytes = length_bytes or None
@@ -383,7 +386,7 @@ class StrictProtocol(CallerConnection):
         """The head that was read, as if no upgrade had been asked for, for a parser that has read nothing yet."""
         parser = self.parser
         head = without_upgrade(parser.get_method(), self.url, parser.get_http_version(), self.headers)
-        self._without_upgrade = self._in_body = False
+        self._in_body = False
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return head

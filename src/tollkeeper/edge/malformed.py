@@ -15,6 +15,7 @@ from tollkeeper.core.forwarding import Header
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
 
 _UPGRADE_OPTIONS: Final = frozenset({b"http2-settings", b"upgrade"})
+_WITH_OPTIONS: Final = frozenset({b"connection", b"proxy-connection"})  # the parser reads both alike
 
 log = structlog.get_logger("tollkeeper.edge")
 
@@ -27,7 +28,7 @@ def without_upgrade(method: bytes, target: bytes, version: str, headers: list[He
     """
     lines = [b"%b %b HTTP/%b\r\n" % (method, target, version.encode("ascii"))]
     for name, value in headers:
-        if name == b"connection":
+        if name in _WITH_OPTIONS:
             options = [option.strip() for option in value.split(b",")]
             value = b", ".join(option for option in options if option.lower() not in _UPGRADE_OPTIONS)  # noqa: PLW2901 - the same header
         if name != b"http2-settings":
