@@ -17,6 +17,13 @@ PATIENCE_SECONDS: Final = 90  # twice as long as a node may keep a transaction t
 PRICE: Final = 10_000
 
 
+class Serving(Protocol):
+    """A program that may be started anew."""
+
+    async def url(self) -> str:
+        """Where it is, once it serves."""
+
+
 class Signed(Protocol):
     """A payment of either family."""
 
@@ -60,6 +67,17 @@ async def pay(url: str, payment: Signed, *, key: str | None = None, **fields: An
             if body is not None:
                 return body
             await asyncio.sleep(0.1)
+
+
+async def leave_pending(hub: Serving, payment: Signed, key: str) -> None:
+    """Its caller goes away once it is claimed. What a node answered twice a moment ago may have it refused at first."""
+    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as http:
+        while True:
+            url = await hub.url()
+            assert await present(http, url, payment, key=key, wait_seconds=0) is None
+            if await public_status(url, payment) != "unknown":
+                return
+            await asyncio.sleep(0.05)
 
 
 async def public_status(url: str, payment: Signed) -> str:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import aiohttp
 from solders.keypair import Keypair
 from solders.message import to_bytes_versioned
 from solders.transaction import VersionedTransaction
 
 from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
 from tests.faults.aftermath import assert_nothing_lost_on_solana
-from tests.faults.client import PRICE, assert_handed_out_once, pay, present, public_status
+from tests.faults.client import PRICE, assert_handed_out_once, leave_pending, pay, public_status
 from tests.faults.counts import came
 from tests.faults.striking import Case, Victim, faulty_hub
 from tests.faults.test_boundaries import carry_out
@@ -81,8 +80,7 @@ class SolanaSite:
         """A payment that waits to be executed, and whose caller went away."""
         self.node.chain.holds = True
         payment = self.payment(**changes)
-        async with aiohttp.ClientSession() as http:
-            assert await present(http, await self.hub.url(), payment, key=key, wait_seconds=0) is None
+        await leave_pending(self.hub, payment, key)
         return payment
 
     async def come(self, case: Case) -> None:

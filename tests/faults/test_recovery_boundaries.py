@@ -20,7 +20,7 @@ import pytest
 
 from tests.chains.batching import plant
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.faults.client import assert_settled_once, pay, present
+from tests.faults.client import assert_settled_once, leave_pending, pay, present
 from tests.faults.counts import came
 from tests.faults.striking import Case, Victim, cases, faulty_hub
 from tests.faults.test_boundaries import BOUNDARIES, FEES_FORGOTTEN_SECONDS, STARTING, carry_out
@@ -101,8 +101,7 @@ async def left_pending(hub: Victim, chain: ChainUnderTest, key: str) -> TestPaym
     """A payment that waits to be mined, and whose caller went away."""
     chain.rpc.call("evm_setAutomine", False)
     payment = new_payment(chain)
-    async with aiohttp.ClientSession() as http:
-        assert await present(http, await hub.url(), payment, key=key, wait_seconds=0) is None
+    await leave_pending(hub, payment, key)
     return payment
 
 
