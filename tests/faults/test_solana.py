@@ -61,9 +61,9 @@ async def test_an_error_at_the_second_of_two_nodes_on_solana_loses_nothing_and_n
     async with solana_site(tmp_path, nodes=2) as site:
         await strike(site, "expire", [Case(SECOND["expire"][-1], Moment.AFTER, Kind.ERROR, node=1)])
         await strike(site, "adopt", [Case("getSignatureStatuses", Moment.BEFORE, Kind.ERROR, node=1)])
-        sent_again = {"sendTransaction"}  # to every node, where a fork was left
+        sent_again = {"sendTransaction"}  # to every node, where a fork was left, or the first does not show it soon
         known = {boundary for boundaries in SECOND.values() for boundary in boundaries} - sent_again
-        assert known <= site.hub.chaoses[1].methods <= {*known, *STARTING}
+        assert known <= site.hub.chaoses[1].methods <= {*known, *STARTING, *sent_again}
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ from tollkeeper.chains.solana.answers import (
 )
 from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
-from tollkeeper.chains.solana.sending import submit, submit_to_all
+from tollkeeper.chains.solana.sending import Rehanding, submit, submit_to_all
 from tollkeeper.chains.solana.uses import Searches
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
@@ -160,6 +160,7 @@ class SolanaChain:
         self.searches = Searches()
         self._mint = config.asset or config.network.usdc.address
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self)
+        self._rehanding = Rehanding(self)
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
         self._witnesses = None if is_one_enough else SolanaWitnesses(self.rpc, config.confirm_nodes)
         self._vouched = None if self._witnesses is None else VouchedStatuses(self._witnesses, self._seen_at)
@@ -358,7 +359,8 @@ class SolanaChain:
         return [read_number(read_value(answer)) for answer in answers]
 
     async def submit(self, raw: bytes, signature: str) -> Submission:
-        """Hands a signed transaction to the node, as `sending.submit`."""
+        """Hands a signed transaction to the node, as `sending.submit`, and to all where that one does not show it."""
+        self._rehanding.begin(raw, signature)
         return await submit(self, raw, signature)
 
     async def submit_to_all(self, raw: bytes, signature: str) -> Submission:
@@ -458,6 +460,7 @@ class SolanaChain:
     async def close(self) -> None:
         """Ends what waits, the watcher and the connections."""
         await self._newcomers.close()
+        await self._rehanding.close()
         await self._watcher.close()
         await self.rpc.close()
 
