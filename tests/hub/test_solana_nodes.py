@@ -356,6 +356,20 @@ async def test_a_success_that_one_node_takes_back_stands(tmp_path: Path, needed:
         assert await world.status(body) == ("pending" if needed == 1 else "success")
 
 
+async def test_a_success_is_not_taken_back_by_a_node_that_never_had_its_block(tmp_path: Path) -> None:
+    """As one that was set up since, and begins with a snapshot."""
+    async with hub_of_two_nodes(tmp_path, 1) as (world, liar):
+        body = world.payment()
+        assert (await world.settle(body)).body["success"] is True
+        world.node.chain.next_slot(FINAL_SLOTS + 2)
+        liar.falsify = saying(getSignatureStatuses=unseen, getFirstAvailableBlock=lambda _slot: world.node.chain.slot)
+        await world.complete()
+        assert await world.status(body) == "success"
+        liar.falsify = saying(getSignatureStatuses=unseen)
+        await world.complete()
+        assert await world.status(body) == "pending"
+
+
 @pytest.mark.parametrize("needed", [0, 1])
 async def test_a_success_that_a_fork_took_is_not_final_because_one_node_says_so(tmp_path: Path, needed: int) -> None:
     async with hub_of_two_nodes(tmp_path, needed) as (world, liar):

@@ -447,6 +447,11 @@ class SolanaChain:
         (slot,) = await self.rpc.ask([("getSlot", [_FINALIZED])])
         return read_number(slot)
 
+    async def first_slot(self) -> int:
+        """The first slot whose block the node has. Raises: RpcUnavailable."""
+        (slot,) = await self.rpc.ask([("getFirstAvailableBlock", [])])
+        return read_number(slot)
+
     async def see_final(self, wanted: Sequence[str]) -> tuple[int, list[Sighting]]:
         """The newest finalized slot, and what becomes of these transactions there: `deep` is finalized.
 

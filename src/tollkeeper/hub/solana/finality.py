@@ -101,12 +101,16 @@ class FinalityWatch:
             for row, fate in zip(rows, await _fates(account.chain, rows), strict=True):
                 if fate is _Fate.GONE:
                     gone.append(row)
-                elif fate is _Fate.FINAL:
+                elif fate is _Fate.FINAL or self._is_given_up(row, fate):
                     watched.final[row.id, row.version] = row.updated_ms
                     watched.waiting.pop(row.id, None)
             await self._reopen(account.chain.network.name, gone)
             for row in gone:
                 watched.waiting.pop(row.id, None)
+
+    def _is_given_up(self, row: Settlement, fate: _Fate | None) -> bool:
+        """Is its slot final since long, and do the nodes not have it? A later start would not look at it either."""
+        return fate is _Fate.OPEN and row.updated_ms < self._clock_ms() - _LOOKED_BACK_MS
 
     async def _reopen(self, network: str, rows: Sequence[Settlement]) -> None:
         """What was confirmed on a fork that the cluster has left is pending again."""
@@ -123,7 +127,12 @@ async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_Fa
 
     async def judge(chain: SolanaChain) -> list[_Fate]:
         newest, sightings = await chain.see_final([row.transaction_hash for row in rows])
-        return [_fate(row, sighting, newest) for row, sighting in zip(rows, sightings, strict=True)]
+        seen = list(zip(rows, sightings, strict=True))
+        fates = [_fate(row, sighting, newest) for row, sighting in seen]
+        if _Fate.GONE in fates:
+            first = await chain.first_slot()
+            fates = [_Fate.OPEN if _is_before(*one, first) else fate for one, fate in zip(seen, fates, strict=True)]
+        return fates
 
     return await chain.agreed_each(judge, lambda fate: fate is _Fate.OPEN)
 
@@ -132,6 +141,11 @@ def _fate(row: Settlement, sighting: Sighting, newest: int) -> _Fate:
     if _is_gone(row, sighting, newest):
         return _Fate.GONE
     return _Fate.FINAL if sighting.deep else _Fate.OPEN
+
+
+def _is_before(row: Settlement, sighting: Sighting, first_slot: int) -> bool:
+    """Is nothing shown of it by a node that no longer has its block, or never had, as one that was set up since?"""
+    return sighting.verdict is Verdict.ABSENT and (row.block_number or 0) < first_slot
 
 
 def _is_gone(row: Settlement, sighting: Sighting, newest: int) -> bool:
