@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from solders.keypair import Keypair
 
-from tests.core.solana_payments import Draft
+from tests.core.solana_payments import Draft, account_of
 from tests.gateway import foreign_facilitator as ways
 from tests.gateway.foreign_facilitator import honest
 from tests.gateway.foreign_on_solana import EXPIRED_SLOTS, ForeignOnSolana, SalesOnSolana, SiteOnSolana, site_on_solana
@@ -137,6 +137,21 @@ async def test_a_transfer_that_was_made_after_its_503_is_told_as_made_minutes_la
         if charges:
             assert (await ask(here, await drafted(here), paid)).status == 402  # the fee is spent
         assert bank.received_micro() == 25_000
+
+
+@pytest.mark.parametrize("charges", [True, False], ids=["for a fee", "without a fee"])
+async def test_a_transfer_to_an_account_that_was_signed_away_is_asked_for_nowhere(bank: Bank, *, charges: bool) -> None:
+    chain, thief = bank.site.foreign.node.chain, str(Keypair().pubkey())
+    theirs = chain.account(chain.open_account(thief))
+    assert theirs is not None
+    chain._put(str(account_of(RECIPIENT)), bytes(theirs.data))  # noqa: SLF001 - as its owner's signature leaves it
+    async with bank.gateway(charges=charges) as here:
+        transfer = await drafted(here)
+        paid = await new_fee(here) if charges else header_of(transfer)
+        answer = await ask(here, transfer, paid)
+        assert (answer.status, answer.error_code) == (400, "PAYMENT_INVALID")
+        assert f"the token account of {RECIPIENT} belongs to {thief}" in answer.json()["error"]["message"]
+    assert bank.site.foreign.settles == []  # nor is a fee charged for it
 
 
 @pytest.mark.parametrize("charges", [True, False], ids=["for a fee", "without a fee"])

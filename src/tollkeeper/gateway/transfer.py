@@ -12,6 +12,7 @@ and the body's own is transferred.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -269,8 +270,25 @@ class DirectTransfers:
         else:
             _LOG.warning("fee_waits_for_its_facilitator", call_id=call_id, asked=first.place or "this one")
 
+    async def _obstacle(self, wish: Wish, paid: Tender) -> ApiError | None:
+        """Why a facilitator that is not ours should not be asked: it need not look whose the paid account is."""
+        if self.supported().is_ours or not wish.asset.has_accounts:
+            return None
+        try:
+            owner = await self.token_accounts.owner(paid.recipient, wish.asset)
+        except RpcUnavailable:
+            return None
+        if owner == wish.pay_to:
+            return None
+        whose = "belongs to nobody" if owner is None else f"belongs to {owner}"
+        message = f"the transfer was refused: the token account of {wish.pay_to} {whose}"
+        details = {"reason": FAMILIES[wish.asset.network.family].not_payable}
+        return payment_error(Code.PAYMENT_INVALID, message, details=details)
+
     async def _require_good(self, wish: Wish) -> None:
-        """Raises: the refusal of a body's transfer that the hub would not make."""
+        """Raises: the refusal of a body's transfer that the hub would not make, or that would not arrive."""
+        if (refused := await self._obstacle(wish, wish.tender)) is not None:
+            raise refused
         verdict = await self.hub.verify(asked_of(wish.payment, self.own_terms(wish, wish.tender)))
         if not verdict.is_valid:
             reason = verdict.reason or "invalid_payment"
@@ -290,7 +308,10 @@ class DirectTransfers:
         """
         if not self.supported().is_ours:
             terms = self.own_terms(wish, paid)
-            done = await self.abroad.make(payment, paid, terms, wish.pay_to, confirm=wish.confirm, fee_key=fee_key)
+            obstacle = partial(self._obstacle, wish, paid)
+            done = await self.abroad.make(
+                payment, paid, terms, wish.pay_to, obstacle=obstacle, confirm=wish.confirm, fee_key=fee_key
+            )
             if isinstance(done, str):
                 raise self._pending(paid.key, done)
             return done

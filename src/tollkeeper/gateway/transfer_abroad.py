@@ -26,7 +26,7 @@ from tollkeeper.gateway.findings import NOTHING, Owed, Seen
 from tollkeeper.gateway.hub_client import Settlement, asked_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from tollkeeper.core.tenders import Tender
     from tollkeeper.core.wire import Payment, Requirements
@@ -60,10 +60,19 @@ class Abroad:
     keys: TransferKeys
 
     async def make(
-        self, payment: Payment, paid: Tender, requirements: Requirements, pay_to: str, *, confirm: bool, fee_key: str
+        self,
+        payment: Payment,
+        paid: Tender,
+        requirements: Requirements,
+        pay_to: str,
+        *,
+        obstacle: Callable[[], Awaitable[ApiError | None]],
+        confirm: bool,
+        fee_key: str,
     ) -> dict[str, Any] | str:
         """The body that our hub would answer. `fee_key`: under which its fee was charged, "" where there is none.
 
+        `obstacle`: why it should not be asked for, if a node shows that; where there is a fee, that was asked before.
         Where it is not known what becomes of the transfer: the transaction that the facilitator named, or "".
         Raises: the refusal, UnprovenRefusal where nothing shows that the transfer is never made.
         """
@@ -75,6 +84,8 @@ class Abroad:
         owed = self._owed(paid, pay_to, since_ms)
         seen, answer = await self._seen(owed), None
         if seen.seen is Seen.NOTHING:
+            if not fee_key and (refused := await obstacle()) is not None:
+                raise UnprovenRefusal(refused)
             answer = await self._asked(payment, paid, requirements, owed, confirm=confirm)
             if answer.outcome is Settlement.SUCCESS:
                 return _told(payment, paid, answer.transaction)
