@@ -96,9 +96,10 @@ async def test_what_the_chain_would_refuse_is_named(node: SolanaNode, solana: So
     assert await reasons(paying(node, BUYER_MICRO + 1)) == [Reason.FUNDS, Reason.SVM_SIMULATION]
     stranger = str(FEE_PAYER.pubkey())  # has no token account
     assert await reasons(paying(node, 1, pay_to=stranger)) == [Reason.SVM_NO_RECIPIENT, Reason.SVM_SIMULATION]
-    assert await solana.owner_of(str(account_of(stranger))) is None
-    assert await solana.owner_of(DEVNET.usdc.address) is None
-    assert await solana.owner_of(str(account_of(WALLETS.owner.address))) == WALLETS.owner.address
+    assert (await solana.holder_of(str(account_of(stranger)))).wallet is None
+    assert (await solana.holder_of(DEVNET.usdc.address)).wallet is None
+    holder = await solana.holder_of(str(account_of(WALLETS.owner.address)))
+    assert (holder.wallet, holder.is_its_own) == (WALLETS.owner.address, True)
     empty = drafted(
         node,
         compute_limit(),

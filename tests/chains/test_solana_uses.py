@@ -83,6 +83,22 @@ class ShowsAnother(JsonRpcApp):
         return answer | self._shown if method == "getTransaction" else answer
 
 
+class TellsNoHolders(JsonRpcApp):
+    """A node that does not say who held the accounts behind a transaction, or not so that it can be read."""
+
+    def __init__(self, chain: EmbeddedSolanaChain) -> None:
+        super().__init__({})
+        self._honest = solana_rpc_app(chain)
+        self._shown = iter(({}, {"postTokenBalances": [{"accountIndex": place, "owner": 7} for place in range(9)]}))
+
+    def call(self, method: str, params: object = ()) -> Any:
+        answer = self._honest.call(method, params)
+        if method != "getTransaction":
+            return answer
+        meta = {name: told for name, told in answer["meta"].items() if name != "postTokenBalances"}
+        return answer | {"meta": meta | next(self._shown)}
+
+
 def signed(draft: Any) -> VersionedTransaction:
     """By the fee payer, too."""
     unsigned = draft.transaction()
@@ -234,6 +250,29 @@ async def test_a_transaction_of_a_later_version_hides_no_payment_of_who_is_named
     fee_payer = str(FEE_PAYER.pubkey())
     found = await read_payments(solana, [fee_payer], [], [], range(10**6))
     assert {payment.transaction_hash for payment in found} == {names[0], names[2]}
+
+
+async def test_what_was_paid_to_an_account_that_was_signed_away_is_not_called_its_wallets(
+    node: SolanaNode, solana: SolanaChain
+) -> None:
+    chain, wallet, thief = node.chain, WALLETS.owner.address, str(Keypair().pubkey())
+    account, own = chain.open_account(wallet), chain.account(chain.open_account(wallet))
+    names = [executed(node, paying(node, 1_000))]
+    chain.next_slot()
+    theirs = chain.account(chain.open_account(thief))
+    assert own is not None
+    assert theirs is not None
+    chain._put(account, bytes(theirs.data))  # noqa: SLF001 - as its owner's signature leaves it
+    names.append(executed(node, paying(node, 1_000)))
+    chain._put(account, bytes(own.data))  # noqa: SLF001 - closed and opened anew
+    chain.next_slot(FINAL_SLOTS)
+    found = await read_payments(solana, [], [wallet], [], range(10**6))
+    assert [(one.transaction_hash, one.pay_to, one.holder) for one in found] == [
+        (names[0], wallet, wallet),
+        (names[1], account, thief),
+    ]
+    node.rpc = TellsNoHolders(chain)
+    assert [one.holder for name in names for one in await payments_of(solana, name)] == ["", ""]
 
 
 async def test_nothing_is_said_where_the_node_lists_what_it_does_not_show(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
@@ -11,27 +13,43 @@ from solders.token.state import TokenAccount as TheirTokenAccount
 
 from tests.core.solana_payments import DEVNET, PAYER
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.solana.programs import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from tollkeeper.core.solana.programs import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM, read_token_account
 from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_wallet
 from tollkeeper.core.verification import EvmAsset
 
 WALLET = str(PAYER.pubkey())
 MINT = Pubkey.from_string(DEVNET.address)
 DERIVED = str(get_associated_token_address(PAYER.pubkey(), MINT))
-HELD = bytes(
-    TheirTokenAccount(
-        mint=MINT,
-        owner=PAYER.pubkey(),
-        amount=1,
-        delegate=None,
-        state=TokenAccountState.Initialized,
-        is_native=None,
-        delegated_amount=0,
-        close_authority=None,
-    )
-)
+STRANGER = Keypair.from_seed(b"\x55" * 32).pubkey()
+FIELDS: dict[str, Any] = {
+    "mint": MINT,
+    "owner": PAYER.pubkey(),
+    "amount": 1,
+    "delegate": None,
+    "state": TokenAccountState.Initialized,
+    "is_native": None,
+    "delegated_amount": 0,
+    "close_authority": None,
+}
+HELD = bytes(TheirTokenAccount(**FIELDS))
 IS_ACCOUNT = b"\x02"  # behind a token account's bytes, where extensions of Token-2022 follow
 MINTED = bytes(Mint(None, 1, 6, is_initialized=True, freeze_authority=None))
+
+
+@pytest.mark.parametrize(
+    ("change", "wallet", "why_not"),
+    [
+        ({}, WALLET, ""),
+        ({"owner": STRANGER}, str(STRANGER), f"it was signed away to {STRANGER}"),
+        ({"mint": STRANGER}, None, "it cannot be paid"),
+        ({"state": TokenAccountState.Frozen}, None, "it cannot be paid"),
+        ({"state": TokenAccountState.Uninitialized}, None, "it cannot be paid"),
+    ],
+)
+def test_who_gets_what_is_paid_to_an_account(change: dict[str, Any], wallet: str | None, why_not: str) -> None:
+    holder = DEVNET.holder(DERIVED, read_token_account(bytes(TheirTokenAccount(**{**FIELDS, **change}))))
+    assert (holder.wallet, holder.is_its_own, holder.why_not) == (wallet, not why_not, why_not)
+    assert DEVNET.holder(DERIVED, None).wallet is None
 
 
 @pytest.mark.parametrize("address", [WALLET, *(str(Keypair.from_seed(bytes([n] * 32)).pubkey()) for n in range(8))])

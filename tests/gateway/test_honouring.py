@@ -254,7 +254,8 @@ async def test_a_payment_is_honoured_on_whichever_of_a_gates_networks_it_was_mad
 async def test_nobody_has_honoured_what_moved_nothing(tmp_path: Path, target: RecordingTarget) -> None:
     """Whom the seller lets spend names its account as both ends: the chain calls it a success, and nobody was paid.
 
-    Nor was he whose account was signed away to who is paid there now.
+    Nor was he whose account was signed away to who was paid there, also where that one has closed it since, and it was
+    opened anew for its wallet.
     """
     async with mainnet_market(target, tmp_path) as market:
         gate = await market.gate()
@@ -292,8 +293,16 @@ async def test_nobody_has_honoured_what_moved_nothing(tmp_path: Path, target: Re
         moved = transfer(payer=spender.pubkey(), pay_to=market.owner, mint=network.usdc.address)
         transaction = await carried_out(stranger, compute_limit(), compute_price(), moved, signers=(spender,))
         await market.node("sandbox_advance", 40)
-        told = await honour_payment(settings, {"gate": gate["slug"], "transaction": transaction, "nonce": None})
-        assert f"belongs to {stranger.pubkey()} now" in told.get("error", ""), told
+        order = {"gate": gate["slug"], "transaction": transaction, "nonce": None}
+        assert f"belongs to {stranger.pubkey()} then" in (await honour_payment(settings, order)).get("error", "")
+        held = int((await market.node("getTokenAccountBalance", str(account)))["value"]["amount"])
+        taken = transfer(
+            held, payer=stranger.pubkey(), pay_to=str(stranger.pubkey()), mint=network.usdc.address, source=account
+        )
+        ends = [writable(account), writable(stranger.pubkey()), signer(stranger.pubkey())]
+        await carried_out(stranger, taken, instruction(TOKEN_PROGRAM, b"\x09", ends))
+        await market.node("sandbox_openAccount", market.owner)
+        assert f"belongs to {stranger.pubkey()} then" in (await honour_payment(settings, order)).get("error", "")
 
 
 async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> None:

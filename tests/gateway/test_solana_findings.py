@@ -23,7 +23,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
 from tollkeeper.core.wire import Payment
-from tollkeeper.gateway.findings import Owed, Seen
+from tollkeeper.gateway.findings import NOTHING, Finding, Owed, Seen
 from tollkeeper.gateway.hub_client import Senders
 from tollkeeper.gateway.solana_findings import SolanaFindings
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
@@ -199,6 +199,26 @@ async def test_who_asks_for_a_payment_late_sees_it_as_who_asked_first_does_and_t
         assert used.transaction == name
         assert (await findings.find(late, "", SENDERS)).seen is Seen.PAID
         assert (await findings.find(owed, "", SENDERS)).seen is Seen.PAID
+
+
+async def test_a_use_is_found_where_the_first_node_does_not_list_it_yet() -> None:
+    """One that is behind would have a payment sold for that was made for another server a moment ago."""
+
+    def behind(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"result": []} if call["method"] == "getSignaturesForAddress" else answer
+
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as lagging,
+        chain_of(lagging.url, node.url) as chain,
+    ):
+        draft = paying(node, 10_000)
+        payment = Payment(1, "exact", NETWORK, draft.payload())
+        findings = SolanaFindings(chain, clock_ms)
+        lagging.falsify = behind
+        assert await findings.find_use(owed_by(draft), payment) == NOTHING
+        name = executed(node, draft)
+        assert await findings.find_use(owed_by(draft), payment) == Finding(Seen.FOREIGN, name)
 
 
 async def test_of_another_token_than_the_nodes_nothing_is_told() -> None:

@@ -45,7 +45,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ChainPayment:
-    """A transfer by authorization as the chain has it. `sender` sent the transaction; all hex in lower case."""
+    """A transfer by authorization as the chain has it. `sender` sent the transaction; all hex in lower case.
+
+    `holder`: the wallet that held the account that was paid when it was; empty where the chain keeps no such accounts,
+    or does not tell.
+    """
 
     key: PaymentKey
     pay_to: str
@@ -53,6 +57,7 @@ class ChainPayment:
     transaction_hash: str
     sender: str
     block_number: int
+    holder: str = ""
 
 
 def compare(

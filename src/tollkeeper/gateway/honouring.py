@@ -160,12 +160,20 @@ def _read(transaction: str, nonce: str | None) -> tuple[Family, str, str | None]
 
 
 async def _require_own(chain: AnyChain, payment: ChainPayment) -> None:
-    """Whoever a wallet's account was signed away to gets what is paid there. Raises: PAYMENT_INVALID."""
-    if not isinstance(chain, AccountChain) or chain.asset is None:
+    """Whoever a wallet's account was signed away to gets what is paid there.
+
+    Whose it was when it was paid counts, as the chain tells: he may have closed it since, and anybody can open it
+    anew for the wallet. Raises: PAYMENT_INVALID; RpcUnavailable.
+    """
+    if not isinstance(chain, AccountChain):
         return
-    owner = await chain.owner_of(payment.pay_to)
-    if owner is not None and chain.asset.account_of(owner) != payment.pay_to:
-        msg = f"the account that was paid, {payment.pay_to}, belongs to {owner} now, and not to the PayGate's wallet"
+    if payment.holder:
+        holder, when = chain.held_by(payment.pay_to, payment.holder), "then"
+    else:
+        holder, when = await chain.holder_of(payment.pay_to), "now"
+    if not holder.is_its_own:
+        whose = "is none that can be paid" if holder.wallet is None else f"belongs to {holder.wallet}"
+        msg = f"the account that was paid, {payment.pay_to}, {whose} {when}, and not to the PayGate's wallet"
         raise ApiError(Code.PAYMENT_INVALID, msg)
 
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended, known_end
 from tollkeeper.chains.solana.uses import UseReader
 from tollkeeper.core.base58 import decode
@@ -82,21 +83,19 @@ class SolanaFindings:
         """FOREIGN where somebody has had the payment executed by now, also with an error.
 
         FAILED where it can be executed no more: then it was, or not, long before all that is looked through; or where
-        it would pay an account that its wallet has signed away, which a facilitator need not look at. Else NOTHING.
-        Raises: RpcUnavailable.
+        it would pay an account that nobody can be paid on, or that its wallet has signed away, which a facilitator need
+        not look at. Else NOTHING. Raises: RpcUnavailable.
         """
         require_asset(self._chain, owed)
         lifetime = await self._lifetime(owed)
-        signature = await self._uses.find(owed.key, lifetime.first_slot)
+        signature = await self._named_by_any(owed.key, lifetime)
         if signature is not None:
             return Finding(Seen.FOREIGN, signature)
         transfer = read_transfer(payment.transacted)
         if not await self._chain.takes(transfer):
             return Finding(Seen.FAILED, reason=Reason.SVM_EXPIRED)
-        owner = await self._chain.owner_of(transfer.destination)
-        asset = self._chain.configured_asset
-        is_theirs = owner is None or asset.account_of(owner) == transfer.destination
-        return NOTHING if is_theirs else Finding(Seen.FAILED, reason=Reason.SVM_NO_RECIPIENT)
+        holder = await self._chain.holder_of(transfer.destination)
+        return NOTHING if holder.is_its_own else Finding(Seen.FAILED, reason=Reason.SVM_NO_RECIPIENT)
 
     async def is_signed(self, payment: Payment) -> bool:  # noqa: ARG002 - no other one gets so far (`tender_of`)
         """A payer's key alone signs here."""
@@ -116,6 +115,25 @@ class SolanaFindings:
         """The use in this transaction, which is deep as the owed amount needs it. Raises: RpcUnavailable."""
         is_final_needed = self._chain.config.depths.of(owed.value) > 1
         return await self._uses.read(signature, is_final_needed=is_final_needed)
+
+    async def _named_by_any(self, key: PaymentKey, lifetime: Lifetime) -> str | None:
+        """The payment's transaction, as any of so many nodes names it as an outcome needs; None where none does.
+
+        Whoever names it shows it, and one that is behind knows nothing of it. Raises: RpcUnavailable.
+        """
+        found: list[str] = []
+
+        async def judge(chain: SolanaChain) -> bool:
+            uses = self._uses if chain is self._chain else UseReader(chain)
+            signature = await uses.find(key, lifetime.first_slot)
+            found.extend([signature] if signature is not None else [])
+            return signature is not None
+
+        is_used = await self._chain.agreed(judge, lambda is_used: is_used)
+        if is_used is None and not found:
+            msg = "too few nodes list the payer's transactions"
+            raise RpcUnavailable(msg)
+        return found[0] if found else None
 
     async def _is_nowhere(self, key: PaymentKey, lifetime: Lifetime) -> bool:
         """Does enough of the nodes, each by itself, show no such transaction of the payer?"""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from tollkeeper.core.paygate_fields import Recipient
+    from tollkeeper.core.solana.recipients import Holder
     from tollkeeper.core.tenders import Asset
 
 WAIT_SECONDS: Final = 2.0
@@ -45,14 +46,14 @@ class AccountChain(Protocol):
     async def open(self) -> None:
         """Asks the nodes who they are. Raises: RpcUnavailable."""
 
-    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, str | None]:
-        """Why the address is no wallet's, and who holds its token account, where that can be paid.
+    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, Holder]:
+        """Why the address is no wallet's, and who gets what is paid to its token account. Raises: RpcUnavailable."""
 
-        Raises: RpcUnavailable.
-        """
+    async def holder_of(self, account: str) -> Holder:
+        """Who gets what is paid to a token account. Raises: RpcUnavailable."""
 
-    async def owner_of(self, account: str) -> str | None:
-        """The wallet; None where there is no such account of the token. Raises: RpcUnavailable."""
+    def held_by(self, account: str, wallet: str) -> Holder:
+        """The same of an account of which it is known whose it was."""
 
     async def close(self) -> None:
         """Ends the connections."""
@@ -91,7 +92,8 @@ class TokenAccounts:
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 chain = await self._chain(asset)
-                return await chain.recipient(address, asset.account_of(address))
+                obstacle, holder = await chain.recipient(address, asset.account_of(address))
+                return obstacle, holder.wallet
         except (RpcUnavailable, TimeoutError) as error:
             if recipient.network in self.chains:
                 _LOG.info("token_account_not_seen", network=recipient.network, reason=str(error))
@@ -108,7 +110,7 @@ class TokenAccounts:
             raise RpcUnavailable(msg) from error
 
     async def _owner(self, account: str, asset: Asset) -> str | None:
-        return await (await self._chain(asset)).owner_of(account)
+        return (await (await self._chain(asset)).holder_of(account)).wallet
 
     async def _chain(self, asset: Asset) -> AccountChain:
         chain = self.chains.get(asset.network.name)

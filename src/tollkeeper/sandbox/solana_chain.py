@@ -13,7 +13,7 @@ import json
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from solders.account import Account
 from solders.keypair import Keypair
@@ -29,7 +29,17 @@ from solders.transaction_metadata import FailedTransactionMetadata
 from tollkeeper.chains.solana import LAMPORTS_PER_SIGNATURE
 from tollkeeper.core.networks import NETWORKS, Network
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY
-from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, TOKEN_PROGRAM, associated_token_account
+from tollkeeper.core.solana.programs import (
+    RECENT_BLOCKHASHES_SYSVAR,
+    TOKEN_PROGRAM,
+    associated_token_account,
+    read_mint,
+    read_token_account,
+)
+from tollkeeper.core.solana.programs import TokenAccount as Held
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 NETWORK: Final = NETWORKS["solana-devnet"]
 RECENT_SLOTS: Final = 150
@@ -50,7 +60,10 @@ class TransactionRefused(Exception):  # noqa: N818 - the chain's answer, not a f
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A transaction that is on the chain. `error` None is success; `fee` is in lamports."""
+    """A transaction that is on the chain. `error` None is success; `fee` is in lamports.
+
+    `held`: the token accounts behind it, by their places in the message.
+    """
 
     slot: int
     time_seconds: int
@@ -60,6 +73,7 @@ class Executed:
     fee: int
     raw: bytes
     accounts: frozenset[str]
+    held: dict[int, Held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +277,22 @@ class EmbeddedSolanaChain:
             fee=meta.fee(),
             raw=bytes(transaction),
             accounts=frozenset(map(str, keys)),
+            held=self._held(keys, found),
         )
+
+    def _held(self, keys: Sequence[Pubkey], found: Mapping[Pubkey, Account | None]) -> dict[int, Held]:
+        """Those of them that are token accounts now, as far as they were there before."""
+        held = {}
+        for place, address in enumerate(keys):
+            before = found[address]
+            if before is None or str(before.owner) != self.token_program:
+                continue
+            now = self._svm.get_account(address)
+            data = b"" if now is None else bytes(now.data)
+            account = read_token_account(data)
+            if account is not None and read_mint(data) is None:
+                held[place] = account
+        return held
 
     def _error(self, error: Any) -> Any:  # noqa: ANN401 - one of the library's many classes; JSON
         """The chain's word for an error, as RPC nodes write it."""

@@ -113,9 +113,7 @@ def _of_accounts(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
         if account(address) is None:
             message = "Invalid param: could not find account"
             raise RpcError(message, code=INVALID_PARAMS)
-        amount = chain.token_balance(address)
-        text = f"{amount // 10**6}.{amount % 10**6:06}".rstrip("0").rstrip(".")
-        return _at(chain, {"amount": str(amount), "decimals": 6, "uiAmountString": text, "uiAmount": None})
+        return _at(chain, _amount(chain.token_balance(address)))
 
     def request_airdrop(address: str, lamports: int, _config: Json = None) -> Json:
         if not 0 < lamports <= _AIRDROP_MAX:
@@ -173,7 +171,7 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
         is_final_wanted = isinstance(config, dict) and config.get("commitment") == "finalized"
         if executed is None or (is_final_wanted and not chain.is_final(executed.slot)):
             return None
-        return _transaction(executed)
+        return _transaction(executed, chain.token_program)
 
     def get_signatures_for_address(address: str, config: Json = None) -> Json:
         wanted = config or {}
@@ -235,6 +233,11 @@ def _of_tests(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     }
 
 
+def _amount(amount: int) -> Json:
+    text = f"{amount // 10**6}.{amount % 10**6:06}".rstrip("0").rstrip(".")
+    return {"amount": str(amount), "decimals": 6, "uiAmountString": text, "uiAmount": None}
+
+
 def _refusal(refused: TransactionRefused) -> RpcError:
     if refused.error is None:
         return RpcError(str(refused), code=INVALID_PARAMS)
@@ -261,7 +264,7 @@ def _depth(chain: EmbeddedSolanaChain, executed: Executed) -> str:
     return "finalized" if chain.is_final(executed.slot) else "confirmed"
 
 
-def _transaction(executed: Executed) -> Json:
+def _transaction(executed: Executed, program: str) -> Json:
     return {
         "slot": executed.slot,
         "blockTime": executed.time_seconds,
@@ -277,7 +280,16 @@ def _transaction(executed: Executed) -> Json:
             "postBalances": [],
             "innerInstructions": [],
             "preTokenBalances": [],
-            "postTokenBalances": [],
+            "postTokenBalances": [
+                {
+                    "accountIndex": place,
+                    "mint": one.mint,
+                    "owner": one.owner,
+                    "programId": program,
+                    "uiTokenAmount": _amount(one.amount),
+                }
+                for place, one in executed.held.items()
+            ],
             "rewards": [],
             "loadedAddresses": {"readonly": [], "writable": []},
         },

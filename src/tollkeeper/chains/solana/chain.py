@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
     from tollkeeper.core.solana import SolanaTransfer
-    from tollkeeper.core.solana.recipients import NoWallet
+    from tollkeeper.core.solana.recipients import Holder, NoWallet
 
 T = TypeVar("T")
 
@@ -130,15 +130,15 @@ def _fee_lamports(compute_limit: int, price_micro_lamports: int) -> int:
 class Simulation:
     """What settling would meet now. `error` None: it would pass. `fee_money` is what the fee payer has, in lamports.
 
-    `blocks_left`: for so many more the blockhash of one that would pass is taken; None where nobody says. `paid`: whose
-    account would be paid; None where there is none.
+    `blocks_left`: for so many more the blockhash of one that would pass is taken; None where nobody says. `reaches`: is
+    the account that would be paid still the wallet's that it was made for?
     """
 
     error: str | None
     lifetime: Lifetime
     fee_money: int
     blocks_left: int | None = None
-    paid: str | None = None
+    reaches: bool = False
 
     @property
     def ends_too_soon(self) -> bool:
@@ -275,7 +275,8 @@ class SolanaChain:
         blockhash = transfer.transaction.message.recent_blockhash
         accounts, height = await self.rpc.ask([_accounts(transfer), _HEIGHT])
         source, _ = map(self._held, read_accounts(accounts, 2))
-        if source is None or source.amount < transfer.value or self._usable_by(source) != transfer.payer:
+        holder = self.configured_asset.holder(transfer.source, source).wallet
+        if source is None or source.amount < transfer.value or holder != transfer.payer:
             return None
         if self._ages.has_passed(blockhash, read_number(height)):
             return None
@@ -302,11 +303,12 @@ class SolanaChain:
         simulation, money, accounts, height = await self._ask_of_new(
             transfer, [_simulation(transfer), money_of, _accounts(transfer), _HEIGHT]
         )
-        error, paid = read_error(simulation), self._held(read_accounts(accounts, 2)[1])
+        error, found = read_error(simulation), self._held(read_accounts(accounts, 2)[1])
         left = await self._blocks_left(transfer, simulation, height) if error is None else None
         last_height = read_number(height) + (BLOCKHASH_LIFETIME_BLOCKS if left is None else left) + LAG_BLOCKS
         lifetime = Lifetime(read_slot(simulation), last_height)
-        return Simulation(error, lifetime, read_number(read_value(money)), left, None if paid is None else paid.owner)
+        reaches = self.configured_asset.holder(transfer.destination, found).is_its_own
+        return Simulation(error, lifetime, read_number(read_value(money)), left, reaches)
 
     async def _ask_of_new(self, transfer: SolanaTransfer, calls: Sequence[Call]) -> list[Answer]:
         """The answers; the list of blockhashes comes with them where it is due. The last call is `_HEIGHT`.
@@ -327,23 +329,17 @@ class SolanaChain:
         blockhash = transfer.transaction.message.recent_blockhash
         return await self._ages.blocks_left(blockhash, read_slot(taken), read_number(height))
 
-    async def owner_of(self, account: str) -> str | None:
-        """Whose the asset's token account at this address is; None unless one is there and usable.
-
-        Raises: RpcUnavailable.
-        """
+    async def holder_of(self, account: str) -> Holder:
+        """Who gets what is paid to the asset's token account at this address. Raises: RpcUnavailable."""
         (info,) = await self.rpc.ask([("getAccountInfo", [account, _BASE64])])
-        found = self._held(read_value(info))
-        return self._usable_by(found)
+        return self.configured_asset.holder(account, self._held(read_value(info)))
 
-    def _usable_by(self, found: TokenAccount | None) -> str | None:
-        return found.owner if found is not None and found.is_usable and found.mint == self._mint else None
+    def held_by(self, account: str, wallet: str) -> Holder:
+        """The same of an account of which it is known whose it was."""
+        return self.configured_asset.held_by(account, wallet)
 
-    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, str | None]:
-        """Why the address is no wallet's, and whose the asset's token account for it is; None unless it is usable.
-
-        Raises: RpcUnavailable.
-        """
+    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, Holder]:
+        """Why the address is no wallet's, and who gets what is paid to its token account. Raises: RpcUnavailable."""
         beginning = {**_BASE64, "dataSlice": {"offset": 0, "length": MULTISIG_SIZE_BYTES + 1}}
         at_address, held = await self.rpc.ask(
             [("getAccountInfo", [address, beginning]), ("getAccountInfo", [account, _BASE64])]
@@ -351,7 +347,7 @@ class SolanaChain:
         info, found = read_value(at_address), self._held(read_value(held))
         data = read_account(info)
         there = None if data is None else Account(info["owner"], info.get("executable") is True, data)
-        return no_wallet(address, there), self._usable_by(found)
+        return no_wallet(address, there), self.configured_asset.holder(account, found)
 
     async def balances(self, addresses: Sequence[str]) -> list[int]:
         """Lamports of each. Raises: RpcUnavailable."""

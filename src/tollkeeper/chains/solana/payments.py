@@ -15,7 +15,8 @@ from tollkeeper.chains.receipts import Verdict, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import read_number
 from tollkeeper.core import ed25519
-from tollkeeper.core.base58 import encode, encode_key
+from tollkeeper.core.base58 import encode, encode_key, parse_key
+from tollkeeper.core.errors import ApiError
 from tollkeeper.core.reconciliation import ChainPayment
 from tollkeeper.core.solana import payment_key, read_transfer
 from tollkeeper.core.solana.message import MalformedTransaction
@@ -50,8 +51,9 @@ async def read_payments(
 ) -> list[ChainPayment]:
     """The payments whose fees `senders` paid, or that reached the wallets `sold_to`, in the chain's order.
 
-    `known` are wallets by which recipients are named; another one is named by its token account. Raises:
-    RpcUnavailable, also where a node has not come to the last of these slots: behind one address there may be several.
+    `known` are wallets by which recipients are named; another one is named by its token account, and so is an account
+    that its wallet had signed away. Raises: RpcUnavailable, also where a node has not come to the last of these slots:
+    behind one address there may be several.
     """
     asset = asset_of(chain)
     accounts = {_account(asset, wallet): wallet for wallet in {*known, *sold_to}}
@@ -197,13 +199,28 @@ def payments_in(asset: SolanaAsset, name: str, answer: Any, wallets: Mapping[str
     if transfer.source == transfer.destination:  # nothing moves, and the chain calls it a success
         return []
     require_name(transfer.transaction, name)
+    holder = _holder(answer, moved.accounts[2])
+    is_theirs = not holder or asset.held_by(transfer.destination, holder).is_its_own
     return [
         ChainPayment(
             payment_key(asset, transfer),
-            wallets.get(transfer.destination, transfer.destination),
+            wallets.get(transfer.destination, transfer.destination) if is_theirs else transfer.destination,
             transfer.value,
             encode(transfer.transaction.signatures[0]),
             transfer.fee_payer,
             slot,
+            holder,
         )
     ]
+
+
+def _holder(answer: Any, position: int) -> str:  # noqa: ANN401 - JSON
+    """Whose the token account at this position of the message was behind the transaction; empty where it is not told.
+
+    It may be somebody else's by now, or have been.
+    """
+    try:
+        found = [one["owner"] for one in answer["meta"]["postTokenBalances"] if one["accountIndex"] == position]
+        return parse_key(found[0]) if found else ""
+    except (KeyError, TypeError, ApiError):
+        return ""

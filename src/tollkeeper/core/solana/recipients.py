@@ -1,8 +1,9 @@
-"""Is an address to be paid on a wallet's? What its bytes say, and the account there (contract 3.1).
+"""Is an address to be paid on a wallet's, and who gets what is paid there? (contract 3.1, security A-32).
 
 A payment goes to the token account that belongs to the address, so a token account named in a wallet's place is never
 paid: what would be paid is a token account of its own, which it has not. Whoever takes such an address for a wallet
-tells its owner to open one. How a node is asked is in `chains.solana`, what an owner is told in the gateway.
+tells its owner to open one. And an account's address stays when its owner signs it away, with all that is paid there
+from then on. How a node is asked is in `chains.solana`, what an owner is told in the gateway.
 """
 
 from __future__ import annotations
@@ -39,6 +40,24 @@ class NoWallet:
 
     why: str
     is_never_paid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who gets what is paid to a token account: `wallet`, None where nobody can be paid there.
+
+    `is_its_own`: it is the wallet that the account was made for, as its address says.
+    """
+
+    wallet: str | None
+    is_its_own: bool
+
+    @property
+    def why_not(self) -> str:
+        """Why its own wallet is not paid there; empty where it is."""
+        if self.is_its_own:
+            return ""
+        return "it cannot be paid" if self.wallet is None else f"it was signed away to {self.wallet}"
 
 
 def no_wallet(address: str, account: Account | None = None) -> NoWallet | None:

@@ -39,7 +39,7 @@ from tollkeeper.core.solana.programs import (
     read_compute_unit_price,
     read_transfer_checked,
 )
-from tollkeeper.core.solana.recipients import no_wallet
+from tollkeeper.core.solana.recipients import Holder, no_wallet
 from tollkeeper.core.verification import Check, Reason
 from tollkeeper.core.wire import PaymentKey
 
@@ -117,6 +117,19 @@ class SolanaAsset:
     def account_of(self, wallet: str) -> str:
         """What a transfer to the wallet names: its associated token account."""
         return associated_token_account(wallet, self.address, self.token_program)
+
+    def holder(self, account: str, found: TokenAccount | None) -> Holder:
+        """Who gets what is paid to this account, at whose address a node found that (of the asset's token program).
+
+        Nobody where there is none, or one of another token, or one that is frozen.
+        """
+        is_there = found is not None and found.is_usable and found.mint == self.address
+        wallet = found.owner if found is not None and is_there else None
+        return self.held_by(account, wallet)
+
+    def held_by(self, account: str, wallet: str | None) -> Holder:
+        """The same of an account of which it is known whose it is."""
+        return Holder(wallet, wallet is not None and self.account_of(wallet) == account)
 
     def no_wallet(self, address: str) -> str:
         """Why nobody's key can spend what is paid to this address, as far as it shows; empty where it does not."""
@@ -418,11 +431,9 @@ def chain_checks(transfer: SolanaTransfer, asset: SolanaAsset, facts: SolanaFact
     left = facts.blocks_left
     yield Check("blocksLeft", left is None or left >= BLOCKS_LEFT_MIN, Reason.SVM_EXPIRED, _LONG_ENOUGH, left)
     destination, source = facts.destination, facts.source
-    is_there = destination is not None and destination.is_usable and destination.mint == asset.address
-    found: bool | str = destination is not None
-    if destination is not None and is_there and asset.account_of(destination.owner) != transfer.destination:
-        is_there, found = False, f"it was signed away to {destination.owner}"  # who gets what is paid there
-    yield Check("recipientAccount", is_there, Reason.SVM_NO_RECIPIENT, transfer.destination, found)
+    holder = asset.holder(transfer.destination, destination)
+    found = destination is not None and (holder.why_not or True)
+    yield Check("recipientAccount", holder.is_its_own, Reason.SVM_NO_RECIPIENT, transfer.destination, found)
     is_there = source is not None and source.is_usable and source.mint == asset.address
     yield Check("payerAccount", is_there, Reason.SVM_NO_SENDER, transfer.source, source is not None)
     balance = 0 if source is None else source.amount

@@ -191,7 +191,7 @@ class SolanaSettlements(Settlements):
             raise without_money()
         if account.chain.asset is None:  # disabled this moment
             raise RpcUnavailable(account.chain.problem)
-        if simulated.error is not None or simulated.ends_too_soon or not _is_of(account, simulated.paid, transfer):
+        if simulated.error is not None or simulated.ends_too_soon or not simulated.reaches:
             facts = await account.chain.state(transfer, waits=False)
             for check in chain_checks(transfer, account.asset, facts):
                 if not check.ok:
@@ -251,11 +251,6 @@ class SolanaSettlements(Settlements):
             return await self._carry(order, known, row_id, lifetime)
         finally:
             self._active.discard(row_id)
-
-
-def _is_of(account: SolanaAccount, owner: str | None, transfer: SolanaTransfer) -> bool:
-    """Is the account that is paid still the wallet's that it was made for? The chain pays whomever it was signed to."""
-    return owner is not None and account.asset.account_of(owner) == transfer.destination
 
 
 def _is_signed(account: SolanaAccount, payment: Payment) -> bool:
