@@ -35,6 +35,7 @@ from tollkeeper.gateway import following
 from tollkeeper.gateway.evm_findings import EvmFindings
 from tollkeeper.gateway.findings import Owed, Seen
 from tollkeeper.gateway.hub_client import Senders
+from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import DepthSettings, Role
@@ -304,6 +305,39 @@ async def test_a_trusted_sale_is_followed_after_a_change_to_our_own_hub(site: Si
         assert abroad.purchase() == ("LIVE", None, 0, 2)
         site.expire()
         assert (await abroad.until("VOID"))[1] == "settlement_failed"
+
+
+async def test_a_trusted_sale_stands_though_our_own_hub_failed_to_make_its_payment_a_second_time(
+    site: SiteOnEvm,
+) -> None:
+    """Anybody may bring the hub a payment that the former facilitator is making."""
+    foreign, chain = site.foreign, site.foreign.chain
+    foreign.settling, foreign.sender = ways.hands_over, chain.wallets.faucet
+    foreign.signers = [foreign.sender.address]
+    async with our_hub(site) as hub_url:
+        async with site.held():
+            async with site.gateway() as before:
+                gate = await before.gate(assumeValid=True, credits=3)
+                challenge = (await before.buyer.ask("GET", gate["accessUrl"])).json()
+                payment = await before.payment(gate)
+                assert (await before.pay(gate, payment)).status == 200
+            body = {
+                "x402Version": 1,
+                "paymentPayload": json.loads(base64.b64decode(payment)),
+                "paymentRequirements": challenge["accepts"][0],
+            }
+            async with Buyer(chain.wallets.buyer) as anybody:
+                asked = await anybody.ask("POST", hub_url + "/settle", body=body, headers={"Prefer": "wait=0"})
+                assert asked.json().get("transaction"), asked.body
+        payload = body["paymentPayload"]["payload"]["authorization"]
+        where = f"{hub_url}/payments/{foreign.NETWORK}/{payload['from']}/{payload['nonce']}"
+        async with asyncio.timeout(30), Buyer(chain.wallets.buyer) as anybody:
+            while (await anybody.ask("GET", where)).json()["status"] != "failed":  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.2)
+        async with site.gateway(hub_url=hub_url) as abroad:
+            assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
+            await asyncio.sleep(6)  # it is looked at again when it is 4 s old
+            assert abroad.purchase() == ("LIVE", None, 1, 2)
 
 
 async def test_a_trusted_sale_is_followed_after_a_change_to_another_foreign_facilitator(site: SiteOnEvm) -> None:

@@ -97,12 +97,17 @@ class Following:
             standing = await self._standing(purchase, is_paid=False)
             if is_ours and standing.fate is _Fate.OPEN:
                 return
-        if standing.fate is _Fate.UNTOLD:
-            standing = await self._standing_of_former(purchase)
+        former = standing
+        if standing.fate is _Fate.UNTOLD or (standing.fate is _Fate.FAILED and place not in {None, self._hub.place}):
+            former = await self._standing_of_former(purchase)
         now_ms = self._clock_ms()
-        if standing.fate is _Fate.PAID:
-            await self._purchases.confirm(purchase, now_ms, standing.transaction)
-        elif standing.fate is _Fate.FAILED:
+        if former.fate is _Fate.PAID:
+            # Our hub may have failed to make what the former one was making; then there is nobody to ask later.
+            is_followed = standing.fate is not _Fate.FAILED
+            await self._purchases.confirm(purchase, now_ms, former.transaction, is_followed=is_followed)
+            return
+        standing = former if standing.fate is _Fate.UNTOLD else standing
+        if standing.fate is _Fate.FAILED:
             _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=standing.transaction)
             await self._purchases.void(purchase, now_ms)
         elif now_ms > self._told_until_ms(purchase, standing):

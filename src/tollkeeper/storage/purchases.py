@@ -347,10 +347,11 @@ class Purchases:
         statement = _Q.park_purchase(id=purchase.id, attempt=purchase.attempt, failure=failure, now_ms=now_ms)
         await self._database.run(_rows(statement))
 
-    async def confirm(self, purchase: Purchase, now_ms: int, named: str = "") -> None:
+    async def confirm(self, purchase: Purchase, now_ms: int, named: str = "", *, is_followed: bool = True) -> None:
         """Records that a trusted settlement proved true, in that transaction where one is known."""
-        known = {"id": purchase.id, "transaction_hash": named}
-        await self._database.run(_rows(_Q.confirm_purchase(**known, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms)))
+        follow_ms = now_ms + FIRST_LOOK_MS if is_followed else None
+        known = {"id": purchase.id, "transaction_hash": named, "follow_ms": follow_ms}
+        await self._database.run(_rows(_Q.confirm_purchase(**known, now_ms=now_ms)))
 
     async def void(self, purchase: Purchase, now_ms: int) -> None:
         """Voids the credits not yet used of a settlement that proved failed; its revenue was none."""
