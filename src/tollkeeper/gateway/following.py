@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.findings import Finding
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
@@ -92,27 +93,31 @@ class Following:
         RpcUnavailable.
         """
         place = SettleRequest.from_bytes(request).place if request else None
+        is_elsewhere = place not in {None, self._hub.place}
         is_ours, standing = self._supported().is_ours, _UNTOLD
         if is_ours or place == self._hub.place:
             standing = await self._standing(purchase, is_paid=False)
             if is_ours and standing.fate is _Fate.OPEN:
                 return
-        former = standing
-        if standing.fate is _Fate.UNTOLD or (standing.fate is _Fate.FAILED and place not in {None, self._hub.place}):
+            if is_ours and standing.fate is _Fate.UNTOLD and not is_elsewhere:
+                await self._tell_forgotten(purchase)
+        is_followed = True
+        is_doubted = is_elsewhere and standing.fate is _Fate.FAILED
+        if is_doubted or standing.fate is _Fate.UNTOLD:
             former = await self._standing_of_former(purchase)
+            # Anybody may bring our hub what the former one is making: it failed then because that one was faster.
+            if not is_doubted or former.fate is _Fate.PAID:
+                # Of what the former one made our hub tells nothing later either.
+                standing, is_followed = former, not (is_ours and is_elsewhere)
         now_ms = self._clock_ms()
-        if former.fate is _Fate.PAID:
-            # Our hub may have failed to make what the former one was making; then there is nobody to ask later.
-            is_followed = standing.fate is not _Fate.FAILED
-            await self._purchases.confirm(purchase, now_ms, former.transaction, is_followed=is_followed)
-            return
-        standing = former if standing.fate is _Fate.UNTOLD else standing
-        if standing.fate is _Fate.FAILED:
+        if standing.fate is _Fate.PAID:
+            await self._purchases.confirm(purchase, now_ms, standing.transaction, is_followed=is_followed)
+        elif standing.fate is _Fate.FAILED:
             _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=standing.transaction)
             await self._purchases.void(purchase, now_ms)
         elif now_ms > self._told_until_ms(purchase, standing):
             _LOG.error("trusted_sale_not_told", purchase_id=purchase.id, transaction=purchase.transaction_hash)
-            await self._purchases.confirm(purchase, now_ms)
+            await self._purchases.confirm(purchase, now_ms, is_followed=is_followed)
 
     def _told_until_ms(self, purchase: Purchase, standing: _Standing) -> int:
         """Until when it is waited for who tells of a sale on trust. A payment may be made until its end."""
@@ -149,7 +154,10 @@ class Following:
         except Exception:  # noqa: BLE001 - one sale's trouble holds up no other
             _LOG.exception("sale_not_followed", purchase_id=purchase.id)
         if standing is None:
-            return self._seen(purchase, known, paid_ms, self._clock_ms() + _UNANSWERED_MS)
+            return self._seen(purchase, known, paid_ms, self._clock_ms() + _UNANSWERED_MS, is_told=False)
+        is_told = standing.fate is not _Fate.UNTOLD
+        if not is_told and not had_failed and self._supported().is_ours:
+            await self._tell_forgotten(purchase)
         now_ms = self._clock_ms()
         if had_failed and standing.fate is _Fate.PAID:
             _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=standing.transaction)
@@ -172,7 +180,7 @@ class Following:
         is_used_up = is_used_up or (purchase.remaining == 0 and state is not PurchaseState.FAILED)
         next_ms = next_look_ms(paid_ms, now_ms, is_used_up=is_used_up)
         transaction = known if state is PurchaseState.FAILED else standing.transaction or known
-        return self._seen(purchase, transaction, paid_ms, next_ms)
+        return self._seen(purchase, transaction, paid_ms, next_ms, is_told=is_told)
 
     async def _take_back(self, purchase: Purchase, transaction: str, now_ms: int) -> None:
         """A failure was none in the end. A claim's outcome is found out by `completer`, as any claim's."""
@@ -181,8 +189,15 @@ class Following:
         else:
             await self._purchases.reopen(purchase, now_ms)
 
-    def _seen(self, purchase: Purchase, transaction: str, paid_ms: int, next_ms: int | None) -> Look:
-        return Look(purchase.id, purchase.attempt, purchase.state, transaction, paid_ms, next_ms)
+    async def _tell_forgotten(self, purchase: Purchase) -> None:
+        """Our hub made its payment, and has no record of it any more: the sale stands, and its operator is told once."""
+        if await self._purchases.forgotten(purchase, self._clock_ms()):
+            _LOG.error("hub_forgot_sale", purchase_id=purchase.id, transaction=purchase.transaction_hash)
+
+    def _seen(
+        self, purchase: Purchase, transaction: str, paid_ms: int, next_ms: int | None, *, is_told: bool = True
+    ) -> Look:
+        return Look(purchase.id, purchase.attempt, purchase.state, transaction, paid_ms, next_ms, is_told)
 
     async def _standing(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
         """What is known of its payment now; `is_paid`: it was known to be paid before.
@@ -201,35 +216,43 @@ class Following:
         """What the chain shows of a sale on trust for which another facilitator was asked than is set now.
 
         That one named the transaction when it was sold for, and nobody knows its signers any more. So another's
-        transaction says nothing here.
+        transaction says nothing here. Raises: RpcUnavailable.
         """
-        if not self._proofs.covers(purchase.network):
+        finding, is_named = await self._seen_on_chain(purchase)
+        if finding is None:
             return _UNTOLD
-        named = purchase.transaction_hash or ""
-        senders = self._supported().senders_on(purchase.network)
-        finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)
         if finding.seen is Seen.FAILED:
             return _Standing(_Fate.FAILED, finding.transaction)
-        is_named = finding.is_made and finding.transaction in {named, named.lower()}
-        if finding.seen is Seen.PAID or is_named:
+        if finding.seen is Seen.PAID or (finding.is_made and is_named):
             return _Standing(_Fate.PAID, finding.transaction)
         return _Standing(_Fate.OPEN if finding.seen is Seen.NOTHING else _Fate.UNTOLD)
 
     async def _standing_on_chain(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
-        if not self._proofs.covers(purchase.network):
+        """What the chain shows of a sale whose facilitator is a stranger's. Raises: RpcUnavailable."""
+        finding, is_named = await self._seen_on_chain(purchase)
+        if finding is None:
             return _UNTOLD
-        named = purchase.transaction_hash or ""
-        senders = self._supported().senders_on(purchase.network)
-        finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)
-        # Whose transaction it was, was judged when it was sold for: a facilitator may have other signers by now.
-        is_the_same = is_paid and finding.seen is Seen.FOREIGN and finding.transaction in {named, named.lower()}
-        if purchase.state is PurchaseState.FAILED and finding.transaction not in {named, named.lower()}:
+        if purchase.state is PurchaseState.FAILED and not is_named:
             return _Standing(_Fate.FAILED)  # made by another transaction, it may have been for another server
+        # Whose transaction it was, was judged when it was sold for: a facilitator may have other signers by now.
+        is_the_same = is_paid and finding.seen is Seen.FOREIGN and is_named
         if finding.seen is Seen.PAID or is_the_same:
             return _Standing(_Fate.PAID, finding.transaction)
         if finding.transaction or finding.seen is Seen.FAILED:
             return _Standing(_Fate.FAILED, finding.transaction)
         return _Standing(_Fate.OPEN if finding.seen is Seen.NOTHING else _Fate.USED)
+
+    async def _seen_on_chain(self, purchase: Purchase) -> tuple[Finding | None, bool]:
+        """What a node shows of its payment, and whether in the very transaction that the sale names, be it none.
+
+        None where there is no node for its network. Raises: RpcUnavailable.
+        """
+        if not self._proofs.covers(purchase.network):
+            return None, False
+        named = purchase.transaction_hash or ""
+        senders = self._supported().senders_on(purchase.network)
+        finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)
+        return finding, finding.transaction in {named, named.lower()}
 
 
 def key_of(purchase: Purchase) -> PaymentKey:

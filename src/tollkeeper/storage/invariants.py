@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _GATEWAY: Final = load_queries("invariants_gateway.sql")
 _HUB: Final = load_queries("invariants_hub.sql")
+_PURCHASES: Final = load_queries("gateway.sql")
 _SETTLEMENTS: Final = load_queries("settlements.sql")
 _BOTH: Final = load_queries("invariants_both.sql")
 _JUDGED_HERE: Final = frozenset({"i10_old_unfinished", "i12_transitions_seen"})
@@ -32,6 +33,8 @@ _OPEN_AFTER_END_SECONDS: Final = 600
 # What one part records a little after the other.
 _FOLLOWED_SECONDS: Final = 60
 LISTED_MAX: Final = 1000
+# What a hub has forgotten is listed for a week: it may never know it again.
+_FORGOTTEN_LISTED_MS: Final = 7 * 86_400_000
 # Each speaks of one sale, which it names. What breaks one of them is held (`holding`).
 _OF_ONE_SALE: Final = frozenset(
     {
@@ -104,6 +107,18 @@ def unattended(snapshot: Snapshot, networks: Collection[str]) -> list[Difference
         Difference("i10_what_is_under_way_is_looked_after", network, f"{count} under way, and it is off")
         for network, count in under_way.items()
         if network not in networks
+    ]
+
+
+def forgotten(snapshot: Snapshot, now_ms: int) -> list[Difference]:
+    """Sales of a gateway whose hub made their payment and has no record of it any more. Raises: StorageError."""
+    return [
+        Difference(
+            "a_sale_is_known_to_its_hub",
+            row["id"],
+            f"{row['state']}, {row['network']}/{row['payer']}/{row['nonce']} in {row['transaction_hash']} is not",
+        )
+        for row in snapshot.read(_PURCHASES.forgotten_sales(since_ms=now_ms - _FORGOTTEN_LISTED_MS))[:LISTED_MAX]
     ]
 
 

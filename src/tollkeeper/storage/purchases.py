@@ -96,6 +96,7 @@ class Look:
     """A sale's payment as it was seen: in which transaction, since when it is known to be paid (Unix milliseconds).
 
     `attempt`, `state`: of the sale when it was looked at. `next_ms`: when to look again, None where its outcome stands.
+    `is_told`: the hub, or a node, told of the payment.
     """
 
     purchase_id: str
@@ -104,6 +105,7 @@ class Look:
     transaction_hash: str
     paid_ms: int
     next_ms: int | None
+    is_told: bool = True
 
 
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
@@ -445,6 +447,10 @@ class Purchases:
         """Makes sales due now whose next look was set before the clock was put back; they would wait until then."""
         await self._database.run(_rows(_Q.correct_followed(now_ms=now_ms, longest_ms=FOLLOWED_MS)))
 
+    async def forgotten(self, purchase: Purchase, now_ms: int) -> bool:
+        """Records that the hub which made a sale's payment has no record of it; False where that was recorded before."""
+        return bool(await self._database.run(_rows(_Q.mark_forgotten(id=purchase.id, now_ms=now_ms))))
+
     async def follow(self, looks: Sequence[Look]) -> None:
         """Records what was seen of sales' payments, in one commit."""
         await self._database.run(_follow(looks))
@@ -473,6 +479,7 @@ def _follow(looks: Sequence[Look]) -> Unit[None]:
             transaction_hash=look.transaction_hash,
             paid_ms=look.paid_ms,
             follow_ms=look.next_ms,
+            is_told=int(look.is_told),
         )
 
 

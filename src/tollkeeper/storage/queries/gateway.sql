@@ -340,8 +340,17 @@ WHERE follow_ms > :now_ms AND (paid_ms > :now_ms + 1000 OR follow_ms > :now_ms +
 
 -- name: follow_purchase
 UPDATE purchases SET transaction_hash = NULLIF(:transaction_hash, ''), paid_ms = :paid_ms, follow_ms = :follow_ms,
-    request = CASE WHEN CAST(:follow_ms AS BIGINT) IS NULL THEN NULL ELSE request END
+    request = CASE WHEN CAST(:follow_ms AS BIGINT) IS NULL THEN NULL ELSE request END,
+    forgotten_ms = CASE WHEN :is_told = 1 THEN NULL ELSE forgotten_ms END
 WHERE id = :id AND attempt = :attempt AND state = :state;
+
+-- name: mark_forgotten
+UPDATE purchases SET forgotten_ms = :now_ms WHERE id = :id AND forgotten_ms IS NULL
+RETURNING id;
+
+-- name: forgotten_sales
+SELECT id, state, network, payer, nonce, transaction_hash FROM purchases
+WHERE forgotten_ms > :since_ms AND coalesce(failure, '') <> 'settlement_failed' ORDER BY id;
 
 -- What may be unpaid, and what was not paid after all, of late: few rows, by an index of their own (hence no bare columns).
 -- name: exposure_of_payer
