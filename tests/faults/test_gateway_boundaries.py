@@ -302,6 +302,14 @@ async def _ask_transfer(site: GatewaySite, wanted: TestPayment, fee: str | None)
     return await site.ask("POST", site.url + "/api/v1/transfer", body=body, headers=headers)
 
 
+async def follow_returned_fees(site: GatewaySite, case: Case) -> None:
+    """Those that were given back are looked at all the time."""
+    deaths = site.gateway.deaths
+    site.gateway.prepare(case)
+    await site.come(case, deaths)
+    await site.gateway.url()
+
+
 async def honour(site: GatewaySite, case: Case) -> None:
     """A stranger carried it out: refused, and granted once by hand, however often the operator has to ask."""
     # To an address of its own: apart, the hub knows no purchase for what reached one that it pays, and says so.
@@ -398,7 +406,8 @@ FOR_A_FEE: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
             "restore_call",
             "end_calls",
         ),
-    )
+    ),
+    "follow returned fees": (follow_returned_fees, ("due_returned",)),
 }
 CHARGING: Final[dict[str, Any]] = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": "0x" + "66" * 20}
 

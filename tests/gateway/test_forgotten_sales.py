@@ -1,4 +1,4 @@
-"""A hub that forgot what it settled, as after a restored backup: sales stand, and the gateway's operator is told (F22)."""
+"""A hub that forgot what it settled, as after a restored backup: sales stand, and their operator is told (F22)."""
 
 from __future__ import annotations
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.composed import composed
+from tests.chains.forks import take_back
+from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import (
     Forward,
     HostileHub,
@@ -26,12 +29,14 @@ from tests.gateway.hostile_hub import (
     says,
 )
 from tests.gateway.test_transfer import PATH, Bank
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm import checksum_address, transfer_calldata
 from tollkeeper.core.keyring import Secret
 from tollkeeper.core.wire import EvmPayload, Payment, payment_body
 from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.settings import Role
 from tollkeeper.storage import open_database
 
@@ -257,6 +262,58 @@ async def test_the_fee_of_a_transfer_that_failed_is_a_credit_for_the_next_try(ba
     assert (await ask(bank, failing, fee)).status == 200
     assert (await ask(bank, bank.signed(), fee)).status == 402
     assert moved(bank) == (paid_before[0] + 10_000, paid_before[1] + FEE_MICRO)
+
+
+async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_all_is_told_as_owed(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+) -> None:
+    """Its payer's money was gone in the block in which the transfer failed, and is there on the other branch."""
+    chain, buyer_wallet = anvil_fiat_token, derive_wallets().buyer
+    chain.rpc.call("anvil_mine", "0x8")
+    settings = settings_for(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY)
+    spent: list[str] = []
+
+    async def spend_first(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        drain = chain.authorization(pay_to="0x" + "88" * 20, value=chain.balance(buyer_wallet.address))
+        fees = {"max_fee_per_gas": 50_000_000_000, "max_priority_fee_per_gas": 40_000_000_000}
+        chain.rpc.call("evm_setAutomine", False)
+        data = transfer_calldata(drain, chain.sign(drain))
+        spent.append(chain.send(chain.wallets.faucet, USDC_ADDRESS, data, **fees))
+        return await forward()
+
+    async with (
+        composed(chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        charging(chain, tmp_path, hostile.url) as gateway_url,
+        Buyer(buyer_wallet) as buyer,
+    ):
+        bank = Bank(gateway_url, hostile, chain, buyer, "0x" + secrets.token_hex(20))
+        fee, transfer = await new_fee(bank), bank.signed()
+        hostile.settling = transfers_only(spend_first)
+        asking = asyncio.create_task(ask(bank, transfer, fee))
+        async with asyncio.timeout(20):
+            while chain.rpc.call("txpool_status")["pending"] != "0x2":  # noqa: ASYNC110 - a node is asked
+                await asyncio.sleep(0.05)
+        chain.rpc.call("evm_mine")
+        failed = await asking
+        assert (failed.status, failed.json()["status"]) == (200, "failed"), failed.body
+        assert inspect_books(settings) == []
+        mined = chain.rpc.call("eth_getTransactionReceipt", failed.json()["transaction"])
+        with capture_logs() as said:
+            depth = int(chain.rpc.call("eth_blockNumber"), 16) - int(mined["blockNumber"], 16) + 1
+            take_back(chain, depth)
+            chain.rpc.call("anvil_dropTransaction", spent[0])
+            chain.rpc.call("evm_setAutomine", True)
+            chain.rpc.call("evm_mine")
+            async with asyncio.timeout(40):
+                while not (listed := inspect_books(settings)):
+                    with closing(sqlite3.connect(tmp_path / "gateway.db", timeout=20)) as books, books:
+                        books.execute("UPDATE returned_fees SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
+                    await asyncio.sleep(0.5)
+        assert moved(bank) == (10_000, FEE_MICRO)
+        assert [one.rule for one in listed] == ["a_fee_is_kept_where_its_transfer_was_made"]
+        assert failed.json()["transaction"] in listed[0].found
+        assert [line["log_level"] for line in said if line["event"] == "fee_is_owed"] == ["error"]
 
 
 async def test_a_lost_answer_is_a_503_and_the_same_pair_is_made_once_for_one_fee(bank: Bank) -> None:

@@ -41,6 +41,7 @@ from tollkeeper.gateway.limiting import LimitedApi, UnpaidLimit
 from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
+from tollkeeper.gateway.returned_fees import ReturnedFees
 from tollkeeper.gateway.stats import Reports, stats_routes
 from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.traffic import Traffic
@@ -185,6 +186,7 @@ class Gateway:
         )
         self.management = self._managing(random_bytes)
         self.reports = Reports(self.management, statistics, config.kept)
+        self._returned = self._returning()
         self.transfers = self._transferring(random_bytes)
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
@@ -228,6 +230,7 @@ class Gateway:
             profile=self.config.profile,
             keys=keys,
             abroad=Abroad(self._hub, self.supported, self.proofs_on_chain, clock_ms, keys),
+            returned=self._returned,
             fees=self._fees(),
         )
 
@@ -246,6 +249,10 @@ class Gateway:
             proofs=self.proofs,
         )
 
+    def _returning(self) -> ReturnedFees:
+        is_charging = self.config.transfer_fee_micro is not None
+        return ReturnedFees(self._database, self._hub, self.supported, clock_ms, is_charging=is_charging)
+
     def _completing(self) -> Completer:
         return Completer(
             self.purchases,
@@ -254,6 +261,7 @@ class Gateway:
             self.supported,
             self.proofs_on_chain,
             clock_ms,
+            returned=self._returned,
             is_first=self._worker.is_first,
         )
 

@@ -24,7 +24,7 @@ from tollkeeper.core.purchases import FIRST_LOOK_MS, SETTLEMENT_FAILED, Purchase
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.findings import Owed, Seen
 from tollkeeper.gateway.hub_client import HubUnreachableError, SettleRequest
-from tollkeeper.storage.purchases import Look
+from tollkeeper.storage.purchase_rows import Look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,9 +155,6 @@ class Following:
             _LOG.exception("sale_not_followed", purchase_id=purchase.id)
         if standing is None:
             return self._seen(purchase, known, paid_ms, self._clock_ms() + _UNANSWERED_MS, is_told=False)
-        is_told = standing.fate is not _Fate.UNTOLD
-        if not is_told and not had_failed and self._supported().is_ours:
-            await self._tell_forgotten(purchase)
         now_ms = self._clock_ms()
         if had_failed and standing.fate is _Fate.PAID:
             _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=standing.transaction)
@@ -180,7 +177,7 @@ class Following:
         is_used_up = is_used_up or (purchase.remaining == 0 and state is not PurchaseState.FAILED)
         next_ms = next_look_ms(paid_ms, now_ms, is_used_up=is_used_up)
         transaction = known if state is PurchaseState.FAILED else standing.transaction or known
-        return self._seen(purchase, transaction, paid_ms, next_ms, is_told=is_told)
+        return self._seen(purchase, transaction, paid_ms, next_ms, is_told=standing.fate is not _Fate.UNTOLD)
 
     async def _take_back(self, purchase: Purchase, transaction: str, now_ms: int) -> None:
         """A failure was none in the end. A claim's outcome is found out by `completer`, as any claim's."""
@@ -190,7 +187,7 @@ class Following:
             await self._purchases.reopen(purchase, now_ms)
 
     async def _tell_forgotten(self, purchase: Purchase) -> None:
-        """Our hub made its payment, and has no record of it any more: the sale stands, and its operator is told once."""
+        """Our hub made its payment, and has no record of it any more: the sale stands, and its operator is told."""
         if await self._purchases.forgotten(purchase, self._clock_ms()):
             _LOG.error("hub_forgot_sale", purchase_id=purchase.id, transaction=purchase.transaction_hash)
 
@@ -208,6 +205,8 @@ class Following:
             return await self._standing_on_chain(purchase, is_paid=is_paid)
         told = await self._hub.payment_status(key_of(purchase))
         if told is None:
+            if is_paid:
+                await self._tell_forgotten(purchase)
             return _UNTOLD
         fate = {"success": _Fate.PAID, "failed": _Fate.FAILED}.get(told.status, _Fate.OPEN)
         return _Standing(fate, told.transaction, told.updated_ms)

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.tenders import Asset, Tender
     from tollkeeper.core.wire import PaymentKey, Requirements
     from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.gateway.returned_fees import ReturnedFees
     from tollkeeper.gateway.token_accounts import TokenAccounts
     from tollkeeper.gateway.transfer_abroad import Abroad
     from tollkeeper.gateway.transfer_fee import TransferFees
@@ -108,6 +109,7 @@ class DirectTransfers:
     profile: Profile
     keys: TransferKeys
     abroad: Abroad
+    returned: ReturnedFees
     fees: TransferFees | None = None
 
     async def read(self, body: dict[str, Any], headers: Headers) -> Wish:
@@ -255,17 +257,25 @@ class DirectTransfers:
             if error.status == _REFUSED and not isinstance(error, UnprovenRefusal):
                 await self._give_back(wish, fees, call_id)
             raise
-        await (fees.keep(call_id) if done["success"] is True else self._give_back(wish, fees, call_id))
+        if done["success"] is True:
+            await fees.keep(call_id)
+        else:
+            await self._give_back(wish, fees, call_id, done["transaction"])
         return done
 
-    async def _give_back(self, wish: Wish, fees: TransferFees, call_id: str) -> None:
-        """The hub says that the transfer was not made. Where another one was asked first, that proves nothing."""
+    async def _give_back(self, wish: Wish, fees: TransferFees, call_id: str, failed_in: str = "") -> None:
+        """The hub says that the transfer was not made. Where another one was asked first, that proves nothing.
+
+        `failed_in`: the transaction that was to make it, and failed in its block: it may succeed in another one yet.
+        """
         first = await self.keys.first_of(call_id)
         if (
             first is None
             or first.place == self.hub.place
             or await self.abroad.is_never_made(wish.tender, wish.pay_to, first.since_ms)
         ):
+            if failed_in:
+                await self.returned.keep(call_id, wish.tender.key, failed_in)
             await fees.give_back(call_id, _REFUSED)
         else:
             _LOG.warning("fee_waits_for_its_facilitator", call_id=call_id, asked=first.place or "this one")

@@ -19,7 +19,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.holding import held_sales, hold, release
-from tollkeeper.storage.invariants import Bounds, forgotten, inspect, unattended
+from tollkeeper.storage.invariants import Bounds, forgotten, inspect, owed_fees, unattended
 from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def _inspect(settings: Settings) -> tuple[Found, frozenset[str]]:
     bounds = Bounds(cap.payments, cap.value_micro, cap.gate_payments, cap.gate_value_micro)
     with open_snapshot(settings.database_url) as snapshot:
         found = inspect(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE)
+        if settings.role is not Role.HUB:
+            found.differences.extend(owed_fees(snapshot, clock_ms()))
         if settings.role is Role.GATEWAY:
             found.differences.extend(forgotten(snapshot, clock_ms()))
         else:

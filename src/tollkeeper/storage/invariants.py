@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.differences import Difference
 from tollkeeper.core.transactions import State, may_move
 from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.returned_fees import OWED_LISTED_MS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _GATEWAY: Final = load_queries("invariants_gateway.sql")
 _HUB: Final = load_queries("invariants_hub.sql")
 _PURCHASES: Final = load_queries("gateway.sql")
+_FEES: Final = load_queries("returned_fees.sql")
 _SETTLEMENTS: Final = load_queries("settlements.sql")
 _BOTH: Final = load_queries("invariants_both.sql")
 _JUDGED_HERE: Final = frozenset({"i10_old_unfinished", "i12_transitions_seen"})
@@ -119,6 +121,18 @@ def forgotten(snapshot: Snapshot, now_ms: int) -> list[Difference]:
             f"{row['state']}, {row['network']}/{row['payer']}/{row['nonce']} in {row['transaction_hash']} is not",
         )
         for row in snapshot.read(_PURCHASES.forgotten_sales(since_ms=now_ms - _FORGOTTEN_LISTED_MS))[:LISTED_MAX]
+    ]
+
+
+def owed_fees(snapshot: Snapshot, now_ms: int) -> list[Difference]:
+    """Fees of a gateway's that were given back although their transfer was made in the end. Raises: StorageError."""
+    return [
+        Difference(
+            "a_fee_is_kept_where_its_transfer_was_made",
+            row["call_id"],
+            f"given back, and {row['network']}/{row['payer']}/{row['nonce']} was made in {row['transaction_hash']}",
+        )
+        for row in snapshot.read(_FEES.owed_fees(since_ms=now_ms - OWED_LISTED_MS))[:LISTED_MAX]
     ]
 
 

@@ -1,4 +1,4 @@
-"""Purchases as rows of the database, and what a call asks of one and is told (contract 4.3).
+"""Purchases as rows of the database, what a call asks of one and is told, what a look shows of one (contract 4.3).
 
 `Purchase` and the answers to spends are `msgspec` structs: one is made for every paid call, which takes a third of the
 time that a frozen dataclass takes. What this module does not do: decide anything.
@@ -6,6 +6,7 @@ time that a frozen dataclass takes. What this module does not do: decide anythin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,6 +70,23 @@ class SpendResult(msgspec.Struct, frozen=True):
 
     outcome: Spend
     purchase: Purchase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A sale's payment as it was seen: in which transaction, since when it is known to be paid (Unix milliseconds).
+
+    `attempt`, `state`: of the sale when it was looked at. `next_ms`: when to look again, None where its outcome stands.
+    `is_told`: the hub, or a node, told of the payment.
+    """
+
+    purchase_id: str
+    attempt: int
+    state: PurchaseState
+    transaction_hash: str
+    paid_ms: int
+    next_ms: int | None
+    is_told: bool = True
 
 
 def in_whole(high: int, low: int) -> int:

@@ -36,7 +36,7 @@ from tollkeeper.storage.first_purchase import (
     book_grant,
 )
 from tollkeeper.storage.ledger import HeldSpend, Ledger
-from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, purchase_from
+from tollkeeper.storage.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
 from tollkeeper.storage.spending import restore_call, void_with_gate
@@ -89,23 +89,6 @@ class Paid:
     value_micro: int
     valid_before: int | None
     header: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A sale's payment as it was seen: in which transaction, since when it is known to be paid (Unix milliseconds).
-
-    `attempt`, `state`: of the sale when it was looked at. `next_ms`: when to look again, None where its outcome stands.
-    `is_told`: the hub, or a node, told of the payment.
-    """
-
-    purchase_id: str
-    attempt: int
-    state: PurchaseState
-    transaction_hash: str
-    paid_ms: int
-    next_ms: int | None
-    is_told: bool = True
 
 
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
@@ -448,7 +431,7 @@ class Purchases:
         await self._database.run(_rows(_Q.correct_followed(now_ms=now_ms, longest_ms=FOLLOWED_MS)))
 
     async def forgotten(self, purchase: Purchase, now_ms: int) -> bool:
-        """Records that the hub which made a sale's payment has no record of it; False where that was recorded before."""
+        """Records that the hub which made a sale's payment knows nothing of it; False where it is recorded already."""
         return bool(await self._database.run(_rows(_Q.mark_forgotten(id=purchase.id, now_ms=now_ms))))
 
     async def follow(self, looks: Sequence[Look]) -> None:
