@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
 from typing import Literal
 
@@ -329,6 +331,27 @@ async def test_bytes_on_an_idle_connection_close_it(pool: TargetPool) -> None:
         assert pool.idle_count == 1
         await asyncio.wait_for(there.lost.wait(), 2)
         assert (pool.idle_count, pool.open_count) == (0, 0)
+
+
+@pytest.mark.parametrize("last", [sized(b"unasked"), b"\r\n", b""])
+async def test_what_a_target_said_or_ended_unread_is_not_the_next_exchanges(pool: TargetPool, last: bytes) -> None:
+    """The loop has not looked at its sockets since, as while it waited for a commit."""
+    there_by: list[Connection] = []
+
+    async def keeps(connection: Connection) -> None:
+        there_by.append(connection)
+        await serves(sized(b"x"))(connection)
+
+    async with target(keeps) as there:
+        connection = await connect(pool, there)
+        await exchange(connection, Recorder())
+        assert pool.idle_count == 1
+        with socket.socket(fileno=os.dup(there_by[0].writer.get_extra_info("socket").fileno())) as raw:
+            raw.sendall(last)
+            if not last:
+                raw.shutdown(socket.SHUT_WR)
+        assert pool.take([connection.lane], pool.loop.time()) is None
+        assert (pool.idle_count, connection.is_closing()) == (0, True)
 
 
 async def test_closing_the_pool_fails_what_is_under_way_and_keeps_nothing() -> None:

@@ -83,12 +83,15 @@ class TargetPool:
     def take(self, lanes: Iterable[Lane], now_seconds: float) -> TargetConnection | None:
         """An idle connection of the first of `lanes` that has one, no longer in the pool, or None.
 
-        `now_seconds`: the loop's time.
+        Never one on which something came since its last exchange, though the loop has not looked: an answer that nobody
+        asked for would be the next exchange's, and an end would lose what cannot be sent again. `now_seconds`: the
+        loop's time.
         """
         for lane in lanes:
             while lane:
                 connection = lane.pop()
-                if self._expiry.pop(connection) > now_seconds and not connection.transport.is_closing():
+                is_fresh = self._expiry.pop(connection) > now_seconds
+                if is_fresh and not connection.transport.is_closing() and not connection.has_unread(0):
                     return connection
                 connection.abort()
         return None
