@@ -163,7 +163,12 @@ async def test_a_forged_token_is_refused_before_its_issuer_is_asked_about_it(par
 
 
 async def test_a_hundred_requests_at_once_are_one_question(parts: Parts) -> None:
+    """Of each kind: also for the issuer's keys, which forged tokens at once would ask for as often as they come."""
     async with parts.gateway() as gateway:
+        claims = new_claims(parts.gateway_url, Wallet().address, "s", "t", parts.clock())
+        forged = sign_access_token(SigningKeys([("unknown", bytes(32))]), claims)
+        assert set(await asyncio.gather(*(refusal(parts.hub, forged) for _ in range(100)))) == {Code.INVALID_TOKEN}
+        assert gateway.paths == [JWKS]
         login = await gateway.login(Wallet())
         await parts.hub.authenticate((await gateway.login(Wallet()))["accessToken"])
         gateway.paths.clear()

@@ -57,6 +57,7 @@ class TrustedIssuers:
         self._keys: dict[str, _Keys] = {}
         self._answers: dict[bytes, _Answer] = {}
         self._asking: dict[bytes, asyncio.Task[bool]] = {}
+        self._asking_keys: dict[str, asyncio.Task[_Keys]] = {}
         self._http: aiohttp.ClientSession | None = None
 
     def __contains__(self, issuer: object) -> bool:
@@ -77,7 +78,7 @@ class TrustedIssuers:
 
     async def close(self) -> None:
         """Close the connections."""
-        for task in list(self._asking.values()):
+        for task in (*self._asking.values(), *self._asking_keys.values()):
             task.cancel()
             with suppress(asyncio.CancelledError, ApiError):
                 await task
@@ -90,6 +91,15 @@ class TrustedIssuers:
         return tokens.read_access_token(token, keys.by_id, issuer=issuer, now_ms=self._now_ms())
 
     async def _ask_keys(self, issuer: str) -> _Keys:
+        """The issuer's keys now; callers that ask at once, as many forged tokens do, share one question."""
+        asking = self._asking_keys.get(issuer)
+        if asking is None:
+            asking = self._asking_keys[issuer] = asyncio.create_task(self._fetch_keys(issuer))
+            asking.add_done_callback(lambda _: self._asking_keys.pop(issuer))
+            asking.add_done_callback(_settled)
+        return await asyncio.shield(asking)
+
+    async def _fetch_keys(self, issuer: str) -> _Keys:
         document = await self._ask(issuer, "/.well-known/jwks.json", None)
         try:
             keys = _Keys(tokens.parse_jwks(document), self._now_ms())
@@ -161,7 +171,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
     return data
 
 
-def _settled(asking: asyncio.Task[bool]) -> None:
+def _settled(asking: asyncio.Task[Any]) -> None:
     """Take note of an outcome that nobody may be waiting for any more."""
     if not asking.cancelled():
         asking.exception()
