@@ -119,6 +119,20 @@ async def test_an_early_answer_leaves_the_connection_in_step() -> None:
         assert bodies(await say(running.asgi, data)) == [b"early", b"GET /call/b "]
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"GET /call/early HTTP/1.0\r\nConnection: keep-alive\r\n" + HOST + b"\r\n",
+        get(b"/call/early", b"Transfer-Encoding: chunked\r\n", b"POST") + b"1\r\nx\r\n0\r\n\r\n",
+    ],
+)
+async def test_what_stands_behind_the_last_answer_is_never_begun(last: bytes) -> None:
+    async with called() as running:
+        said = await say(running.asgi, last + get(b"/asgi") + get(b"/call/a") + get(b"/asgi", CLOSE))
+        assert bodies(said) == [b"early"]
+        assert (len(running.calls.begun), running.asgi.seen) == (1, [])
+
+
 async def test_head_gets_the_length_and_no_body() -> None:
     async with called() as running:
         said = await say(running.asgi, get(b"/call/early", b"", b"HEAD") + get(b"/call/b", CLOSE))

@@ -96,9 +96,11 @@ async def test_http_1_0_is_answered_and_closed() -> None:
 
 
 async def test_a_head_that_comes_byte_by_byte_is_a_head() -> None:
+    """The empty lines before it too, which RFC 9112 2.2 allows."""
     async with listener() as listening, caller(listening) as (reader, writer):
-        for byte in get(b"/a", b"Content-Length: 2", b"Connection: close", method=b"POST") + b"hi":
-            writer.write(bytes([byte]))
+        raw = get(b"/a", b"Content-Length: 2", b"Connection: close", method=b"POST") + b"hi"
+        for part in [b"\r", b"\n\r", b"\n" + raw[:1], *(bytes([byte]) for byte in raw[1:])]:
+            writer.write(part)
             await writer.drain()
             await asyncio.sleep(0)
         assert first_answer(await everything(reader)).body == b"POST /a hi"

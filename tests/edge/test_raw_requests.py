@@ -363,7 +363,17 @@ async def test_the_limit_counts_target_names_and_values(size: int) -> None:
         assert first_answer(await say(listening, raw)).status == (200 if size == LIMIT else 431)
 
 
-@pytest.mark.parametrize("name", sorted({*list(MALFORMED)[::7], *TOO_LARGE}))
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {
+            *list(MALFORMED)[::7],
+            *TOO_LARGE,
+            "request line: a line feed first",
+            "request line: a carriage return first",
+        }
+    ),
+)
 async def test_a_refusal_does_not_depend_on_how_the_bytes_arrive(name: str) -> None:
     raw = {**MALFORMED, **TOO_LARGE}[name].replace(b"@", PATHS[1])
     async with listener() as listening:

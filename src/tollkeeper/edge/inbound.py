@@ -114,12 +114,16 @@ class StrictProtocol(CallerConnection):
                 return
             self._begun = 0
         unread: bytes | None = data
-        while unread:
+        # What stands behind a request whose answer has ended the connection is nobody's.
+        while unread and not self._has_ended():
             unread = self._read(unread)
         cycle: Any = self.cycle
         is_whole = self._begun == 1 and not (self._in_head or self._in_body or self._is_deaf)
         if is_new and is_whole and self._is_repeatable:
             self.listener.heads.remember(data, cycle.head)
+
+    def _has_ended(self) -> bool:
+        return self._is_deaf or self.transport.is_closing()
 
     def _answer_at_once(self, head: RequestHead) -> bool:
         """Answer a request without a body, where nothing is due before it and its handler has the answer ready."""

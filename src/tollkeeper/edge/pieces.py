@@ -42,8 +42,12 @@ class Pieces:
         return len(data)
 
     def begin(self, piece: bytes) -> None:
-        """A piece between two requests: what stands before the next one, or its first bytes."""
-        self._line = piece
+        """A piece between two requests: what stands before the next one, or its first bytes.
+
+        Of what the parser skips there, an empty line is forgotten once it is whole, and of anything else so much is
+        kept that the request behind it is refused.
+        """
+        self._line = _without_empty_lines(self._line)[:2] + piece
 
     def go_on(self, piece: bytes) -> None:
         """A further piece of a head."""
