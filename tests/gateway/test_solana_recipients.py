@@ -92,6 +92,15 @@ async def test_whose_token_account_was_signed_away_is_told_who_would_be_paid() -
         asked = TokenAccounts({NETWORK: SolanaChain(SolanaConfig(NETWORKS[NETWORK], (node.url,)))})
         (warning,) = await asked.warnings((Recipient(NETWORK, wallet),), ASSETS)
         assert f"of {wallet} on {NETWORK} belongs to {thief}, who gets what is paid there" in warning["message"]
+        lent = str(Keypair().pubkey())
+        own = bytearray(bytes(node.chain.account(node.chain.open_account(lent)).data))  # type: ignore[union-attr]
+        own[72:108], own[121] = b"\x01\0\0\0" + bytes(Pubkey.from_string(thief)), 1
+        node.chain._put(str(account_of(lent)), bytes(own))  # noqa: SLF001 - as its owner's approval leaves it
+        (warning,) = await asked.warnings((Recipient(NETWORK, lent),), ASSETS)
+        assert warning["message"].startswith(f"{thief} may spend from the USDC token account of {lent}")
+        own[121] = 0  # it is used up
+        node.chain._put(str(account_of(lent)), bytes(own))  # noqa: SLF001 - the same
+        assert await asked.warnings((Recipient(NETWORK, lent),), ASSETS) == []
         await asked.aclose()
 
 

@@ -18,13 +18,12 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.solana.recipients import NoWallet
+from tollkeeper.core.solana.recipients import Holder, NoWallet
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from tollkeeper.core.paygate_fields import Recipient
-    from tollkeeper.core.solana.recipients import Holder
     from tollkeeper.core.tenders import Asset
 
 WAIT_SECONDS: Final = 2.0
@@ -80,25 +79,24 @@ class TokenAccounts:
             if obstacle is not None and obstacle.is_never_paid and one not in known:
                 message = f"{one.payment_address} is no wallet and can never be paid: {obstacle.why}"
                 raise ApiError(Code.INVALID_ADDRESS, message, details=place)
-            if obstacle is not None or holder != one.payment_address:
+            if obstacle is not None or not holder.is_its_own or holder.spender is not None:
                 warnings.append({**place, "message": _warning(one, obstacle, holder)})
         return warnings
 
-    async def _judged(self, recipient: Recipient, asset: Asset | None) -> tuple[NoWallet | None, str | None]:
+    async def _judged(self, recipient: Recipient, asset: Asset | None) -> tuple[NoWallet | None, Holder]:
         """Why it is no wallet, and who holds its token account: itself, unless a node says another or none."""
         address = recipient.payment_address
         if asset is None or not asset.has_accounts:
-            return None, address
+            return None, Holder(address, is_its_own=True)
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 chain = await self._chain(asset)
-                obstacle, holder = await chain.recipient(address, asset.account_of(address))
-                return obstacle, holder.wallet
+                return await chain.recipient(address, asset.account_of(address))
         except (RpcUnavailable, TimeoutError) as error:
             if recipient.network in self.chains:
                 _LOG.info("token_account_not_seen", network=recipient.network, reason=str(error))
             why = asset.no_wallet(address)
-            return (NoWallet(why, is_never_paid=False) if why else None), address
+            return (NoWallet(why, is_never_paid=False) if why else None), Holder(address, is_its_own=True)
 
     async def owner(self, account: str, asset: Asset) -> str | None:
         """Whose the token account is; None where there is none. Raises: RpcUnavailable, also where no node is set."""
@@ -127,18 +125,23 @@ class TokenAccounts:
             await chain.close()
 
 
-def _warning(recipient: Recipient, obstacle: NoWallet | None, holder: str | None) -> str:
+def _warning(recipient: Recipient, obstacle: NoWallet | None, holder: Holder) -> str:
     address, network = recipient.payment_address, recipient.network
     without = f"no USDC token account on {network}"
-    if holder not in {None, address}:  # an account's owner can sign it away, or be made to
+    if holder.wallet is not None and not holder.is_its_own:  # an account's owner can sign it away, or be made to
         return (
-            f"the USDC token account of {address} on {network} belongs to {holder}, who gets what is paid there: name "
-            "another wallet"
+            f"the USDC token account of {address} on {network} belongs to {holder.wallet}, who gets what is paid "
+            "there: name another wallet"
+        )
+    if obstacle is None and holder.spender is not None:
+        return (
+            f"{holder.spender} may spend from the USDC token account of {address} on {network}, so what is paid there "
+            "too: if its owner does not know why, revoke that, or name another wallet"
         )
     if obstacle is None:
         return (
             f"{address} has {without} yet: until it has one nobody can pay this PayGate there. Its first USDC makes "
             "one, or its owner does in a wallet"
         )
-    unpaid = f". It has {without}, so nobody can pay this PayGate there: name a wallet" if holder is None else ""
+    unpaid = f". It has {without}, so nobody can pay this PayGate there: name a wallet" if holder.wallet is None else ""
     return f"{address} is no wallet: {obstacle.why}{unpaid}"

@@ -58,6 +58,7 @@ _EXTENSION_HEAD_BYTES: Final = 4
 # Who may close an empty mint, and where a name, a group and their pointers are kept: nothing that touches a transfer.
 HARMLESS_EXTENSIONS: Final = frozenset({3, 18, 19, 20, 21, 22, 23})
 _ACCOUNT_INITIALIZED: Final = 1
+_IS_SOMETHING: Final = b"\x01\0\0\0"  # before what an account need not have
 _BLOCKHASH_ENTRY_BYTES: Final = 40  # the hash, and what a signature cost
 _BLOCKHASHES_LISTED_MAX: Final = 150
 
@@ -118,23 +119,29 @@ def read_transfer_checked(instruction: Instruction) -> TransferChecked | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenAccount:
-    """What a token account holds; addresses in base58, the amount in base units."""
+    """What a token account holds; addresses in base58, the amount in base units.
+
+    `spender`: whom its owner lets spend something from it.
+    """
 
     mint: str
     owner: str
     amount: int
     is_usable: bool  # initialised and not frozen
+    spender: str | None = None
 
 
 def read_token_account(data: bytes) -> TokenAccount | None:
     """The account in these bytes; None where they are none. Extensions of Token-2022 may follow."""
     if len(data) < _TOKEN_ACCOUNT_SIZE_BYTES:
         return None
+    may_spend = data[72:76] == _IS_SOMETHING and any(data[121:129])  # how much, which is used up
     return TokenAccount(
         mint=encode_key(data[:32]),
         owner=encode_key(data[32:64]),
         amount=int.from_bytes(data[64:72], "little"),
         is_usable=data[108] == _ACCOUNT_INITIALIZED,
+        spender=encode_key(data[76:108]) if may_spend else None,
     )
 
 

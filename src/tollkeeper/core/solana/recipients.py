@@ -46,11 +46,13 @@ class NoWallet:
 class Holder:
     """Who gets what is paid to a token account: `wallet`, None where nobody can be paid there.
 
-    `is_its_own`: it is the wallet that the account was made for, as its address says.
+    `is_its_own`: it is the wallet that the account was made for, as its address says. `spender`: whom that wallet lets
+    spend from it, who may be anybody that it trusts.
     """
 
     wallet: str | None
     is_its_own: bool
+    spender: str | None = None
 
     @property
     def why_not(self) -> str:

@@ -124,12 +124,13 @@ class SolanaAsset:
         Nobody where there is none, or one of another token, or one that is frozen.
         """
         is_there = found is not None and found.is_usable and found.mint == self.address
-        wallet = found.owner if found is not None and is_there else None
-        return self.held_by(account, wallet)
+        if found is None or not is_there:
+            return Holder(None, is_its_own=False)
+        return self.held_by(account, found.owner, found.spender)
 
-    def held_by(self, account: str, wallet: str | None) -> Holder:
+    def held_by(self, account: str, wallet: str, spender: str | None = None) -> Holder:
         """The same of an account of which it is known whose it is."""
-        return Holder(wallet, wallet is not None and self.account_of(wallet) == account)
+        return Holder(wallet, self.account_of(wallet) == account, spender)
 
     def no_wallet(self, address: str) -> str:
         """Why nobody's key can spend what is paid to this address, as far as it shows; empty where it does not."""
