@@ -210,13 +210,16 @@ async def test_a_use_is_found_where_the_first_node_does_not_list_it_yet() -> Non
     async with (
         SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
         run_chaos(node.url) as lagging,
-        chain_of(lagging.url, node.url) as chain,
+        run_chaos(node.url) as second,
+        chain_of(lagging.url, second.url) as chain,
     ):
-        draft = paying(node, 10_000)
+        draft, earlier = paying(node, 10_000), executed(node, paying(node, 10_000))
         payment = Payment(1, "exact", NETWORK, draft.payload())
         findings = SolanaFindings(chain, clock_ms)
         lagging.falsify = behind
-        assert await findings.find_use(owed_by(draft), payment) == NOTHING
+        for _ in range(3):
+            assert await findings.find_use(owed_by(draft), payment) == NOTHING
+        assert second.calls["getTransaction"] == 1, f"{earlier} was read once"
         name = executed(node, draft)
         assert await findings.find_use(owed_by(draft), payment) == Finding(Seen.FOREIGN, name)
 

@@ -124,7 +124,7 @@ class SolanaFindings:
         found: list[str] = []
 
         async def judge(chain: SolanaChain) -> bool:
-            uses = self._uses if chain is self._chain else UseReader(chain)
+            uses = UseReader(chain, self._uses)
             signature = await uses.find(key, lifetime.first_slot)
             found.extend([signature] if signature is not None else [])
             return signature is not None
@@ -142,7 +142,7 @@ class SolanaFindings:
             slot = await known_end(chain, lifetime)
             if slot is None:
                 return False
-            uses = self._uses if chain is self._chain else UseReader(chain)
+            uses = UseReader(chain, self._uses)
             return await uses.find(key, lifetime.first_slot, known_slot=slot) is None
 
         return bool(await self._chain.agreed(judge, lambda is_absent: not is_absent))

@@ -110,10 +110,12 @@ class Searches:
 class UseReader:
     """Of one network."""
 
-    def __init__(self, chain: SolanaChain) -> None:
+    def __init__(self, chain: SolanaChain, like: UseReader | None = None) -> None:
+        """`like`: one of the same network, of other nodes perhaps."""
         self._chain = chain
-        # What each transaction's message is never changes; a payer's are looked through again for each of his payments.
-        self._messages: OrderedDict[str, str] = OrderedDict()
+        # What each transaction's message is never changes, whoever shows it; a payer's are looked through again for
+        # each of his payments.
+        self._messages: OrderedDict[str, str] = OrderedDict() if like is None else like._messages  # noqa: SLF001 - of this class
 
     async def read(self, signature: str, *, is_final_needed: bool = False) -> Use | None:
         """The payment in this transaction and how it stands; None where there is none. Raises: RpcUnavailable.
