@@ -113,6 +113,15 @@ async def test_an_answer_instead_of_a_body_closes_the_connection() -> None:
         assert (answer.body, answer.headers[b"connection"], answer.rest) == (b"early", b"close", b"")
 
 
+@pytest.mark.parametrize("path", [b"/call/a", b"/asgi"])
+async def test_http_1_0_is_never_told_to_continue(path: bytes) -> None:
+    """RFC 9110 10.1.1: it knows no answer before the answer."""
+    async with called() as running:
+        lines = b"Expect: 100-continue\r\nContent-Length: 2\r\n"
+        data = get(path, lines, b"POST").replace(b"HTTP/1.1", b"HTTP/1.0") + b"hi"
+        assert bodies(await say(running.asgi, data)) == [b"POST %b hi" % path]
+
+
 async def test_an_early_answer_leaves_the_connection_in_step() -> None:
     async with called() as running:
         data = get(b"/call/early", b"Content-Length: 300000\r\n", b"POST") + bytes(300_000) + get(b"/call/b", CLOSE)

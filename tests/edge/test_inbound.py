@@ -298,6 +298,15 @@ async def test_a_caller_who_waits_for_100_gets_an_early_answer_without_it() -> N
         assert (await reader.readuntil(b"early")).startswith(b"HTTP/1.1 200")
 
 
+async def test_nobody_is_told_to_continue_what_was_refused() -> None:
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with listener() as listening:
+        head = get(b"/a", b"Transfer-Encoding: chunked", b"Expect: 100-continue", method=b"POST")
+        answer = first_answer(await say(listening, head + b"no size\r\n"))
+        assert (answer.status, answer.rest, listening.gone, faults) == (400, b"", 1, [])
+
+
 # Patience
 
 

@@ -146,7 +146,9 @@ class InboundCall:
             return
         self.keep_alive = keep_alive
         self._takes_chunks = takes_chunks
-        self.waiting_for_100_continue = b"expect" in head.header and head.header[b"expect"].lower() == b"100-continue"
+        # HTTP/1.0, which takes no chunks, knows no answer before the answer (RFC 9110 10.1.1).
+        expectation = head.header.get(b"expect") if takes_chunks else None
+        self.waiting_for_100_continue = expectation is not None and expectation.lower() == b"100-continue"
 
     @property
     def peer(self) -> str:

@@ -236,6 +236,8 @@ class StrictProtocol(CallerConnection):
         self._body_seconds = 0.0
         method, version = parser.get_method(), parser.get_http_version()
         self._is_http_11 = version == "1.1"
+        if not self._is_http_11:
+            self.expect_100_continue = False  # HTTP/1.0 knows no answer before the answer (RFC 9110 10.1.1)
         check_request_head(method, self.url, version, self.headers)
         if not self._pieces.is_first_line(method, self.url, version):
             raise malformed("its first line is not method, target and version with one space between them")
@@ -418,6 +420,7 @@ class StrictProtocol(CallerConnection):
         if isinstance(cycle, InboundCall):
             cycle.lose()
         cycle.disconnected = True
+        cycle.waiting_for_100_continue = False  # else the application's next look at the body would ask for it
         cycle.message_event.set()
 
     def _send_refusal_in_turn(self) -> None:
