@@ -93,7 +93,9 @@ async def test_whose_token_account_was_signed_away_is_told_who_would_be_paid() -
         (warning,) = await asked.warnings((Recipient(NETWORK, wallet),), ASSETS)
         assert f"of {wallet} on {NETWORK} belongs to {thief}, who gets what is paid there" in warning["message"]
         lent = str(Keypair().pubkey())
-        own = bytearray(bytes(node.chain.account(node.chain.open_account(lent)).data))  # type: ignore[union-attr]
+        opened = node.chain.account(node.chain.open_account(lent))
+        assert opened is not None
+        own = bytearray(bytes(opened.data))
         own[72:108], own[121] = b"\x01\0\0\0" + bytes(Pubkey.from_string(thief)), 1
         node.chain._put(str(account_of(lent)), bytes(own))  # noqa: SLF001 - as its owner's approval leaves it
         (warning,) = await asked.warnings((Recipient(NETWORK, lent),), ASSETS)
