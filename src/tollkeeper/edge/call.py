@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from tollkeeper.api import clock_ms, error_envelope, header_pairs, new_request_id_at
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.heads import RequestHead
+from tollkeeper.edge.parts import Part, add_part
 from tollkeeper.edge.presence import CONTINUE
 
 # Of a body that nobody has asked for yet; beyond it the connection is not read.
@@ -119,7 +120,7 @@ class InboundCall:
     is_body_paused = waiting_for_100_continue = False
     _is_chunked = _has_begun = _is_body_complete = False
     _sink: BodySink | None = None
-    _ahead: list[bytes] | None = None
+    _ahead: list[Part] | None = None
     _ahead_bytes = _ahead_left_bytes = 0
 
     def __init__(
@@ -251,7 +252,7 @@ class InboundCall:
             return None
         ahead, self._ahead = self._ahead, None
         self._ahead_bytes = 0
-        return b"" if ahead is None else ahead[0] if len(ahead) == 1 else b"".join(ahead)
+        return b"" if ahead is None else bytes(ahead[0]) if len(ahead) == 1 else b"".join(ahead)
 
     # The body: `BodySource`
 
@@ -264,7 +265,7 @@ class InboundCall:
         ahead, self._ahead = self._ahead, None
         self._ahead_bytes = 0
         for part in ahead or ():
-            sink.on_request_body(part)
+            sink.on_request_body(bytes(part))
         if self._is_body_complete:
             sink.on_request_end()
         elif not self.is_body_paused:
@@ -308,8 +309,9 @@ class InboundCall:
             self.guard(self._sink.on_request_body, data)
             return
         if self._ahead is None:
-            self._ahead = []
-        self._ahead.append(data)
+            self._ahead = [data]
+        else:
+            add_part(self._ahead, data)
         self._ahead_bytes += len(data)
         if self._ahead_bytes > AHEAD_SIZE_BYTES:
             self._connection.flow.pause_reading()

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
+from tollkeeper.edge.parts import Part, add_part
+
 BATCH_SIZE_BYTES: Final = 256 * 1024
 THREADS: Final = 4
 
@@ -75,7 +77,7 @@ class Spool:
         self._room = room
         self._memory_bytes = memory_bytes
         self._pause, self._resume, self._on_fault = pause, resume, on_fault
-        self._parts: list[bytes] = []
+        self._parts: list[Part] = []
         self._held_bytes = 0
         self._file: IO[bytes] | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -84,7 +86,7 @@ class Spool:
     def append(self, data: bytes) -> None:
         """Take a part; the source is paused when it must wait for the disk."""
         self.size_bytes += len(data)
-        self._parts.append(data)
+        add_part(self._parts, data)
         self._hold(len(data))
         room = self._room
         is_crowded = room.in_use_bytes > room.memory_bytes
@@ -98,7 +100,7 @@ class Spool:
         """The whole body in its parts, where nothing of it is on disk or on its way there; the spool is then done."""
         if self._file is not None or self._writing is not None:
             return None
-        parts = self._parts
+        parts = [bytes(part) for part in self._parts]
         self._release()
         return parts
 
@@ -145,7 +147,7 @@ class Spool:
         job = loop.run_in_executor(self._room.threads, self._write_parts, parts)
         job.add_done_callback(lambda written: self._written(written, size_bytes, done))
 
-    def _write_parts(self, parts: list[bytes]) -> None:
+    def _write_parts(self, parts: list[Part]) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._room.folder)  # noqa: SIM115 - closed with the body
         self._file.write(b"".join(parts))

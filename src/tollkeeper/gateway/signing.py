@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from tollkeeper.core.limits import SIGNED_BODY_SIZE_BYTES
+from tollkeeper.edge.parts import Part, add_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ class BodyAhead:
     def __init__(self, source: BodySource, ready: Ready) -> None:
         self._source = source
         self._ready = ready
-        self._parts: list[bytes] = []
+        self._parts: list[Part] = []
         self._size_bytes = 0
         self._sink: BodySink | None = None
         self._is_told = self._has_ended = False
@@ -46,7 +47,7 @@ class BodyAhead:
         if self._sink is not None:
             self._sink.on_request_body(data)
             return
-        self._parts.append(data)
+        add_part(self._parts, data)
         self._size_bytes += len(data)
         if self._size_bytes > SIGNED_BODY_SIZE_BYTES and not self._is_told:
             self._is_told = True
@@ -68,7 +69,7 @@ class BodyAhead:
         self._sink = sink
         parts, self._parts = self._parts, []
         for part in parts:
-            sink.on_request_body(part)
+            sink.on_request_body(bytes(part))
         if self._has_ended:
             sink.on_request_end()
         else:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tollkeeper.core.framing import BodyEnd
+from tollkeeper.edge.parts import Part, add_part
 from tollkeeper.edge.relay import AnswerOwner
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class StreamedParts:
         self.relay: StreamedRelay
         self._owner = owner
         self._head: ResponseHead
-        self._parts: deque[bytes] = deque()
+        self._parts: deque[Part] = deque()
         self._ahead_bytes = 0
         self._arrived = asyncio.Event()
         self._fault: BaseException | None = None
@@ -66,7 +67,7 @@ class StreamedParts:
             while self._parts:
                 part = self._parts.popleft()
                 self._ahead_bytes -= len(part)
-                yield part
+                yield bytes(part)
             if self._fault is not None:
                 raise self._fault
             if self._is_complete:
@@ -77,7 +78,7 @@ class StreamedParts:
 
     def on_part(self, data: bytes) -> None:
         """See `StreamOwner`."""
-        self._parts.append(data)
+        add_part(self._parts, data)
         self._ahead_bytes += len(data)
         self._arrived.set()
         if self._ahead_bytes > STREAM_AHEAD_BYTES:

@@ -1,0 +1,84 @@
+"""Whoever sends a body in chunks of two bytes makes nobody hold more than about its bytes (security A-42)."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from tollkeeper.edge.call import BodySink, Connection, InboundCall
+from tollkeeper.edge.heads import read_head
+from tollkeeper.edge.spool import Spool, SpoolRoom
+from tollkeeper.gateway.signing import BodyAhead
+from tollkeeper.gateway.streaming import PartsOwner, StreamedParts
+
+SIZE_BYTES = 60_000
+
+
+class Collected:
+    """Gives the body that it is, and takes one."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def body_to(self, sink: BodySink) -> None:
+        del sink
+
+    def pause_body(self) -> None: ...
+
+    def resume_body(self) -> None: ...
+
+    def on_request_body(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def on_request_end(self) -> None: ...
+
+
+def of_call() -> Callable[[bytes], None]:
+    """A request's body that nobody has asked for yet."""
+    head = read_head(b"POST", b"/a", [], None)
+    return InboundCall(cast("Connection", None), cast("object", None), head).feed  # type: ignore[arg-type] # not asked
+
+
+def of_spool() -> Callable[[bytes], None]:
+    """A target's answer that is held."""
+    return Spool(SpoolRoom(SIZE_BYTES * 2), SIZE_BYTES * 2, pause=print, resume=print, on_fault=print).append
+
+
+def of_stream() -> Callable[[bytes], None]:
+    """A target's answer that its caller does not read as fast as it comes."""
+    return StreamedParts(cast("PartsOwner", None)).on_part
+
+
+def of_signing() -> Callable[[bytes], None]:
+    """A body that is read ahead to be signed."""
+    return BodyAhead(Collected(), lambda _signed, _body: None).on_request_body
+
+
+@pytest.mark.parametrize("made", [of_call, of_spool, of_stream, of_signing])
+def test_tiny_parts_are_held_in_about_as_much_memory_as_they_have_bytes(
+    made: Callable[[], Callable[[bytes], None]],
+) -> None:
+    take = made()
+    tiny = itertools.islice((b"%02d" % (number % 100) for number in itertools.count()), SIZE_BYTES // 2)
+    tracemalloc.start()
+    try:
+        for part in tiny:
+            take(part)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 2 * SIZE_BYTES
+
+
+def test_parts_of_any_size_come_out_as_they_went_in() -> None:
+    signing, collected = BodyAhead(Collected(), lambda _signed, _body: None), Collected()
+    parts = [bytes([size % 251]) * size for size in (1, 2, 3000, 1, 1023, 1024, 5, 5, 4096, 0, 7)]
+    for part in parts:
+        signing.on_request_body(part)
+    signing.body_to(collected)
+    assert b"".join(collected.parts) == b"".join(parts)
+    assert {type(part) for part in collected.parts} == {bytes}
