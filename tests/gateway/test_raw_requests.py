@@ -142,3 +142,13 @@ async def test_nothing_is_served_behind_a_head_that_is_too_large(sale: Sale, is_
     vectors = {name: raw for name, raw in TOO_LARGE.items() if name != "trailers"}
     await assert_refused(sale, vectors, b"431", is_paid=is_paid)
     await assert_refused(sale, {"chunk: endless trailers": TOO_LARGE["trailers"]}, b"431", is_paid=is_paid)
+
+
+async def test_no_credit_is_spent_for_a_call_behind_an_answer_that_ends_its_connection(sale: Sale) -> None:
+    slug = b"/" + sale.gate["slug"].encode()
+    unpaid = b"POST %b HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n" % (slug, HOST)
+    left = await sale.left()
+    async with sale.connection() as (reader, writer):
+        answers = STATUS.findall(await everything(reader, writer, unpaid + sale.paid(b"?behind")))
+    assert (answers, await sale.left()) == ([b"402"], left - 1)
+    assert not any("behind" in request.path for request in sale.market.target.requests)
