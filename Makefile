@@ -38,7 +38,7 @@ test: setup
 	@mkdir -p .cache
 	@$(tests) $(if $(PYTEST),,-p tests.core_beside)
 
-# The long forms of what kills, cuts, forks and fills, and how many faults came: an hour and a half on two cores. The short
+# The long forms of what kills, cuts, forks and fills, and how many faults came: an hour on two cores. The short
 # ones are in `make test`.
 faults: setup
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile -m long --durations=20 $(PYTEST) tests/faults \
