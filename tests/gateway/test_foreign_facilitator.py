@@ -117,6 +117,21 @@ async def test_a_payment_that_was_carried_out_is_served_whatever_the_facilitator
     assert len(abroad.site.foreign.settles) == 2
 
 
+@pytest.mark.parametrize("site", BOTH, indirect=True)
+async def test_a_failure_that_may_follow_a_sending_tells_nobody_to_pay_again_where_no_node_is_set(site: Site) -> None:
+    site.foreign.settling = ways.failure_after_sending
+    async with site.gateway(networks=site.networks()) as abroad:
+        gate = await abroad.gate(assumeValid=True)
+        payment = await abroad.payment(gate)
+        answer = await abroad.pay(gate, payment)
+        assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+        assert "accepts" not in answer.json()
+        assert (abroad.purchase()[0], abroad.served, len(site.foreign.settles)) == ("CLAIMED", 0, 1)
+        site.foreign.settling = ways.refuses
+        refused = await abroad.pay(gate, await abroad.payment(gate))
+        assert (refused.status, refused.error_code) == (402, "INSUFFICIENT_FUNDS")
+
+
 SETTLES_AGAIN = told_by(BOTH, ways.honest, ways.failure_after_sending)
 
 

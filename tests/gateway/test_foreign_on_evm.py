@@ -129,6 +129,16 @@ async def test_a_success_that_a_facilitator_tells_every_server_of_one_payment_bu
         assert site.foreign.chain.is_used(authorization.payer, authorization.nonce)
 
 
+async def test_a_failure_that_may_follow_a_sending_is_looked_for_also_where_the_facilitator_confirms(
+    site: SiteOnEvm,
+) -> None:
+    site.foreign.confirms, site.foreign.settling = True, ways.failure_after_sending
+    async with site.gateway() as here:
+        gate = await here.gate()
+        assert (await here.present(gate, await here.payment(gate))).status == 200
+        assert (here.served, len(site.foreign.settles), site.received_micro()) == (1, 1, 10_000)
+
+
 async def test_a_payment_that_a_stranger_carried_out_is_parked_and_serves_nothing(
     site: SiteOnEvm, abroad: SalesOnEvm
 ) -> None:
