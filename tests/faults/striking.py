@@ -154,9 +154,11 @@ class Victim:
     def prepare(self, case: Case) -> None:
         """The fault comes as soon as anything comes by its boundary."""
         is_of_several = sum(chaos.calls is OF_NODE for chaos in self.chaoses) > 1
-        # A hub of an EVM network asks its nodes all the time, and soon again whoever answered twice.
-        kinds = {Kind.ERROR, Kind.TIMEOUT} | (set() if case.boundary.startswith("eth_") else {Kind.DUPLICATE})
-        self._has_resting = is_of_several and case.kind in kinds and not case.is_of_database
+        # A node of an EVM network rests that answers twice, and none that is asked twice.
+        is_taken = case.kind is Kind.CRASH or (
+            case.kind is Kind.DUPLICATE and case.moment is Moment.BEFORE and case.boundary.startswith("eth_")
+        )
+        self._has_resting = is_of_several and not is_taken and not case.is_of_database
         if case.is_of_database:
             order(self._orders, case.boundary, case.moment, case.kind)
             return
