@@ -32,7 +32,6 @@ from tollkeeper.core.tenders import Tender, require_valid_now
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
-from tollkeeper.gateway.chain_proofs import is_before_sending
 from tollkeeper.gateway.findings import Owed
 from tollkeeper.gateway.hub_client import (
     HubUnreachableError,
@@ -47,7 +46,7 @@ from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, TrustCaps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.gateway.chain_proofs import ChainProofs
@@ -347,32 +346,15 @@ class Buying:
     async def _settle(
         self, purchase: Purchase, request: SettleRequest, presented: Presented, buyer: Buyer | None
     ) -> SpendResult:
-        asking = self._hub.settle(request)
-        if self.is_proven_here(purchase.network):
-            answer = await self._proven(purchase, presented, asking)
-        else:
+        asking, supported = self._hub.settle(request), self._supported()
+        if supported.is_ours:
             answer = await asking
-            is_strangers = not self._supported().is_ours
-            if is_strangers and answer.outcome is Settlement.FAILED and not is_before_sending(answer):
-                # It may say so of what is on its way. Where nobody can look now, the claim is looked for, or parked.
-                answer = (
-                    await self._proven(purchase, presented, _told(answer))
-                    if self._proofs.covers(purchase.network)
-                    else SettleAnswer(Settlement.PENDING, answer.transaction, answer.reason)
-                )
+        else:
+            tender = presented.tender
+            owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, purchase.attempt_ms)
+            senders, trusted = supported.senders_on(purchase.network), purchase.assume_valid
+            answer = await self._proofs.settle(owed, asking, senders, trusted=trusted, confirms=supported.confirms)
         return await self.conclude(purchase, answer, buyer)
-
-    async def _proven(self, purchase: Purchase, presented: Presented, asking: Awaitable[SettleAnswer]) -> SettleAnswer:
-        """What the facilitator answers, once the chain shows it, too."""
-        tender = presented.tender
-        owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, purchase.attempt_ms)
-        senders = self._supported().senders_on(purchase.network)
-        return await self._proofs.settle(owed, asking, senders, trusted=purchase.assume_valid)
-
-    def is_proven_here(self, network: str) -> bool:
-        """Does the gateway itself look for payments on the chain, because its facilitator cannot be asked?"""
-        supported = self._supported()
-        return not supported.is_ours and not supported.confirms and self._proofs.covers(network)
 
     def _is_followed(self, network: str) -> bool:
         """Can somebody tell whether a trusted payment became final?"""
@@ -509,7 +491,3 @@ def is_request_expired(purchase: Purchase, now_ms: int) -> bool:
 def is_of_later(purchase: Purchase, now_ms: int) -> bool:
     """Is this attempt, by its time, yet to be made? Then our clock was put back since, with a margin for clocks."""
     return purchase.attempt_ms > now_ms + EXPIRY_MARGIN_SECONDS * 1000
-
-
-async def _told(answer: SettleAnswer) -> SettleAnswer:
-    return answer

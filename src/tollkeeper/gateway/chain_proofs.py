@@ -92,13 +92,27 @@ class ChainProofs:
             await chain.close()
 
     async def settle(
-        self, owed: Owed, asking: Awaitable[SettleAnswer], senders: Senders, *, trusted: bool
+        self, owed: Owed, asking: Awaitable[SettleAnswer], senders: Senders, *, trusted: bool, confirms: bool
     ) -> SettleAnswer:
         """The facilitator's answer, once the chain agrees with it; PENDING where it does not in time.
 
         A transaction that is on the chain counts also while the answer does not come. `trusted`: its success counts
-        before it is seen.
+        before it is seen. Where it `confirms`, or no node is set, its answer is enough, but for a failure that may
+        follow a sending: what is on its way is looked for, and PENDING without a node.
         """
+        covers = self.covers(owed.key.network)
+        if confirms or not covers:
+            answer = await asking
+            if answer.outcome is not Settlement.FAILED or is_before_sending(answer):
+                return answer
+            if not covers:
+                return SettleAnswer(Settlement.PENDING, answer.transaction, answer.reason)
+            asking = _told(answer)
+        return await self._agreed(owed, asking, senders, trusted=trusted)
+
+    async def _agreed(
+        self, owed: Owed, asking: Awaitable[SettleAnswer], senders: Senders, *, trusted: bool
+    ) -> SettleAnswer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _WAIT_SECONDS
         task = asyncio.ensure_future(asking)
@@ -165,3 +179,7 @@ def _succeeded(answer: SettleAnswer) -> bool:
 def is_before_sending(answer: SettleAnswer) -> bool:
     """Is it a refusal that no transaction can have preceded?"""
     return answer.outcome is Settlement.FAILED and not answer.transaction and answer.reason in BEFORE_SENDING
+
+
+async def _told(answer: SettleAnswer) -> SettleAnswer:
+    return answer

@@ -125,7 +125,9 @@ class Abroad:
         supported, network = self.supported(), paid.key.network
         if supported.confirms or not self.proofs.covers(network):
             return await asking
-        return await self.proofs.settle(owed, asking, supported.senders_on(network), trusted=not confirm)
+        return await self.proofs.settle(
+            owed, asking, supported.senders_on(network), trusted=not confirm, confirms=False
+        )
 
     async def _is_known_signed(self, payment: Payment, paid: Tender, pay_to: str) -> bool:
         """Is it known that its payer signed it, by a key or by what his code says? False while no node says so.
