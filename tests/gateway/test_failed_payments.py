@@ -185,6 +185,32 @@ async def test_a_stranger_cannot_take_the_next_try_of_a_payment_that_failed_for_
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
+@pytest.mark.parametrize("proof", ["token", "bearer"])
+async def test_where_the_token_counts_a_payment_that_failed_in_public_is_tried_again_for_its_buyer_alone(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, proof: str
+) -> None:
+    """Whoever reads the transaction that failed can rebuild the payment, and must not be sold what it buys."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=False, creditBinding="token") as shop:
+        failed = await shop.fail()
+        assert (failed.status, failed.error_code) == (402, "PAYMENT_INVALID")
+        chain.mint(shop.buyer.wallet.address, 1_000_000)
+        async with Buyer(payers(chain, 2)[1]) as stranger:
+            theirs = {"Authorization": f"Bearer {await stranger.login(shop.url)}"}
+        for shown in ({}, theirs, {"X-Credit-Token": failed.headers["x-credit-token"] + "0"}):
+            watched = await shop.call(**shown)
+            assert (watched.status, watched.error_code) == (403, "CREDIT_TOKEN_REQUIRED")
+            assert "x-credit-token" not in watched.headers
+        assert shop.earned() == 0
+        if proof == "token":
+            served = await shop.call(**{"X-Credit-Token": failed.headers["x-credit-token"]})
+        else:
+            served = await shop.call(Authorization=f"Bearer {await shop.buyer.login(shop.url)}")
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1)), served.body
+        assert shop.earned() == 10_000
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_sale_whose_failure_is_taken_back_is_granted_without_its_buyer(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, *, apart: bool

@@ -28,7 +28,7 @@ from tollkeeper.api import clock_ms, envelope, error_envelope, iso
 from tollkeeper.core.challenge import exhausted_body
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import BodyEnd
-from tollkeeper.core.paygate_fields import OnFailure
+from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
 from tollkeeper.core.purchases import Spend, credit_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.edge.call import JSON_LINE
@@ -454,7 +454,8 @@ class PaidCall(Crediting):
         nothing shown yet             as it is
         the gate is deleted           404, but for a 503
         settlement pending            503, with the credit token of the purchase that was claimed
-        a refused payment: 402        the requirements stand beside it, so that a client can pay another
+        a refused payment: 402        the requirements stand beside it, so that a client can pay another; where the
+                                      token counts, with that of the claim, which its next try needs
         anything else                 as it is
         """
         standing = self.access.limit.refused(self.call, error)
@@ -463,17 +464,23 @@ class PaidCall(Crediting):
             self._answer_refusal(error, standing)
             return
         error.at_gate()
+        token = self._token_of_claim(buyer, error)
         if self.opened.is_deleted and error.status != 503:
             self._answer_refusal(not_found(), standing)
-        elif error.code is Code.SETTLEMENT_PENDING and buyer.claimed is not None:
-            self._answer_refusal(error, self._credit_token_line(buyer.claimed))
         elif error.status == 402:
             self.enter(Stage.OVER)
             self.access.traffic.refused(self.opened.gate.id, self.call, error)
             body = error_envelope(error, self.call.request_id, calls.challenge_beside(self.opened, self.call).siblings)
-            self.call.refuse(error, CORS + standing, body)
+            self.call.refuse(error, CORS + standing + token, body)
         else:
-            self._answer_refusal(error, standing)
+            self._answer_refusal(error, standing + token)
+
+    def _token_of_claim(self, buyer: Buyer, error: ApiError) -> bytes:
+        """Its line, where the payment that it claimed must be presented again, and may need it."""
+        is_public = error.status == 402 and self.opened.gate.credit_binding is CreditBinding.TOKEN
+        if buyer.claimed is None or not (is_public or error.code is Code.SETTLEMENT_PENDING):
+            return b""
+        return self._credit_token_line(buyer.claimed)
 
     def _answer_refusal(self, error: ApiError, lines: bytes = b"") -> None:
         self.enter(Stage.OVER)
