@@ -35,9 +35,9 @@ def test_books_that_are_as_the_chain_is_differ_in_nothing() -> None:
         (None, SEEN, "settled_but_not_in_the_books"),
         (None, replace(SEEN, sender="0xother"), "payment_without_purchase"),
         (replace(PAID, standing=Standing.FAILED), SEEN, "failed_but_carried_out"),
-        (replace(PAID, standing=Standing.REFUSED), SEEN, "payment_without_purchase"),
-        (replace(PAID, standing=Standing.REFUSED, transaction_hash=""), SEEN, "payment_without_purchase"),
-        (replace(PAID, standing=Standing.REFUSED, transaction_hash="0xother"), SEEN, "failed_but_carried_out"),
+        (replace(PAID, standing=Standing.FAILED), replace(SEEN, sender="0xother"), "failed_but_carried_out"),
+        (replace(PAID, standing=Standing.REFUSED), SEEN, "failed_but_carried_out"),
+        (replace(PAID, standing=Standing.REFUSED), replace(SEEN, sender="0xother"), "payment_without_purchase"),
         (replace(PAID, standing=Standing.OPEN), SEEN, "carried_out_but_open"),
         (PAID, replace(SEEN, sender="0xother"), "paid_by_a_stranger"),
         (PAID, replace(SEEN, value=11), "paid_otherwise"),
@@ -54,8 +54,15 @@ def test_each_difference_is_listed(entry: Entry | None, payment: ChainPayment | 
 @pytest.mark.parametrize(
     ("entries", "payments"),
     [
-        ([replace(PAID, standing=Standing.FAILED)], [replace(SEEN, sender="0xother")]),  # anybody can cause one
-        ([], [replace(SEEN, sender="0xother", pay_to="0xstranger")]),  # a stranger's payment to a stranger
+        # A stranger's payment to a stranger: anybody can cause one.
+        ([], [replace(SEEN, sender="0xother", pay_to="0xstranger")]),
+        *(
+            (
+                [replace(PAID, standing=standing, pay_to="0xstranger")],
+                [replace(SEEN, sender="0xother", pay_to="0xstranger")],
+            )
+            for standing in (Standing.FAILED, Standing.REFUSED)
+        ),
         ([replace(PAID, block_number=20)], []),  # not in these blocks
         ([replace(PAID, block_number=None)], []),
         ([replace(PAID, standing=Standing.OPEN)], []),
@@ -64,6 +71,22 @@ def test_each_difference_is_listed(entry: Entry | None, payment: ChainPayment | 
 )
 def test_what_is_nobodys_fault_is_not_listed(entries: list[Entry], payments: list[ChainPayment]) -> None:
     assert rules(entries, payments) == []
+
+
+@pytest.mark.parametrize(
+    ("standing", "transaction", "rule"),
+    [
+        (Standing.FAILED, "0xhash", "failed_but_carried_out"),
+        (Standing.REFUSED, "0xhash", "payment_without_purchase"),
+        (Standing.REFUSED, "", "payment_without_purchase"),
+        (Standing.REFUSED, "0xother", "failed_but_carried_out"),
+    ],
+)
+def test_where_somebody_else_sends_for_us_what_failed_here_is_listed(
+    standing: Standing, transaction: str, rule: str
+) -> None:
+    entry = replace(PAID, standing=standing, transaction_hash=transaction)
+    assert rules([entry], [SEEN], signers=set()) == [(rule, "s-1")]
 
 
 def test_where_somebody_else_sends_for_us_a_payment_without_a_purchase_is_listed() -> None:

@@ -21,16 +21,19 @@ from tests.chains.batching import payers
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
-from tests.gateway.composed import composed
+from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_evm import PAYEE
 from tests.gateway.hostile_hub import HostileHub, lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import new_payment
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.gateway import completer
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.serving.hands import honour_payment
+from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import NetworkSettings, Role
 
 NETWORK = "base-sepolia"
@@ -209,6 +212,36 @@ async def test_where_the_token_counts_a_payment_that_failed_in_public_is_tried_a
         assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1)), served.body
         assert shop.earned() == 10_000
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_failed_payment_that_a_stranger_carries_out_is_listed_until_it_is_honoured(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, *, apart: bool
+) -> None:
+    """Its buyer was told that it failed, and paid anew; then who has it from the chain makes it pay the seller, too."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=apart) as shop:
+        network = NetworkSettings(NETWORKS[NETWORK], (chain.url,), asset_name=chain.token_name)
+        books, role = ("gateway.db", Role.GATEWAY) if apart else ("books.db", Role.SERVE)
+        settings = settings_for(chain.url, tmp_path / books, role=role, networks={NETWORK: network})
+        failed = await shop.fail()
+        assert (failed.status, failed.error_code) == (402, "PAYMENT_INVALID")
+        assert "anybody can still carry it out" in failed.json()["error"]["message"]
+        chain.mint(shop.buyer.wallet.address, 1_000_000)
+        first, shop.payment = shop.payment, shop.buyer.sign(shop.challenge)
+        await shop.sold_once()
+        assert await compare_with_chain(settings) == []
+
+        signed = decode_payment_header(first.encode()).payload
+        assert isinstance(signed, EvmPayload)
+        data = transfer_calldata(signed.authorization, signed.signature)
+        relayed = chain.send_and_wait(chain.wallets.faucet, USDC_ADDRESS, data)
+        assert (relayed["status"], shop.earned()) == ("0x1", 20_000)
+        (found,) = await compare_with_chain(settings)
+        assert (found.rule, relayed["transactionHash"] in found.found) == ("failed_but_carried_out", True)
+        order = {"gate": shop.gate["slug"], "transaction": relayed["transactionHash"], "nonce": None}
+        assert (await honour_payment(settings, order))["done"]["credits"] == CREDITS
+        assert await compare_with_chain(settings) == []
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -94,6 +94,12 @@ _UNFUNDED: Final = Explained(
     "the payer's wallet does not hold what the payment moves",
     "fund it, then send the same payment while it is valid, or sign a new one",
 )
+# The transaction shows the authorization to everybody, and the token takes it from anybody.
+_REVERTED: Final = Explained(
+    "the transaction that was to make the payment failed on the chain",
+    "send the same payment again, or sign a new one once this one is over: until its validBefore anybody can still "
+    "carry it out",
+)
 
 
 class _Evm(FamilyRow):
@@ -114,7 +120,7 @@ class _Evm(FamilyRow):
     failed_on_chain = Reason.TRANSACTION_FAILED
     not_payable = Reason.RECIPIENT
 
-    explained = MappingProxyType({Reason.FUNDS: _UNFUNDED})
+    explained = MappingProxyType({Reason.FUNDS: _UNFUNDED, Reason.TRANSACTION_FAILED: _REVERTED})
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
         return (checksum_address(address_of_key(signer_key)),)

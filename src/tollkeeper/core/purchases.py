@@ -160,7 +160,7 @@ def attempts_exhausted() -> Exception:
     """The refusal of a payment whose settlement failed too often."""
     return payment_error(
         Code.PAYMENT_INVALID,
-        "this payment's settlement failed too often; sign a new one",
+        "this payment's settlement failed too often; sign a new one once this one can be carried out no longer",
         details={"reason": "attempts_exhausted"},
     )
 

@@ -27,7 +27,7 @@ class Standing(Enum):
     PAID = auto()
     OPEN = auto()
     FAILED = auto()
-    REFUSED = auto()  # by a gateway, because its hub said that another transaction had used it: the one that is named
+    REFUSED = auto()  # because another transaction had used it: the one that is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ def compare(
 
     `payments` are all that reached the entries' addresses in them. `signers`: our own, empty where somebody else sends
     for us and any sender will do. `sold_to`: addresses that our gates sell for, where a payment that nobody here
-    settled is worth knowing.
+    settled, or that failed here, is worth knowing: its seller has it, and its buyer nothing. Between strangers it is
+    nobody's business here, and anybody could cause it.
     """
     known = {entry.key: entry for entry in entries}
     found = [_of_payment(payment, known.get(payment.key), signers, blocks, sold_to) for payment in payments]
@@ -94,11 +95,11 @@ def _of_payment(
             rule = "settled_but_not_in_the_books"
         elif payment.pay_to in sold_to:
             rule = "payment_without_purchase"
-    elif entry.standing is Standing.FAILED:
-        rule = "failed_but_carried_out" if is_ours else None  # anybody can carry out a payment that failed here
-    elif entry.standing is Standing.REFUSED:
-        is_that = entry.transaction_hash.lower() in {"", payment.transaction_hash.lower()}
-        rule = "payment_without_purchase" if is_that else "failed_but_carried_out"
+    elif entry.standing in {Standing.FAILED, Standing.REFUSED}:
+        if (signers and is_ours) or payment.pay_to in sold_to:
+            is_that = entry.transaction_hash.lower() in {"", payment.transaction_hash.lower()}
+            is_told = entry.standing is Standing.REFUSED and is_that and not (signers and is_ours)
+            rule = "payment_without_purchase" if is_told else "failed_but_carried_out"
     elif entry.standing is Standing.OPEN:
         rule = "carried_out_but_open" if payment.block_number < blocks.stop - RECORDED_WITHIN_BLOCKS else None
     else:

@@ -95,14 +95,11 @@ def _key(row: Row) -> PaymentKey:
 
 
 def _settlement(row: Row) -> Entry:
+    standing, transaction_hash = _OF_SETTLEMENT[public_status(State(row["state"]))], row["transaction_hash"]
+    if standing is Standing.FAILED and row["foreign_hash"]:
+        standing, transaction_hash = Standing.REFUSED, row["foreign_hash"]
     return Entry(
-        row["id"],
-        _key(row),
-        row["pay_to"],
-        int(row["value"]),
-        _OF_SETTLEMENT[public_status(State(row["state"]))],
-        row["transaction_hash"],
-        row["block_number"],
+        row["id"], _key(row), row["pay_to"], int(row["value"]), standing, transaction_hash, row["block_number"]
     )
 
 

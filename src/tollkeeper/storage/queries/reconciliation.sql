@@ -13,11 +13,11 @@ SELECT DISTINCT signer FROM signer_lanes WHERE network = :network;
 SELECT min(block_number) AS number FROM settlements WHERE network = :network AND asset = :asset;
 
 -- name: settlement_of
-SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash, block_number
+SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash, foreign_hash, block_number
 FROM settlements WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce;
 
 -- name: settlements_in_blocks
-SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash, block_number
+SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash, foreign_hash, block_number
 FROM settlements
 WHERE network = :network AND asset = :asset AND state = 'CONFIRMED' AND block_number >= :first AND block_number < :end;
 
