@@ -47,6 +47,14 @@ class PaymentKey:
         payer = self.payer + "/" if self.payer.startswith("0x") else ""
         return f"/payments/{self.network}/{payer}{self.nonce}"
 
+    @property
+    def status_query(self) -> str:
+        """The same of no other token: a payer may use a nonce with each, where a network's asset was changed.
+
+        A message on Solana names its token itself.
+        """
+        return f"{self.status_path}?asset={self.asset}" if self.payer.startswith("0x") else self.status_path
+
 
 @dataclass(frozen=True, slots=True)
 class EvmPayload:

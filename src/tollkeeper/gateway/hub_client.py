@@ -320,7 +320,7 @@ class HubClient:
 
         A 404 alone is of whoever stands before a hub that is away, and means nothing. Raises: HubUnreachableError.
         """
-        status, data = await self._transport.request("GET", key.status_path, {}, b"", VERIFY_TIMEOUT_SECONDS)
+        status, data = await self._transport.request("GET", key.status_query, {}, b"", VERIFY_TIMEOUT_SECONDS)
         body = _object(data)
         if status == 404 and _is_unknown_payment(body):
             return None

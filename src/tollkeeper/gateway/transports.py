@@ -150,6 +150,7 @@ class AsgiTransport:
             else:
                 parts.append(message.get("body", b""))
 
+        path, _, query = path.partition("?")
         raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
         raw_headers.append((b"content-length", str(len(body)).encode()))
         scope: Any = {
@@ -161,7 +162,7 @@ class AsgiTransport:
             "path": path,
             "raw_path": path.encode(),
             "root_path": "",
-            "query_string": b"",
+            "query_string": query.encode(),
             "headers": raw_headers,
             "client": ("127.0.0.1", 0),
             "server": ("127.0.0.1", 0),

@@ -91,8 +91,8 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
         request: Request[Any, Any, Any], network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
     ) -> Response[bytes]:
         """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
-        known = normalise(network)
-        row = await find_payment(database, known.name, _in_lower_case(payer), nonce.lower())
+        known, asset = normalise(network), query_of(request).get("asset", "")
+        row = await find_payment(database, known.name, _in_lower_case(payer), nonce.lower(), _in_lower_case(asset))
         if row is None:
             raise ApiError(Code.NOT_FOUND, UNKNOWN_PAYMENT)
         return unless_known(request, status_body(row), _NO_STORE)

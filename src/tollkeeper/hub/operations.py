@@ -10,6 +10,7 @@ from tollkeeper.core.schemas import (
     ANY_OBJECT,
     BASE_UNITS,
     COUNT,
+    EVM_ADDRESS,
     FLAG,
     IDEMPOTENCY_KEY,
     IF_NONE_MATCH,
@@ -281,9 +282,16 @@ PAYMENT: Final = Operation(
     path="/payments/{network}/{payer}/{nonce}",
     tag="history",
     summary="The public status of a payment",
-    parameters=(in_path("network", NETWORK_ASKED), in_path("payer", TEXT), in_path("nonce", TEXT), IF_NONE_MATCH),
+    description="Of the newest, where the network's asset was changed and the nonce used with both, and none is named.",
+    parameters=(
+        in_path("network", NETWORK_ASKED),
+        in_path("payer", TEXT),
+        in_path("nonce", TEXT),
+        query("asset", EVM_ADDRESS),
+        IF_NONE_MATCH,
+    ),
     answers=_KNOWN,
-    codes=(Code.INVALID_NETWORK, Code.NOT_FOUND, Code.UNAVAILABLE),
+    codes=(Code.INVALID_PARAMETER, Code.INVALID_NETWORK, Code.NOT_FOUND, Code.UNAVAILABLE),
 )
 NAMED_PAYMENT: Final = Operation(
     id="namedPayment",

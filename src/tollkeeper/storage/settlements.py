@@ -292,9 +292,9 @@ async def find_settlement(database: Database, key: PaymentKey) -> Settlement | N
     return _first(await database.read_short(find_statement(key)))
 
 
-async def find_payment(database: Database, network: str, payer: str, nonce: str) -> Settlement | None:
-    """The settlement that the public status shows (contract 2)."""
-    return _first(await database.read(_QUERIES.find_payment(network=network, payer=payer, nonce=nonce)))
+async def find_payment(database: Database, network: str, payer: str, nonce: str, asset: str = "") -> Settlement | None:
+    """The settlement that the public status shows (contract 2): of that asset, or the newest where none is named."""
+    return _first(await database.read(_QUERIES.find_payment(network=network, payer=payer, nonce=nonce, asset=asset)))
 
 
 async def find_named(database: Database, network: str, name: str) -> Settlement | None:

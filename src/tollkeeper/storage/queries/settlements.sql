@@ -14,8 +14,8 @@ ORDER BY created_ms LIMIT 1;
 
 -- name: find_payment
 SELECT * FROM settlements
-WHERE network = :network AND payer = :payer AND nonce = :nonce
-ORDER BY created_ms LIMIT 1;
+WHERE network = :network AND payer = :payer AND nonce = :nonce AND (:asset = '' OR asset = :asset)
+ORDER BY created_ms DESC LIMIT 1;
 
 -- name: insert_settlement
 INSERT INTO settlements (
