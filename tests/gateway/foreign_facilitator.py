@@ -161,6 +161,12 @@ async def refuses(_foreign: Foreign, _payload: Any) -> web.StreamResponse:
     return failure("insufficient_funds")
 
 
+async def refuses_and_sends(foreign: Foreign, payload: Any) -> web.StreamResponse:
+    """Says why it will send nothing, and sends."""
+    await foreign.send(payload)
+    return failure("insufficient_funds")
+
+
 async def refuses_with_400(_foreign: Foreign, _payload: Any) -> web.StreamResponse:
     """The same, with a status of its own."""
     return failure("insufficient_funds", status=400)

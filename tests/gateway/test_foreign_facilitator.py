@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -177,6 +178,45 @@ async def test_a_payment_that_failed_here_and_was_made_for_another_server_since_
         order = {"gate": gate["slug"], "transaction": site.last_transaction(), "nonce": None}
         site.finalise()
         assert "creditToken" in (await honour_payment(site.settings(), order))["done"]
+
+
+async def looked_at(abroad: SalesAbroad) -> int | None:
+    """When the refused payment is looked at again, after one look now."""
+    with closing(sqlite3.connect(abroad.database)) as books:
+        (due,) = books.execute("SELECT follow_ms FROM purchases").fetchone()
+        assert due - 900_000 <= time.time() * 1000 < due - 120_000, "a refusal costs few looks"
+        books.execute("UPDATE purchases SET follow_ms = 1")
+        books.commit()
+        async with asyncio.timeout(30):
+            seen: int | None = 1
+            while seen == 1:
+                await asyncio.sleep(0.1)
+                (seen,) = books.execute("SELECT follow_ms FROM purchases").fetchone()
+    return seen
+
+
+@pytest.mark.parametrize(("site", "settling"), told_by(BOTH, ways.refuses, ways.refuses_and_sends), indirect=["site"])
+async def test_a_refusal_that_is_believed_is_looked_at_later_and_told_where_it_was_a_lie(
+    site: Site, settling: Settling, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its buyer was told to pay again, and perhaps did; nobody else sees that the first payment was made, too."""
+    is_lie = settling is ways.refuses_and_sends
+    site.foreign.settling = settling
+    async with site.gateway() as abroad:
+        gate = await abroad.gate()
+        refused = await abroad.pay(gate, await abroad.payment(gate))
+        assert (refused.status, refused.error_code) == (402, "INSUFFICIENT_FUNDS")
+        if not is_lie:
+            assert await looked_at(abroad) is not None, "it may be made yet"
+            site.expire()
+        site.finalise()
+        assert await looked_at(abroad) is None
+        assert ("failed_payment_was_made" in capsys.readouterr().out, abroad.purchase()[0]) == (is_lie, "FAILED")
+        listed = ["failed_but_carried_out"] * is_lie
+        assert [found.rule for found in await compare_with_chain(site.settings())] == listed
+        if is_lie:
+            order = {"gate": gate["slug"], "transaction": site.last_transaction(), "nonce": None}
+            assert "creditToken" in (await honour_payment(site.settings(), order))["done"]
 
 
 SENDS_NOTHING = [

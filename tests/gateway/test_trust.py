@@ -126,8 +126,9 @@ async def test_a_trusted_sale_is_not_paid_by_a_payment_of_another_token_under_th
         return sold.receipt
 
     async def read(url: str, buyer: Buyer) -> dict[str, Any]:
-        found: dict[str, Any] = (await buyer.ask("GET", f"{url}/api/v1/paygates/{gate['id']}")).json()
-        return found.get("trusted", {})
+        found = (await buyer.ask("GET", f"{url}/api/v1/paygates/{gate['id']}")).json()
+        told: dict[str, Any] = found.get("trusted", {})
+        return told
 
     async with Buyer(wallets.buyer) as buyer:
         async with composed(chain.url, database) as url:

@@ -418,9 +418,9 @@ async def test_a_claim_that_failed_by_a_transaction_is_looked_at_and_open_again_
     never_sent = (await shop.claim(gate, 2)).purchase
     assert shown is not None
     assert never_sent is not None
-    await shop.purchases.fail(shown, "reverted", "0xfailed", NOW_MS)
-    await shop.purchases.fail(never_sent, "never_sent", None, NOW_MS)
     soon_ms = NOW_MS + FIRST_LOOK_MS
+    await shop.purchases.fail(shown, "reverted", "0xfailed", NOW_MS, follow_ms=soon_ms)
+    await shop.purchases.fail(never_sent, "never_sent", None, NOW_MS)
     assert [purchase.id for purchase, _ in await shop.purchases.to_follow(10, soon_ms)] == [shown.id]
     await shop.purchases.reopen(never_sent, soon_ms)  # it was not kept
     await shop.purchases.reopen(shown, soon_ms)
@@ -428,14 +428,14 @@ async def test_a_claim_that_failed_by_a_transaction_is_looked_at_and_open_again_
         (shown.id, True)
     ]
     assert await shop.purchases.to_follow(10, soon_ms) == []
-    await shop.purchases.fail(shown, "reverted", "0xfailed", soon_ms)
+    await shop.purchases.fail(shown, "reverted", "0xfailed", soon_ms, follow_ms=soon_ms + FIRST_LOOK_MS)
     assert await shop.purchases.to_follow(10, soon_ms + FIRST_LOOK_MS) == []
     await shop.purchases.reopen(shown, soon_ms)
     assert await shop.purchases.in_flight(10) == []
     again = (await shop.claim(gate, 1)).purchase  # the buyer's next try is another attempt
     assert again is not None
     assert again.attempt == 2
-    await shop.purchases.fail(again, "reverted", "0xfailed", soon_ms)
+    await shop.purchases.fail(again, "reverted", "0xfailed", soon_ms, follow_ms=soon_ms + FIRST_LOOK_MS)
     await shop.purchases.reopen(shown, soon_ms)
     assert await shop.purchases.in_flight(10) == []
     assert len(await shop.purchases.to_follow(10, soon_ms + FIRST_LOOK_MS)) == 1

@@ -33,6 +33,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.findings import Owed
+from tollkeeper.gateway.following import failure_looked_at_ms
 from tollkeeper.gateway.hub_client import (
     HubUnreachableError,
     SettleAnswer,
@@ -279,7 +280,7 @@ class Buying:
             raise refusal.error
         if not opened.gate.assume_valid:
             self._require_proof(network)
-        if not self._supported().is_ours and self._proofs.covers(network):
+        if self._is_seen(network):
             await self._require_unused(presented, is_trusted=opened.gate.assume_valid)
         return terms, asked, refusal
 
@@ -360,6 +361,10 @@ class Buying:
         """Can somebody tell whether a trusted payment became final?"""
         return self._supported().is_ours or self._proofs.covers(network)
 
+    def _is_seen(self, network: str) -> bool:
+        """Does this gateway look at the chain itself?"""
+        return not self._supported().is_ours and self._proofs.covers(network)
+
     def _trust(self, network: str) -> TrustCaps:
         """The caps on trusted payments. Where none can be followed, a cap could never be lifted again."""
         return self._cap if self._is_followed(network) else WITHOUT_LIMIT
@@ -416,7 +421,7 @@ class Buying:
             answer.reason,
             answer.transaction or None,
             now_ms,
-            may_come_late=answer.outcome is Settlement.REFUSED,
+            follow_ms=failure_looked_at_ms(purchase, answer, now_ms, is_seen=self._is_seen(purchase.network)),
             is_followed_anew=is_failed,
         )
         await self._announce()

@@ -7,7 +7,8 @@ What is pending again has not failed, and is followed until it is decided. A sal
 any other without credits, for the books and for how far its buyer is trusted. A failure may be taken back, too: so a
 sale that is void for one is followed as long, and gets back what it had, once its payment is made after all; and a
 claim that failed by a transaction, or by clocks alone, is a claim again: whether its payment was made for it, its key
-tells (`completer`).
+tells (`completer`). What a strange facilitator refused is looked at once its payment is over: the operator is told of
+one that was made all the same, because whether it was for another server nobody can say.
 What this module does not do: anything before the grant (`completer`).
 """
 
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.purchases import FIRST_LOOK_MS, SETTLEMENT_FAILED, PurchaseState, next_look_ms
+from tollkeeper.core.purchases import FIRST_LOOK_MS, SETTLEMENT_FAILED, PurchaseState, late_look_ms, next_look_ms
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.gateway.findings import Owed, Seen
-from tollkeeper.gateway.hub_client import HubUnreachableError, SettleRequest
+from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, SettleRequest
 from tollkeeper.storage.purchase_rows import Look
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.findings import Finding
-    from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, Supported
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
@@ -52,6 +53,7 @@ class _Fate(Enum):
     FAILED = auto()  # by proof
     OPEN = auto()
     USED = auto()  # somebody used it, and no node shows who
+    ELSEWHERE = auto()  # it had failed here, and was made in another transaction, perhaps for another server
     UNTOLD = auto()  # nobody knows anything of it
 
 
@@ -156,20 +158,15 @@ class Following:
         if standing is None:
             return self._seen(purchase, known, paid_ms, self._clock_ms() + _UNANSWERED_MS, is_told=False)
         now_ms = self._clock_ms()
-        if had_failed and standing.fate is _Fate.PAID:
-            _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=standing.transaction)
-            await self._take_back(purchase, standing.transaction, now_ms)
+        if await self._is_decided(purchase, standing, now_ms, had_failed=had_failed):
             return None
-        if state is PurchaseState.FAILED and standing.fate is _Fate.USED:  # perhaps for it: the claim is parked then
-            _LOG.error("payment_used_and_not_shown", purchase_id=purchase.id)
-            await self._take_back(purchase, "", now_ms)
-            return None
-        if standing.fate is _Fate.FAILED and not had_failed:
-            _LOG.error("sale_lost_its_payment", purchase_id=purchase.id, transaction=known)
-            await self._purchases.void(purchase, now_ms)
-            return None
+        is_ours = self._supported().is_ours
+        if state is PurchaseState.FAILED and not known and not is_ours:  # what a stranger refused
+            may_come = standing.fate is _Fate.OPEN and now_ms <= purchase.attempt_ms + _OPEN_MS
+            next_ms = late_look_ms(purchase.valid_before_seconds, now_ms) if may_come else None
+            return self._seen(purchase, known, paid_ms, next_ms)
         if standing.fate is _Fate.OPEN:
-            if self._supported().is_ours or now_ms <= purchase.attempt_ms + _OPEN_MS:
+            if is_ours or now_ms <= purchase.attempt_ms + _OPEN_MS:
                 return self._seen(purchase, known, now_ms, now_ms + FIRST_LOOK_MS)
             _LOG.error("payment_not_shown", purchase_id=purchase.id, transaction=known)
         if standing.since_ms <= now_ms:  # else its clock is ahead of ours, or was when it wrote that
@@ -178,6 +175,27 @@ class Following:
         next_ms = next_look_ms(paid_ms, now_ms, is_used_up=is_used_up)
         transaction = known if state is PurchaseState.FAILED else standing.transaction or known
         return self._seen(purchase, transaction, paid_ms, next_ms, is_told=standing.fate is not _Fate.UNTOLD)
+
+    async def _is_decided(self, purchase: Purchase, standing: _Standing, now_ms: int, *, had_failed: bool) -> bool:
+        """Did the sale end by what was seen, or come back? That is written, and told to the operator.
+
+        So is what was made all the same after it had failed here: whether it bought something elsewhere, he knows.
+        """
+        has_failed = purchase.state is PurchaseState.FAILED
+        if had_failed and standing.fate is _Fate.PAID:
+            _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=standing.transaction)
+            await self._take_back(purchase, standing.transaction, now_ms)
+        elif has_failed and standing.fate is _Fate.USED:  # perhaps for it: the claim is parked then
+            _LOG.error("payment_used_and_not_shown", purchase_id=purchase.id)
+            await self._take_back(purchase, "", now_ms)
+        elif standing.fate is _Fate.FAILED and not had_failed:
+            _LOG.error("sale_lost_its_payment", purchase_id=purchase.id, transaction=purchase.transaction_hash)
+            await self._purchases.void(purchase, now_ms)
+        else:
+            if standing.fate is _Fate.ELSEWHERE:
+                _LOG.error("failed_payment_was_made", purchase_id=purchase.id, transaction=standing.transaction)
+            return False
+        return True
 
     async def _take_back(self, purchase: Purchase, transaction: str, now_ms: int) -> None:
         """A failure was none in the end. A claim's outcome is found out by `completer`, as any claim's."""
@@ -232,7 +250,7 @@ class Following:
         if finding is None:
             return _UNTOLD
         if purchase.state is PurchaseState.FAILED and not is_named:
-            return _Standing(_Fate.FAILED)  # made by another transaction, it may have been for another server
+            return _Standing(_Fate.ELSEWHERE if finding.is_made else _Fate.FAILED, finding.transaction)
         # Whose transaction it was, was judged when it was sold for: a facilitator may have other signers by now.
         is_the_same = is_paid and finding.seen is Seen.FOREIGN and is_named
         if finding.seen is Seen.PAID or is_the_same:
@@ -252,6 +270,17 @@ class Following:
         senders = self._supported().senders_on(purchase.network)
         finding = await self._proofs.find(await owed_by(self._purchases, purchase), named, senders)
         return finding, finding.transaction in {named, named.lower()}
+
+
+def failure_looked_at_ms(purchase: Purchase, answer: SettleAnswer, now_ms: int, *, is_seen: bool) -> int | None:
+    """When a claim's failure is looked at again (Unix ms), None for never. `is_seen`: on the chain, by ourselves.
+
+    Where a transaction shows it, a reorganisation may take that away, and what clocks show, two show that differ. What
+    a stranger refused he may have sent all the same.
+    """
+    if answer.transaction or answer.outcome is Settlement.REFUSED:
+        return now_ms + FIRST_LOOK_MS
+    return late_look_ms(purchase.valid_before_seconds, now_ms) if is_seen else None
 
 
 def key_of(purchase: Purchase) -> PaymentKey:

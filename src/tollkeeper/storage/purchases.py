@@ -295,13 +295,12 @@ class Purchases:
         transaction_hash: str | None,
         now_ms: int,
         *,
-        may_come_late: bool = False,
+        follow_ms: int | None = None,
         is_followed_anew: bool = False,
     ) -> bool:
         """Records that this attempt is proved not settled; False when it was decided otherwise meanwhile.
 
-        Where a transaction shows it, a reorganisation may take that away, and what clocks show (`may_come_late`) is
-        shown by two that differ: then it is looked at again. One that was open again before only where it
+        It is looked at again at `follow_ms`, where that is given; one that was open again before only where it
         `is_followed_anew`.
         """
         statement = _Q.fail_purchase(
@@ -309,7 +308,7 @@ class Purchases:
             attempt=purchase.attempt,
             failure=failure,
             transaction_hash=transaction_hash,
-            follow_ms=now_ms + FIRST_LOOK_MS if transaction_hash or may_come_late else None,
+            follow_ms=follow_ms,
             is_followed_anew=int(is_followed_anew),
             now_ms=now_ms,
         )
