@@ -83,11 +83,14 @@ async def answer(send: Any, body: bytes) -> None:
 
 @contextlib.asynccontextmanager
 async def listener(
-    patience: Patience | None = None, keep_alive_seconds: int = 5, tls: ssl.SSLContext | None = None
+    patience: Patience | None = None,
+    keep_alive_seconds: int = 5,
+    tls: ssl.SSLContext | None = None,
+    descriptors_max: int | None = None,
 ) -> AsyncIterator[Listening]:
     """A strict listener on a port of its own."""
     listening = Listening()
-    protocol: type[StrictProtocol] = strict_protocol(render, patience)
+    protocol: type[StrictProtocol] = strict_protocol(render, patience, descriptors_max=descriptors_max)
     config = Config(
         listening,
         http=protocol,

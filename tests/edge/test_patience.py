@@ -10,6 +10,8 @@ from tollkeeper.edge.patience import Sweep
 
 
 class Sleeper:
+    transport: asyncio.Transport
+
     def __init__(self, *, fails: bool = False) -> None:
         self.looked_at = 0
         self.fails = fails
@@ -19,6 +21,9 @@ class Sleeper:
         self.looked_at += 1
         if self.fails:
             raise ZeroDivisionError
+
+    def spare_seconds(self) -> float | None:
+        return None
 
 
 async def test_one_connection_s_fault_does_not_hide_the_others() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -19,6 +19,8 @@ from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance
+
+_NEVER_ASKED_SECONDS: Final = 2.0
 
 
 class CallerConnection(HttpToolsProtocol):
@@ -86,6 +88,15 @@ class CallerConnection(HttpToolsProtocol):
         self._is_fed = False  # since the last sweep
         self._head_seconds = self._body_seconds = self._stuck_seconds = 0.0
         self._lingering: Lingering | None = None
+
+    def spare_seconds(self) -> float | None:
+        """See `patience.Watched`: between two requests, in a head, or behind the last answer once all of it has left.
+
+        Who has asked for nothing yet counts as if he had waited longer than who has.
+        """
+        if self._unanswered or self.transport.get_write_buffer_size():
+            return None
+        return self._head_seconds + (0.0 if self._is_accepted else _NEVER_ASKED_SECONDS)
 
     def forget_request(self) -> None:
         """Let go of the last request, which was read and answered whole; its head may have 32 KiB."""

@@ -59,7 +59,12 @@ class StrictProtocol(CallerConnection):
         self._attendance = Attendance(transport)
         self._known, self._at_once = self.listener.heads.get, self.listener.at_once
         self.peer = sys.intern(self.client[0]) if self.client else ""
-        self.listener.sweep.watch(self, self.loop)
+        sweep = self.listener.sweep
+        is_crowded = self._attendance.socket_number >= self.listener.crowded_from
+        if is_crowded and not sweep.make_room(self.loop.time()):
+            transport.abort()  # what is left is for those who are served: their targets, files, the database
+        else:
+            sweep.watch(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""

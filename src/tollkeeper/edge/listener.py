@@ -22,7 +22,10 @@ Render: TypeAlias = Callable[[ApiError], tuple[int, list[Header], bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener's. `calls` None: everything goes to the ASGI application. `at_once` is theirs (`CallHandler`)."""
+    """One listener's. `calls` None: everything goes to the ASGI application. `at_once` is theirs (`CallHandler`).
+
+    `crowded_from` is the first descriptor that is one too many for a caller: the system gives the lowest that is free.
+    """
 
     render: Render
     patience: Patience
@@ -31,6 +34,7 @@ class Listener:
     at_once: Callable[[RequestHead, str], bytes | None]
     heads: RememberedHeads
     ahead: ReadAhead
+    crowded_from: int
 
     def refusal_of(self, error: ApiError) -> bytes:
         """The last answer on a connection, to what could not be read."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import sys
+
 from tollkeeper.core.patience import Patience
 from tollkeeper.edge.call import CallHandler
 from tollkeeper.edge.heads import RememberedHeads, RequestHead
@@ -12,13 +15,20 @@ from tollkeeper.edge.presence import ReadAhead
 
 
 def strict_protocol(
-    render: Render, patience: Patience | None = None, calls: CallHandler | None = None
+    render: Render,
+    patience: Patience | None = None,
+    calls: CallHandler | None = None,
+    *,
+    descriptors_max: int | None = None,
 ) -> type[StrictProtocol]:
     """The protocol class of one listener, for `uvicorn.Config(http=...)`.
 
     `render` makes the answers to refusals; `calls` answers the paths that it takes, the ASGI application the others.
+    `descriptors_max` is how many the process may have open, by default what the system allows it; callers get half.
     """
     chosen = patience or Patience()
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if descriptors_max is None else descriptors_max
+    crowded_from = sys.maxsize if descriptors == resource.RLIM_INFINITY else descriptors // 2
 
     class ListenerProtocol(StrictProtocol):
         listener = Listener(
@@ -29,6 +39,7 @@ def strict_protocol(
             _never if calls is None else calls.at_once,
             RememberedHeads(),
             ReadAhead(),
+            crowded_from,
         )
 
     return ListenerProtocol

@@ -1,14 +1,20 @@
 """The one timer that gives up callers who take longer than they may (security A-58; `core/patience.py`).
 
-One sweep for all connections of a listener: a timer for each request would cost more than the request's parsing.
+One sweep for all connections of a listener: a timer for each request would cost more than the request's parsing. Where
+the process comes to have too many, it is also who knows which of them nobody needs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from operator import itemgetter
+from typing import Final, Protocol
 
 import structlog
+
+_SHARE: Final = 16  # of what is spare, one in so many gives way at once
+_QUIET_SECONDS: Final = 10.0  # between two warnings
+_first = itemgetter(0)
 
 log = structlog.get_logger("tollkeeper.edge")
 
@@ -16,8 +22,13 @@ log = structlog.get_logger("tollkeeper.edge")
 class Watched(Protocol):
     """A connection that a sweep looks at."""
 
+    transport: asyncio.Transport
+
     def check_patience(self, now_seconds: float, passed_seconds: float) -> None:
         """Give the connection up if its caller has taken too long; both arguments in the loop's time."""
+
+    def spare_seconds(self) -> float | None:
+        """For how long nobody has waited for anything here, to compare with others; None where somebody does."""
 
 
 class Sweep:
@@ -25,23 +36,38 @@ class Sweep:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._watched: set[Watched] = set()
+        self._watched: dict[Watched, None] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None
         self._last_seconds = 0.0
+        self._quiet_until_seconds = 0.0
 
     def watch(self, connection: Watched, loop: asyncio.AbstractEventLoop) -> None:
         """Look at `connection` from now on."""
-        self._watched.add(connection)
+        self._watched[connection] = None
         if self._timer is None:
             self._last_seconds = loop.time()
             self._timer = loop.call_later(self._seconds, self._run, loop)
 
     def forget(self, connection: Watched) -> None:
         """Look at `connection` no more."""
-        self._watched.discard(connection)
+        self._watched.pop(connection, None)
         if not self._watched and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def make_room(self, now_seconds: float) -> bool:
+        """Close some of the connections on which nobody waits, those first that did so for longest; was there one?
+
+        Several at once, because finding them is a walk over all.
+        """
+        spare = [(seconds, one) for one in self._watched if (seconds := one.spare_seconds()) is not None]
+        spare.sort(key=_first, reverse=True)
+        for _, connection in spare[: 1 + len(spare) // _SHARE]:
+            connection.transport.abort()
+        if now_seconds >= self._quiet_until_seconds:
+            self._quiet_until_seconds = now_seconds + _QUIET_SECONDS
+            log.warning("connections_crowded", open=len(self._watched), idle=len(spare))
+        return bool(spare)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()

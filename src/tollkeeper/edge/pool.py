@@ -7,6 +7,7 @@ requests or responses.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,15 @@ IDLE_PER_TARGET: Final = 64
 IDLE_IN_ALL: Final = 512
 CONNECT_TIMEOUT_SECONDS: Final = 10.0  # shared by the addresses that are tried
 ADDRESSES_MAX: Final = 4
+# That this process, or the machine, can open nothing more is not the target's fault.
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class NothingSentError(ApiError):
+    """UNAVAILABLE: the target was sent nothing, for a reason of ours."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.UNAVAILABLE, "the gateway can open no connection to the target now; send the same again")
 
 
 def target_tls_context() -> ssl.SSLContext:
@@ -99,7 +109,7 @@ class TargetPool:
     async def open(self, scheme: str, addresses: Sequence[str], port: int, server_name: str) -> TargetConnection:
         """A new connection to the first of `addresses` (checked by the caller) that answers.
 
-        Raises UPSTREAM_UNREACHABLE.
+        Raises UPSTREAM_UNREACHABLE, NothingSentError.
         """
         refusal = ApiError(Code.UPSTREAM_UNREACHABLE, "the target has no address")
         tried = addresses[:ADDRESSES_MAX]
@@ -109,7 +119,9 @@ class TargetPool:
                 return await asyncio.wait_for(self._connect(key), CONNECT_TIMEOUT_SECONDS / len(tried))
             except ssl.SSLError:  # not a matter of the address
                 raise ApiError(Code.UPSTREAM_UNREACHABLE, "the target's TLS handshake failed") from None
-            except OSError:  # asyncio's TimeoutError is one
+            except OSError as fault:  # asyncio's TimeoutError is one
+                if fault.errno in _OURS:
+                    raise NothingSentError from None
                 refusal = ApiError(Code.UPSTREAM_UNREACHABLE, "the target cannot be reached")
         raise refusal
 

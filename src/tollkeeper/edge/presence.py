@@ -36,12 +36,12 @@ class Presence(Enum):
 
 
 class Attendance:
-    """One caller. `is_silent`: its end was read."""
+    """One caller. `is_silent`: its end was read. `socket_number` is below zero once the connection is lost."""
 
-    __slots__ = ("_asked_seconds", "_poll", "_socket_number", "is_believed", "is_silent")
+    __slots__ = ("_asked_seconds", "_poll", "is_believed", "is_silent", "socket_number")
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self._socket_number: int | None = transport.get_extra_info("socket").fileno()
+        self.socket_number: int = transport.get_extra_info("socket").fileno()
         self._poll: select.poll | None = None  # made when it is needed: most connections never are
         self._asked_seconds: float | None = None
         self.is_silent = False
@@ -49,11 +49,11 @@ class Attendance:
 
     def look(self) -> Presence:
         """What the socket knows now, read or not; a system call of about a microsecond."""
-        if self._socket_number is None:
+        if self.socket_number < 0:
             return Presence.GONE
         if self._poll is None:
             self._poll = select.poll()
-            self._poll.register(self._socket_number, _SENDS_NO_MORE)
+            self._poll.register(self.socket_number, _SENDS_NO_MORE)
         seen = self._poll.poll(0)
         if not seen:
             return Presence.SILENT if self.is_silent else Presence.THERE
@@ -74,7 +74,7 @@ class Attendance:
 
     def end(self) -> None:
         """The connection is lost, and its socket's number another's."""
-        self._poll = self._socket_number = None
+        self._poll, self.socket_number = None, -1
 
 
 class ReadAhead:

@@ -32,6 +32,7 @@ from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
 from tollkeeper.core.purchases import Spend, credit_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.edge.call import JSON_LINE
+from tollkeeper.edge.pool import NothingSentError
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.buying import Buyer
@@ -373,7 +374,7 @@ class PaidCall(Crediting):
         self.call.end()
 
     def on_refusal(self, error: BaseException) -> None:
-        """Our own answer with the receipt, and the credit is consumed: a 502 where the target failed (contract 4.5)."""
+        """Our own answer with the receipt; the credit is consumed but where the target was not even asked (4.5)."""
         if self.stage is not Stage.OVER:
             self.guard(self._answer_failure, error)
 
@@ -385,14 +386,15 @@ class PaidCall(Crediting):
         slug, request_id = self.opened.gate.slug, self.call.request_id
         event = "target_failed" if error.status == 502 else "call_failed"
         _LOG.info(event, code=error.code.value, slug=slug, request_id=request_id)
-        if error.status == 502 and self.opened.gate.on_failure is OnFailure.RESTORE:
+        is_restored = error.status == 502 and self.opened.gate.on_failure is OnFailure.RESTORE
+        if is_restored or isinstance(error, NothingSentError):
             self.in_task(self._restore(error))
             return
         self.end(error.status, error.code, failed=True)
         self.call.refuse(error, self.receipts + CORS)
 
     async def _restore(self, error: ApiError) -> None:
-        """Gives the credit back before the 502 says so; where the database cannot, the credit stays consumed."""
+        """Gives the credit back before the answer says so; where the database cannot, the credit stays consumed."""
         restoring = asyncio.ensure_future(self.access.purchases.restore(self.call.request_id, error.status, clock_ms()))
         self.access.charging.add(restoring)
         restoring.add_done_callback(self.access.charging.discard)

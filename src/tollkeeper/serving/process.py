@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tollkeeper.logs import configure_logs
+from tollkeeper.serving.descriptors import use_all_descriptors
 from tollkeeper.serving.heap import share_one_heap
 from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.serving.imports import collect_rarely
@@ -25,6 +26,7 @@ _LOG = structlog.get_logger("tollkeeper.serving")
 
 def serve(settings: Settings) -> None:
     """Run the parts that the settings name until a signal. Raises: StartError, StorageError."""
+    use_all_descriptors()
     share_one_heap(settings)
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
     if settings.workers == 1:

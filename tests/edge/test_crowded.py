@@ -1,0 +1,54 @@
+"""A process that can open no more: callers on whom nobody waits give way to those who come (security A-58)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.edge.callers import caller, everything, first_answer, listener
+from tests.edge.test_inbound import BAD, get
+
+CALLERS = 60
+
+
+def next_descriptor() -> int:
+    """The number that the next file or connection gets."""
+    number = os.dup(0)
+    os.close(number)
+    return number
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /half HTTP/1.1\r\n", get(b"/asked"), BAD], ids=repr)
+async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> None:
+    async with listener(descriptors_max=2 * (next_descriptor() + CALLERS)) as listening, AsyncExitStack() as open_ones:
+        busy, busy_writer = await open_ones.enter_async_context(caller(listening))
+        busy_writer.write(get(b"/wait"))
+        for _ in range(2 * CALLERS):  # each takes two descriptors of this process, for it is the caller too
+            _, writer = await open_ones.enter_async_context(caller(listening))
+            writer.write(said)
+            await asyncio.sleep(0)
+        reader, writer = await open_ones.enter_async_context(caller(listening))
+        writer.write(get(b"/new", b"Connection: close"))
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).status == 200
+        assert len(listening.connections) <= CALLERS
+        listening.go.set()
+        assert (await asyncio.wait_for(busy.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
+
+
+async def test_where_everybody_is_served_the_next_caller_is_not_taken() -> None:
+    async with listener(descriptors_max=2 * (next_descriptor() + 20)) as listening, AsyncExitStack() as open_ones:
+        served = []
+        for _ in range(20):
+            reader, writer = await open_ones.enter_async_context(caller(listening))
+            writer.write(get(b"/wait"))
+            served.append(reader)
+            await asyncio.sleep(0.01)
+        count = len(listening.connections)
+        assert 5 <= count < 20
+        listening.go.set()
+        reading = [asyncio.wait_for(reader.read(100), 5) for reader in served]
+        answers = await asyncio.gather(*reading, return_exceptions=True)
+        assert sum(isinstance(one, bytes) and one.startswith(b"HTTP/1.1 200") for one in answers) == count

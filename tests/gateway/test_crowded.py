@@ -1,0 +1,75 @@
+"""A gateway that can open no more files or connections: paid calls are served all the same, or not charged (A-58)."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.faults.shop import Shop, url_of
+from tests.gateway.recording_target import Received, Writer, recording_target
+from tests.gateway.same_bytes import kept, request
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+FEW = 160  # descriptors for a whole program
+STRANGERS = 200
+
+
+async def answer_and_close(_request: Received, writer: Writer) -> None:
+    """As a target whose connections cannot be kept: each call needs a new one."""
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+    writer.close()
+
+
+@contextmanager
+def nothing_more_can_be_opened(pid: int) -> Iterator[None]:
+    """By that process; what is open stays so."""
+    are_open = {int(one.name) for one in Path(f"/proc/{pid}/fd").iterdir()}
+    lowest = next(number for number in count() if number not in are_open)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+async def test_strangers_who_only_connect_stop_no_paid_call(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, embedded_chain.url)
+    limited = ("sh", "-c", f'ulimit -n {FEW}; exec "$@"', "sh")
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer, AsyncExitStack() as strangers:
+        target.answer = answer_and_close
+        with shop.serving(under=limited) as program:
+            url = url_of(program)
+            body = {"targetUrl": target.url, "price": "0.01", "credits": 9}
+            gate = (await buyer.ask("POST", f"{url}/api/v1/paygates", body=body)).json()
+            gate["accessUrl"] = f"{url}/{gate['slug']}"
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 200
+            paid, place = request(gate, more=f"X-Payment: {payment}\r\n"), urlsplit(url)
+            async with kept(gate) as early:
+                for left in ("7", "6"):  # where no connection is to be had, a call as any, and one like one before
+                    await asyncio.sleep(0.1)  # what was open for the last call is closed
+                    with nothing_more_can_be_opened(program.process.pid):
+                        status, headers, said = await early.ask(paid)
+                    assert (status, said["error"]["code"]) == (503, "UNAVAILABLE")
+                    assert int(headers["x-credits-remaining"]) == int(left) + 1
+                    status, headers, _ = await early.ask(paid)
+                    assert (status, headers["x-credits-remaining"]) == (200, left)
+                for number in range(STRANGERS):
+                    _, writer = await asyncio.open_connection(place.hostname, place.port)
+                    strangers.callback(writer.close)
+                    if number % 10 == 0:
+                        assert (await early.ask(request(gate)))[0] == 402
+                assert (await early.ask(paid))[0] == 200
+            async with kept(gate) as late:
+                status, headers, _ = await late.ask(paid)
+                assert (status, headers["x-credits-remaining"]) == (200, "4")
+            assert "connections_crowded" in {line["event"] for line in program.lines()}
+        assert len(target.requests) == 5
