@@ -13,7 +13,7 @@ from tests.chains.chain_under_test import GAS, ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.core.counterfactual import settling_call
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.genesis import USDC_ADDRESS, planted_token
 from tollkeeper.storage.database import Statement
 
 SEND = "eth_sendRawTransaction"
@@ -272,6 +272,27 @@ async def test_an_authorization_relayed_by_somebody_else_fails_with_that_transac
     bearer = await chaos_hub.login(embedded_chain.wallets.buyer)
     (item,) = (await chaos_hub.get("/api/v1/history?limit=1", Authorization=bearer)).body["history"]
     assert (item["status"], item["transactionHash"]) == ("failed", foreign)
+
+
+async def test_what_became_of_a_payment_is_asked_of_its_own_token_also_where_the_asset_was_changed_since(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """By the other token it is unused, and our transaction reverted: nothing would have been paid."""
+    payment, planted = new_payment(embedded_chain), planted_token({}, name="USDC")
+    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url) as hub:
+        chaos.on(SEND, Act.CUT)
+        assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    foreign = relay(embedded_chain, payment)
+    chaos.calm()
+    other = "0x" + "7c" * 20
+    embedded_chain.rpc.call("anvil_setCode", other, "0x" + planted.account.code.hex())
+    for slot, value in planted.storage.items():
+        embedded_chain.rpc.call("anvil_setStorageAt", other, f"0x{slot:064x}", f"0x{value:064x}")
+    async with run_hub(tmp_path, embedded_chain, config={"asset": other}) as hub:
+        await hub.complete()
+        await hub.complete()
+        assert (await hub.status(payment), await proof_of(hub)) == ("failed", "foreign")
+        assert (await hub.get(payment.status_path)).body["transaction"] == foreign
 
 
 async def test_an_authorization_used_before_the_hub_saw_it_is_refused_with_that_transaction(

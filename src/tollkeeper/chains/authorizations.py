@@ -57,6 +57,10 @@ class AuthorizationReader:
         self._asset = asset
         self._takes_hashes = False  # as far as was seen; from then on who refuses one does not have the block
 
+    def of(self, asset: str) -> AuthorizationReader:
+        """The same of that asset: a payment's own, where the network's was changed since."""
+        return self if asset == self._asset else AuthorizationReader(self._ask, asset)
+
     async def standing(self, payer: str, nonce: str, signers: Sequence[str], depth_blocks: int) -> Standing:
         """As of the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable.
 

@@ -207,16 +207,16 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     Raises: RpcUnavailable, Unexplained.
     """
     key, depth = row.key, account.chain.config.depths.of(row.value)
-    signers = sorted({raw.signer for raw in raws})
-    standing = await view.authorizations.standing(key.payer, key.nonce, signers, depth)
+    signers, authorizations = sorted({raw.signer for raw in raws}), view.authorizations.of(row.key.asset)
+    standing = await authorizations.standing(key.payer, key.nonce, signers, depth)
     since_seconds = min(row.created_ms // 1000, standing.block.timestamp_seconds) - _BEFORE_CLAIM_SECONDS
-    use = await view.authorizations.find_use(key.payer, key.nonce, since_seconds) if standing.is_used else None
+    use = await authorizations.find_use(key.payer, key.nonce, since_seconds) if standing.is_used else None
     if standing.is_used and use is None:
         msg = "the authorization is used, and by which transaction is not shown"
         raise Unexplained(msg)
     if use is not None and use.depth_blocks < depth:
         use = None
-    signed = None if use is None else await view.authorizations.signed(use.transaction_hash)
+    signed = None if use is None else await authorizations.signed(use.transaction_hash)
     is_ours = None if use is None else await _is_ours(account, row, raws, use, signed, view)
     conclusion = conclude(
         Evidence(
