@@ -132,6 +132,12 @@ async def test_expiry_is_proven_by_finalized_height_and_never_by_absence(node: S
     node.chain.first_slot = lifetime.first_slot + 1  # a node that has thrown away where it could be
     assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.first_slot = lifetime.first_slot
+    node.chain.lacks = range(lifetime.last_height - 1, lifetime.last_height)  # a node that was away meanwhile
+    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+    node.chain.lacks = range(lifetime.last_height + 2, lifetime.last_height + 3)  # where it cannot be any more
+    node.chain.next_slot(FINAL_SLOTS)
+    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+    node.chain.lacks = range(0)
     assert await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.release()
     assert (await solana.see([signature]))[0].verdict is Verdict.ABSENT
@@ -164,6 +170,9 @@ async def test_a_life_that_was_counted_too_long_ends_by_the_blocks_own_times(
     node.chain.next_slot(FINAL_SLOTS + 1)
     assert not await is_over(now)  # a transaction with this blockhash may still be executed
     node.chain.next_slot(RECENT_SLOTS - FINAL_SLOTS)
+    node.chain.lacks = range(3, 5)
+    assert not await is_over(now)  # the node was away meanwhile
+    node.chain.lacks = range(0)
     assert await is_over(now)
     assert not await is_over(now + 10)  # the block is not so much younger
     assert not await is_over(None)  # our clock says that it is not long ago
@@ -342,6 +351,13 @@ LIES: list[tuple[str, Any]] = [
     ("getBlockHeight", {"error": {"code": -32005, "message": "behind"}}),
     ("getFirstAvailableBlock", {"error": {"code": -32601, "message": "Method not found"}}),
     ("getSlot", {"result": None}),
+    ("getBlocks", {"result": None}),
+    ("getBlocks", {"result": [1, 1]}),
+    ("getBlocks", {"result": [7]}),
+    ("getBlocks", {"error": {"code": -32601, "message": "Method not found"}}),
+    ("getBlock", {"result": None}),
+    ("getBlock", {"result": {"parentSlot": 0, "blockHeight": None}}),
+    ("getBlock", {"error": {"code": -32007, "message": "Slot 1 was skipped"}}),
     ("getBlockTime", {"result": None}),
     ("getBlockTime", {"error": {"code": -32004, "message": "Block not available for slot 10000"}}),
     ("getBalance", valued(None)),
@@ -365,7 +381,9 @@ async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie
         "getSlot": {"result": 1},
         "getBalance": valued(5),
         "simulateTransaction": valued({"err": None}),
-        "getBlockTime": {"result": 1_000},
+        "getBlockTime": {"result": 2_000},
+        "getBlocks": {"result": [1]},
+        "getBlock": {"result": {"parentSlot": 0, "blockHeight": 1}},
         "isBlockhashValid": valued(False),
         "getMultipleAccounts": valued([None, None]),
     }
@@ -375,7 +393,7 @@ async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie
 
     async def ask_all() -> None:
         await chain.see(["1" * 64])
-        await has_expired(chain, "1" * 64, "1" * 32, Lifetime(3, 10_000), 400)
+        await has_expired(chain, "1" * 64, "1" * 32, Lifetime(3, 10_000), 700)
         await chain.see_final(["1" * 64])
         await chain.simulate(moved)
         await chain.state(moved)

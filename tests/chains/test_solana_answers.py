@@ -112,6 +112,8 @@ async def test_what_stands_in_the_place_of_any_part_is_read_or_no_answer_and_hid
         "getSlot": [],
         "getBlockHeight": [],
         "getFirstAvailableBlock": [],
+        "getBlocks": [1, node.chain.slot, {"commitment": "finalized"}],
+        "getBlock": [1],
         "getBlockTime": [node.chain.slot],
         "isBlockhashValid": [blockhash],
         "getGenesisHash": [],

@@ -234,17 +234,26 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "take over": (take_over, ("join", "getGenesisHash", "open_lane", "getBalance", "take_lease", "take_over")),
     "expire": (
         expire,
-        ("transactions_of", "getSlot", "isBlockhashValid", "getBlockHeight", "getFirstAvailableBlock", "move_all"),
+        (
+            *("transactions_of", "getSlot", "isBlockhashValid", "getBlockHeight", "getFirstAvailableBlock"),
+            *("getBlocks", "getBlock", "move_all"),
+        ),
     ),
     "fail": (fail, ("getSignatureStatuses", "transactions_of", "move_all")),
-    "reopen": (reopen, ("list_confirmed", "getSlot", "getSignatureStatuses", "reopen_all", "sendTransaction")),
+    "reopen": (
+        reopen,
+        ("list_confirmed", "getSlot", "getSignatureStatuses", "getBlocks", "reopen_all", "sendTransaction"),
+    ),
 }
 # What is asked of the second of two nodes meanwhile; of what the first one does not show it is asked nothing.
 SECOND: Final[dict[str, tuple[str, ...]]] = {
     "settle": ("getSignatureStatuses",),
     "adopt": ("getSignatureStatuses", "getBlockHeight", "getSlot"),
     "take over": ("getGenesisHash", "getAccountInfo"),
-    "expire": ("getSlot", "isBlockhashValid", "getBlockHeight", "getSignatureStatuses", "getFirstAvailableBlock"),
+    "expire": (
+        *("getSlot", "isBlockhashValid", "getBlockHeight", "getSignatureStatuses", "getFirstAvailableBlock"),
+        *("getBlocks", "getBlock"),
+    ),
     "fail": ("getSignatureStatuses",),
     "reopen": ("getSlot", "getSignatureStatuses", "sendTransaction"),
 }

@@ -150,6 +150,21 @@ async def test_a_payment_is_not_called_expired_by_two_nodes_behind_one_address_o
         assert (await findings.find(owed, "", SENDERS)).seen is Seen.PAID
 
 
+async def test_a_node_that_was_away_calls_no_payment_expired_that_was_made_meanwhile() -> None:
+    """It went on from a snapshot, so it lacks blocks in between; its first one is old all the same."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, chain_of(node.url) as chain:
+        findings = SolanaFindings(chain, clock_ms)
+        draft = paying(node, 10_000)
+        assert (await findings.find(owed_by(draft), "", SENDERS)).seen is Seen.NOTHING
+        node.chain.next_slot()
+        executed(node, draft)
+        node.chain.lacks = range(node.chain.slot, node.chain.slot + 30)
+        node.chain.next_slot(EXPIRED_SLOTS)
+        assert (await findings.find(owed_by(draft), "", SENDERS)).seen is Seen.NOTHING
+        node.chain.lacks = range(0)
+        assert (await findings.find(owed_by(draft), "", SENDERS)).seen is Seen.PAID
+
+
 @pytest.mark.parametrize("is_named", [False, True])
 async def test_a_payment_that_one_of_two_nodes_shows_in_place_of_another_transaction_was_not_made(
     *, is_named: bool

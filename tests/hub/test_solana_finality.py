@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from tests.chains.solana_node import WALLETS, paying
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
+from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.settling import Depths
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
@@ -130,6 +131,20 @@ async def test_a_restarted_hub_looks_again_at_what_was_told_before(tmp_path: Pat
             assert (await taken_back(world), world.earned) == (1, 10_000)
 
 
+async def test_a_hub_that_was_down_for_long_looks_again_at_what_it_told_last(tmp_path: Path) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        async with hub_of(tmp_path, node) as world:
+            body = world.payment()
+            assert (await world.settle(body)).body["success"]
+        node.chain.roll_back(1)
+        node.chain.next_slot(FINAL_SLOTS)
+        async with hub_of(tmp_path, node, now_ms=lambda: clock_ms() + 86_400_000) as world:
+            await world.completer.complete(clock_ms() + 2 * 86_400_000)
+            await world.completer.complete(clock_ms() + 2 * 86_400_000)
+            assert await world.status(body) == "success"
+            assert (await taken_back(world), world.earned) == (1, 10_000)
+
+
 async def test_where_outcomes_are_told_when_they_are_final_no_fork_changes_them(tmp_path: Path) -> None:
     async with run_solana_hub(tmp_path, is_final_needed=True) as world:
         body = world.payment()
@@ -204,3 +219,36 @@ async def test_a_large_amount_is_told_once_it_is_final(tmp_path: Path) -> None:
         world.node.chain.next_slot(FINAL_SLOTS)
         await world.complete()
         assert (await world.status(body), (await world.settle(body)).body["success"]) == ("success", True)
+
+
+async def test_a_node_that_lacks_blocks_in_between_proves_no_failure(world: SolanaHub) -> None:
+    """One that was away and began anew from a snapshot still names an old block as its first."""
+    body = world.payment()
+    world.node.chain.next_slot(10)
+    world.node.chain.holds = True
+    assert (await world.settle(body, Prefer="wait=0")).status == 503
+    world.node.chain.next_slot()
+    world.node.chain.release()
+    slot = world.node.chain.slot
+    world.node.chain.lacks = range(slot - 3, slot + 30)
+    world.node.chain.next_slot(EXPIRED_SLOTS)
+    await world.complete()
+    assert (await world.status(body), world.earned) == ("pending", 10_000)
+    world.node.chain.lacks = range(0)
+    await world.complete()
+    assert await world.status(body) == "success"
+
+
+async def test_a_node_that_lacks_a_success_s_block_does_not_take_it_back(world: SolanaHub) -> None:
+    world.node.chain.next_slot(10)
+    body = world.payment()
+    assert (await world.settle(body)).body["success"]
+    slot = world.node.chain.slot
+    world.node.chain.lacks = range(slot, slot + 30)
+    world.node.chain.next_slot(EXPIRED_SLOTS)
+    for _ in range(2):
+        await world.complete()
+    assert await world.status(body) == "success"
+    world.node.chain.lacks = range(0)
+    await world.complete()
+    assert (await world.status(body), await taken_back(world)) == ("success", 0)

@@ -228,7 +228,9 @@ async def test_an_expiry_that_one_node_makes_up_fails_nothing(tmp_path: Path, ne
             getSignatureStatuses=unseen,
             isBlockhashValid=lambda result: result | {"value": False},
             getBlockHeight=lambda _height: FAR,
+            getBlock=lambda block: block | {"blockHeight": FAR + block["blockHeight"]},
         )
+        world.node.chain.next_slot(FINAL_SLOTS)
         await world.complete()
         assert await world.status(body) == ("failed" if needed == 1 else "pending")
         liar.calm()

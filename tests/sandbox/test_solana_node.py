@@ -193,7 +193,8 @@ METHODS = """
 getHealth getVersion getGenesisHash getSlot getBlockHeight getFirstAvailableBlock getBlockTime getEpochInfo
 getLatestBlockhash isBlockhashValid getMinimumBalanceForRentExemption getAccountInfo getMultipleAccounts getBalance
 getTokenAccountBalance requestAirdrop getSignaturesForAddress simulateTransaction sendTransaction getSignatureStatuses
-getTransaction sandbox_advance sandbox_hold sandbox_release sandbox_drop sandbox_rollBack sandbox_openAccount
+getTransaction getBlocks getBlock sandbox_advance sandbox_hold sandbox_release sandbox_drop sandbox_rollBack
+sandbox_openAccount
 """
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 2**63, 2**64, 10**30, 1.5, "", "x", "1" * 32, "z" * 88, WALLETS.buyer.address),
@@ -243,6 +244,25 @@ def test_every_block_has_its_time(node: SolanaNode) -> None:
     node.chain.next_slot(TIMES_KEPT)
     with pytest.raises(RpcError, match="not available"):
         node.rpc.call("getBlockTime", [slot])
+
+
+def test_blocks_are_listed_by_their_slots_as_far_as_the_node_has_them(node: SolanaNode) -> None:
+    node.chain.next_slot(20 - node.chain.slot)
+    node.chain.lacks = range(12, 15)
+    assert node.rpc.call("getBlocks", [10, 16]) == [10, 11, 15, 16]
+    assert node.rpc.call("getBlocks", [18, 25]) == [18, 19, 20]
+    assert node.rpc.call("getBlocks", [0, None, {"commitment": "finalized"}]) == [0]
+    assert node.rpc.call("getBlock", [16]) == {
+        "blockHeight": 16,
+        "parentSlot": 15,
+        "blockTime": node.rpc.call("getBlockTime", [16]),
+    }
+    for slot, code in ((13, -32007), (21, -32004)):
+        with pytest.raises(RpcError) as caught:
+            node.rpc.call("getBlock", [slot])
+        assert caught.value.code == code
+    with pytest.raises(RpcError, match="too large"):
+        node.rpc.call("getBlocks", [-(10**6), 20])
 
 
 def test_accounts_and_the_cluster_are_described(node: SolanaNode) -> None:

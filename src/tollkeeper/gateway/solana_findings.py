@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, has_ended, known_end
+from tollkeeper.chains.solana import (
+    BLOCKHASH_LIFETIME_BLOCKS,
+    LAG_BLOCKS,
+    SLOTS_PER_SECOND_MAX,
+    Lifetime,
+    has_all,
+    has_ended,
+    known_end,
+)
 from tollkeeper.chains.solana.uses import UseReader
 from tollkeeper.core.base58 import decode
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
@@ -32,8 +40,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.findings import Owed
     from tollkeeper.gateway.hub_client import Senders
 
-# Twice as many as a cluster has: what is looked for in too many slots is found all the same.
-_SLOTS_PER_SECOND_MAX: Final = 5
 # Before it was asked for, a payment can have been executed while its blockhash was recent; not every slot has a block.
 _SLOTS_BEFORE: Final = 2 * (BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
 _LIFETIMES_MAX: Final = 20_000
@@ -52,7 +58,7 @@ class _Counted(NamedTuple):
 
     def lifetime(self, asked_ms: int) -> Lifetime:
         """Of who asked for it then. The payment was there when anybody asked first: later askers see no less of it."""
-        since_slots = (min(asked_ms, self.first_ms) // 1000 - 1) * _SLOTS_PER_SECOND_MAX
+        since_slots = (min(asked_ms, self.first_ms) // 1000 - 1) * SLOTS_PER_SECOND_MAX
         return Lifetime(max(0, self.origin_slot + since_slots - _SLOTS_BEFORE), self.last_height)
 
 
@@ -143,7 +149,8 @@ class SolanaFindings:
             if slot is None:
                 return False
             uses = UseReader(chain, self._uses)
-            return await uses.find(key, lifetime.first_slot, known_slot=slot) is None
+            found = await uses.find(key, lifetime.first_slot, known_slot=slot)
+            return found is None and await has_all(chain, lifetime, slot)
 
         return bool(await self._chain.agreed(judge, lambda is_absent: not is_absent))
 
@@ -167,7 +174,7 @@ class SolanaFindings:
         counted, now_ms = self._counted.get(owed.key), self._clock_ms()
         if counted is None or now_ms >= counted.doubted_ms:
             slot, height = await self._chain.head()
-            first_ms, origin_slot = now_ms, slot - now_ms // 1000 * _SLOTS_PER_SECOND_MAX
+            first_ms, origin_slot = now_ms, slot - now_ms // 1000 * SLOTS_PER_SECOND_MAX
             last_height = height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
             counted = self._counted.get(owed.key)  # by others, too, meanwhile
             if counted is not None:  # either is right where the nodes were

@@ -96,6 +96,7 @@ class EmbeddedSolanaChain:
         self.slot = 1
         self.holds = False
         self.first_slot = 0  # what was before it, a node no longer has
+        self.lacks = range(0)  # slots between, as of a node that was away and began anew from a snapshot
         self.ahead_seconds = 0  # of the clock, are the times of its next blocks
         self.executed: dict[str, Executed] = {}
         # Signatures and blockhashes are judged here: LiteSVM's own checks would also refuse simulations.
@@ -127,6 +128,11 @@ class EmbeddedSolanaChain:
     def time_of(self, slot: int) -> int | None:
         """The Unix time of a slot's block; None where it is not there, or no longer known."""
         return self._times.get(slot)
+
+    def found(self, signature: str) -> Executed | None:
+        """A transaction that was executed, where the node has its block."""
+        executed = self.executed.get(signature)
+        return None if executed is None or executed.slot in self.lacks else executed
 
     def is_final(self, slot: int) -> bool:
         """Was this slot finalised?"""

@@ -29,9 +29,11 @@ _VERSION: Final = "2.0.0"
 _SIMULATION_FAILED: Final = -32002
 _SIGNATURE_FAILURE: Final = -32003
 _BLOCK_NOT_AVAILABLE: Final = -32004
+_SLOT_SKIPPED: Final = -32007
 _AIRDROP_MAX: Final = 10 * LAMPORTS_PER_SOL
 _SIGNATURES_MAX: Final = 1_000
 _SLOTS_IN_EPOCH: Final = 432_000
+_BLOCKS_LISTED_MAX: Final = 500_000
 _ADVANCED_MAX: Final = 100_000
 
 
@@ -71,6 +73,24 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
             raise RpcError(message, code=_BLOCK_NOT_AVAILABLE)
         return seconds
 
+    def get_blocks(first: int, last: int | None = None, config: Json = None) -> list[int]:
+        newest = _height(chain, config)
+        end = newest if last is None else min(newest, last)
+        if end - first > _BLOCKS_LISTED_MAX:
+            message = f"Slot range too large; max {_BLOCKS_LISTED_MAX}"
+            raise RpcError(message, code=INVALID_PARAMS)
+        return [slot for slot in range(max(first, chain.first_slot), end + 1) if slot not in chain.lacks]
+
+    def get_block(slot: int, _config: Json = None) -> Json:
+        """Without its transactions: each slot has a block here, so its height is its slot."""
+        if slot > chain.slot:
+            message = f"Block not available for slot {slot}"
+            raise RpcError(message, code=_BLOCK_NOT_AVAILABLE)
+        if slot in chain.lacks:
+            message = f"Slot {slot} was skipped, or missing due to ledger jump to recent snapshot"
+            raise RpcError(message, code=_SLOT_SKIPPED)
+        return {"blockHeight": slot, "parentSlot": max(0, slot - 1), "blockTime": chain.time_of(slot)}
+
     return {
         "getHealth": lambda: "ok",
         "getVersion": lambda: {"solana-core": _VERSION, "feature-set": 0},
@@ -79,6 +99,8 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
         "getBlockHeight": lambda config=None: _height(chain, config),
         "getFirstAvailableBlock": lambda: chain.first_slot,
         "getBlockTime": get_block_time,
+        "getBlocks": get_blocks,
+        "getBlock": get_block,
         "getEpochInfo": get_epoch_info,
         "getLatestBlockhash": get_latest_blockhash,
         "isBlockhashValid": lambda blockhash, _config=None: _at(chain, chain.is_recent(blockhash)),
@@ -164,10 +186,10 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
             raise _refusal(refused) from refused
 
     def get_signature_statuses(signatures: list[str], _config: Json = None) -> Json:
-        return _at(chain, [_status(chain, chain.executed.get(signature)) for signature in signatures])
+        return _at(chain, [_status(chain, chain.found(signature)) for signature in signatures])
 
     def get_transaction(signature: str, config: Json = None) -> Json:
-        executed = chain.executed.get(signature)
+        executed = chain.found(signature)
         is_final_wanted = isinstance(config, dict) and config.get("commitment") == "finalized"
         if executed is None or (is_final_wanted and not chain.is_final(executed.slot)):
             return None
@@ -186,7 +208,9 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
                 "confirmationStatus": _depth(chain, one),
             }
             for name, one in reversed(chain.executed.items())
-            if address in one.accounts and (is_confirmed_enough or chain.is_final(one.slot))
+            if address in one.accounts
+            and one.slot not in chain.lacks
+            and (is_confirmed_enough or chain.is_final(one.slot))
         ]
         names = [one["signature"] for one in found]
         start = names.index(wanted["before"]) + 1 if "before" in wanted else 0

@@ -364,6 +364,12 @@ async def list_confirmed(database: Database, network: str, after: tuple[int, str
     return _page(await database.read(statement))
 
 
+async def newest_confirmed_ms(database: Database, network: str) -> int | None:
+    """When the newest of those was confirmed; None where there is none."""
+    (row,) = await database.read(_QUERIES.newest_confirmed(network=network))
+    return None if row["newest_ms"] is None else int(row["newest_ms"])
+
+
 def find_statement(key: PaymentKey) -> Statement:
     """Reads the row of a payment."""
     return _QUERIES.find_settlement(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)

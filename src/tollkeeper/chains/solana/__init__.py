@@ -2,8 +2,8 @@
 
 Read `chain` first: open it, read the facts of a payment, simulate, send, wait. `lifetimes` proves that a transaction
 can be executed no longer; the names of both are this package's. `blockhashes` says how long one is taken still, `uses`
-which transaction carried a payment out, `payments` which payments a range of slots holds, `answers` reads what nodes
-say.
+which transaction carried a payment out, `payments` which payments a range of slots holds, `history` whether a node
+lacks blocks, `answers` reads what nodes say.
 Whether a payment is good is decided in `core.solana`.
 """
 
@@ -21,7 +21,9 @@ from tollkeeper.chains.solana.chain import (
 from tollkeeper.chains.solana.lifetimes import (
     BLOCKHASH_LIFETIME_BLOCKS,
     LAG_BLOCKS,
+    SLOTS_PER_SECOND_MAX,
     Lifetime,
+    has_all,
     has_ended,
     has_expired,
     known_end,
@@ -32,12 +34,14 @@ __all__ = [
     "LAG_BLOCKS",
     "LAMPORTS_PER_SIGNATURE",
     "RENT_EXEMPT_LAMPORTS",
+    "SLOTS_PER_SECOND_MAX",
     "STATUSES_MAX",
     "Lifetime",
     "Simulation",
     "SolanaChain",
     "SolanaConfig",
     "fee_lamports",
+    "has_all",
     "has_ended",
     "has_expired",
     "known_end",

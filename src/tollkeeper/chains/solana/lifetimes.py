@@ -4,7 +4,8 @@ What holds a recent blockhash can be executed for 150 blocks. Where that ends wa
 height that one node named, and a node may lie. So each node is judged by its own finalized blocks, and a second proof
 needs no such count: what was signed long ago by our clock and by the finalized blocks' own times, whose blockhash is
 not taken any more, and that no block shows. Its blockhash was there when it was signed, or never. From then on the
-blocks' times also say whether the node has all that could hold it: where it began was one node's word too.
+blocks' times also say whether the node has all that could hold it: where it began was one node's word too. Either way
+it must have all of them, and not only an old one (`history`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.solana.answers import read_number, read_slot, read_value
+from tollkeeper.chains.solana.history import Block, has_every_block
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tollkeeper.chains.rpc import Answer, Call
     from tollkeeper.chains.solana.chain import SolanaChain
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 BLOCKHASH_LIFETIME_BLOCKS: Final = 150
 # By so much a node that names the height may lag behind the one that simulated: providers spread calls over several.
 LAG_BLOCKS: Final = 32
+# Twice as many as a cluster has: what is looked for in too many slots is found all the same.
+SLOTS_PER_SECOND_MAX: Final = 5
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": "finalized"}
 _ENDS: Final[list[Call]] = [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", [])]
@@ -59,13 +63,17 @@ async def has_expired(
             return False
         newest = read_number(final_slot)
         if doubted_since is None:
-            is_over = _has_ended(ends, lifetime)
+            is_over, times = _has_ended(ends, lifetime), (0, 0)
         else:
             height, first_slot = map(read_number, ends)
             is_known = read_slot(recent) >= newest  # said by who knows of that block
             times = await _times(chain, first_slot, newest)
             is_over = is_known and _is_long_over(times, doubted_since, has_passed=height > lifetime.last_height)
-        return is_over and await chain.shows_nothing(signature, max(newest, read_slot(recent)))
+        if not is_over or not await chain.shows_nothing(signature, max(newest, read_slot(recent))):
+            return False
+        if doubted_since is None:
+            return await has_all(chain, lifetime, newest)
+        return await _has_all_since(chain, lifetime.first_slot, (first_slot, newest), times[1], doubted_since)
 
     return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
 
@@ -94,6 +102,46 @@ async def known_end(chain: SolanaChain, lifetime: Lifetime) -> int | None:
 def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
     height, first_slot = map(read_number, ends)
     return first_slot <= lifetime.first_slot and height > lifetime.last_height
+
+
+async def has_all(chain: SolanaChain, lifetime: Lifetime, newest: int) -> bool:
+    """Does the node have every block of this lifetime, which ended before this finalized slot?
+
+    Raises: RpcUnavailable.
+    """
+    slots = range(lifetime.first_slot, newest + 1)
+    return await has_every_block(chain, slots, lambda block: block.height > lifetime.last_height)
+
+
+async def _has_all_since(chain: SolanaChain, began: int, slots: tuple[int, int], seconds: int, signed: int) -> bool:
+    """Does the node have every block in which what was signed then may be? Raises: RpcUnavailable.
+
+    `slots`: the first that it has, which is older, and the newest finalized one, of the time `seconds`. `began`: where
+    somebody said that it begins, which saves looking through all since then.
+    """
+    oldest, newest = slots
+    early = signed - LIFETIME_DOUBTED_SECONDS
+    since_slots = max(seconds - early, 2 * LIFETIME_DOUBTED_SECONDS) * SLOTS_PER_SECOND_MAX
+    far = max(oldest, newest - since_slots)
+    near = max(far, min(began, newest) - LIFETIME_DOUBTED_SECONDS * SLOTS_PER_SECOND_MAX)
+    for start in dict.fromkeys((near, far)):
+        since = early if start > oldest else None
+        if await has_every_block(chain, range(start, newest + 1), _well_behind(signed), since=since):
+            return True
+    return False
+
+
+def _well_behind(signed: int) -> Callable[[Block], bool]:
+    """Is no blockhash of then taken in a block behind this one? To be asked in the blocks' order."""
+    height: int | None = None  # of a block that was made since
+
+    def is_behind(block: Block) -> bool:
+        nonlocal height
+        if height is None and block.seconds is not None and block.seconds >= signed + LIFETIME_DOUBTED_SECONDS:
+            height = block.height
+        return height is not None and block.height >= height + BLOCKHASH_LIFETIME_BLOCKS
+
+    return is_behind
 
 
 async def _times(chain: SolanaChain, first_slot: int, final_slot: int) -> tuple[int, int]:

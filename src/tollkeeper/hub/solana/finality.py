@@ -16,7 +16,8 @@ import structlog
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.solana import STATUSES_MAX
-from tollkeeper.storage.settlements import list_confirmed, reopen_all
+from tollkeeper.chains.solana.history import has_every_block
+from tollkeeper.storage.settlements import list_confirmed, newest_confirmed_ms, reopen_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE: Final = 500
-# A process that comes back looks at what was told in the last hour: a cluster finalizes within seconds.
+# A process that comes back looks at what was told in the last hour of its life: a cluster finalizes within seconds.
 _LOOKED_BACK_MS: Final = 3_600_000
 # Another process may have been so slow to commit what it had timed.
 _LATE_MS: Final = 10_000
@@ -71,7 +72,9 @@ class FinalityWatch:
         network = account.chain.network.name
         if account.chain.config.is_final_needed or await self._membership.lease(f"finality:{network}") is None:
             return
-        watched = self._watched.setdefault(network, _Watched(self._clock_ms() - _LOOKED_BACK_MS))
+        if network not in self._watched:
+            self._watched.setdefault(network, _Watched(await self._since_ms(network)))
+        watched = self._watched[network]
         after = (watched.since_ms - _LATE_MS, "")
         while True:
             page = await list_confirmed(self._database, network, after, _PAGE)
@@ -88,6 +91,11 @@ class FinalityWatch:
         await self._judge(account, watched)
         kept_ms = watched.since_ms - _LATE_MS
         watched.final = {version: at_ms for version, at_ms in watched.final.items() if at_ms >= kept_ms}
+
+    async def _since_ms(self, network: str) -> int:
+        """From when on rows are looked at: a process that was down for long told its last ones before that."""
+        newest_ms, now_ms = await newest_confirmed_ms(self._database, network), self._clock_ms()
+        return (now_ms if newest_ms is None else min(now_ms, newest_ms)) - _LOOKED_BACK_MS
 
     async def _judge(self, account: SolanaAccount, watched: _Watched) -> None:
         """Asks about those whose slot should be final by now. A pass that overlaps this one may be faster."""
@@ -127,12 +135,17 @@ async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_Fa
 
     async def judge(chain: SolanaChain) -> list[_Fate]:
         newest, sightings = await chain.see_final([row.transaction_hash for row in rows])
-        seen = list(zip(rows, sightings, strict=True))
-        fates = [_fate(row, sighting, newest) for row, sighting in seen]
-        if _Fate.GONE in fates:
-            first = await chain.first_slot()
-            fates = [_Fate.OPEN if _is_before(*one, first) else fate for one, fate in zip(seen, fates, strict=True)]
-        return fates
+        fates = [_fate(row, sighting, newest) for row, sighting in zip(rows, sightings, strict=True)]
+        unseen = [
+            sighting.verdict is Verdict.ABSENT and fate is _Fate.GONE
+            for sighting, fate in zip(sightings, fates, strict=True)
+        ]
+        slots = {row.block_number or 0 for row, is_unseen in zip(rows, unseen, strict=True) if is_unseen}
+        known = await _known(chain, slots, newest) if slots else slots
+        return [
+            _Fate.OPEN if is_unseen and (row.block_number or 0) not in known else fate
+            for row, fate, is_unseen in zip(rows, fates, unseen, strict=True)
+        ]
 
     return await chain.agreed_each(judge, lambda fate: fate is _Fate.OPEN)
 
@@ -143,9 +156,21 @@ def _fate(row: Settlement, sighting: Sighting, newest: int) -> _Fate:
     return _Fate.FINAL if sighting.deep else _Fate.OPEN
 
 
-def _is_before(row: Settlement, sighting: Sighting, first_slot: int) -> bool:
-    """Is nothing shown of it by a node that no longer has its block, or never had, as one that was set up since?"""
-    return sighting.verdict is Verdict.ABSENT and (row.block_number or 0) < first_slot
+async def _known(chain: SolanaChain, slots: set[int], newest: int) -> set[int]:
+    """Those of these slots of which the node can tell what they hold. Raises: RpcUnavailable.
+
+    It no longer has their blocks, or never had, where it was set up since; or it lacks them, because it was away. All
+    at once are asked for first: as a rule they are all there.
+    """
+    oldest = await chain.first_slot()
+    kept = sorted(slot for slot in slots if slot >= oldest)
+    if not kept or await _has_blocks(chain, kept[0], kept[-1], newest):
+        return set(kept)
+    return {slot for slot in kept if await _has_blocks(chain, slot, slot, newest)}
+
+
+async def _has_blocks(chain: SolanaChain, first: int, last: int, newest: int) -> bool:
+    return await has_every_block(chain, range(first, newest + 1), lambda block: block.slot > last)
 
 
 def _is_gone(row: Settlement, sighting: Sighting, newest: int) -> bool:

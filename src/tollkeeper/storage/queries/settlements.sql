@@ -175,6 +175,10 @@ WHERE network = :network AND state = 'CONFIRMED' AND block_hash IS NULL
     AND (updated_ms > :after_ms OR (updated_ms = :after_ms AND id > :after_id))
 ORDER BY updated_ms, id LIMIT :limit;
 
+-- name: newest_confirmed
+SELECT MAX(updated_ms) AS newest_ms FROM settlements
+WHERE network = :network AND state = 'CONFIRMED' AND block_hash IS NULL;
+
 -- name: list_history
 SELECT * FROM settlements
 WHERE ((:as_signer = 1 AND payer = :wallet) OR (:as_recipient = 1 AND pay_to = :wallet))

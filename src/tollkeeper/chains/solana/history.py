@@ -1,0 +1,93 @@
+"""Whether a Solana node has every block of some slots (contract 5.2; security A-15; decision 0058).
+
+That no block shows a transaction proves something only where none is missing. A node that was away, or could not keep
+up, goes on from a newer snapshot and lacks the blocks between; it still names an old one as its first, and answers as
+if nothing had been executed in those that it lacks. A block's height is its parent's and one, so heights tell how many
+there must be, while not every slot has a block.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.chains.solana.chain import SolanaChain
+
+_SLOTS_AT_ONCE: Final = 5_000
+_SLOTS_AT_ONCE_MAX: Final = 100_000  # a megabyte
+_SLOTS_MAX: Final = 2_000_000  # some nine days; only a node that lies makes us want more
+_FINALIZED: Final = {"commitment": FINAL}
+_HEAD_ALONE: Final = {"transactionDetails": "none", "rewards": False, "maxSupportedTransactionVersion": 0, **_FINALIZED}
+
+
+class Block(NamedTuple):
+    """A finalized block. `seconds`: its Unix time, None where the node does not say."""
+
+    slot: int
+    parent_slot: int
+    height: int
+    seconds: int | None
+
+
+async def has_every_block(
+    chain: SolanaChain, slots: range, is_behind: Callable[[Block], bool] | None = None, *, since: int | None = None
+) -> bool:
+    """Does the node have all finalized blocks of these slots, up to the last one, which has one?
+
+    `is_behind`: what comes behind such a block does not matter. `since`: the first block must be no later than this
+    Unix time. Raises: RpcUnavailable.
+    """
+    if len(slots) > _SLOTS_MAX:
+        msg = "a transaction would have to be looked for in too many blocks"
+        raise RpcUnavailable(msg)
+    first: Block | None = None
+    count = 0
+    at_once = min(_SLOTS_AT_ONCE_MAX, max(_SLOTS_AT_ONCE, len(slots) // 10))
+    for start in range(slots.start, slots.stop, at_once):
+        listed = await _listed(chain, range(start, min(start + at_once, slots.stop)))
+        if not listed:
+            continue
+        ends = [await _block(chain, slot) for slot in ((listed[0], listed[-1]) if first is None else (listed[-1],))]
+        first, newest = first or ends[0], ends[-1]
+        count += len(listed)
+        begins = first.slot == slots.start or first.parent_slot < slots.start
+        if not begins or newest.height - first.height + 1 != count:
+            return False
+        if since is not None and (first.seconds is None or first.seconds > since):
+            return False
+        if newest.slot == slots.stop - 1 or (is_behind is not None and is_behind(newest)):
+            return True
+    return False
+
+
+async def _listed(chain: SolanaChain, slots: range) -> list[int]:
+    """Those of them that have a block, in order. Raises: RpcUnavailable."""
+    (answer,) = await chain.rpc.ask([("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])])
+    if isinstance(answer, list):
+        listed = [read_number(slot) for slot in answer]
+        if all(slot in slots for slot in listed) and all(one < other for one, other in pairwise(listed)):
+            return listed
+    raise _not_shown("list the blocks that it has", answer)
+
+
+async def _block(chain: SolanaChain, slot: int) -> Block:
+    """Raises: RpcUnavailable, also for one whose parent the node lacks."""
+    (answer,) = await chain.rpc.ask([("getBlock", [slot, _HEAD_ALONE])])
+    try:
+        shown: Any = answer
+        parent_slot, height = read_number(shown["parentSlot"]), read_number(shown["blockHeight"])
+        return Block(slot, parent_slot, height, number_or_none(shown.get("blockTime")))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise _not_shown("show a block that it lists", answer) from error
+
+
+def _not_shown(what: str, answer: Answer) -> RpcUnavailable:
+    said = f": {answer.message}" if isinstance(answer, RpcError) else ""
+    return RpcUnavailable(f"the node does not {what}{said}")
