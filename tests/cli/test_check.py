@@ -18,7 +18,9 @@ from tests.cli.processes import configured
 from tests.gateway.composed import settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.inspection import inspect_books, keep_inspecting
+from tollkeeper.serving.reconciling import not_compared
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import open_database
 
@@ -92,6 +94,29 @@ def test_it_works_beside_a_running_server(config: Path) -> None:
         unseen = finished("db", "check", "--chain", "--config", config, environ=no_node)
         assert (unseen.returncode, "cannot be compared" in unseen.stderr) == (1, True)
         assert process.process.poll() is None
+
+
+def test_what_was_not_compared_with_the_chain_is_not_said_to_agree(config: Path, books: Books, rpc_url: str) -> None:
+    check = ("db", "check", "--chain", "--config", config)
+    late = processes.finished(*check, "--since-block", "4000000000")
+    assert (late.returncode, "newer than the newest" in late.stderr, late.stdout) == (1, True, "")
+    compared = processes.finished(*check, "--network", "base-sepolia", "--since-block", "0")
+    assert (compared.returncode, compared.stdout) == (0, "books and chain agree\n")
+    no_such = processes.finished(*check, "--network", "base")
+    assert (no_such.returncode, "is no network" in no_such.stderr) == (2, True)
+
+    usual = f"UPDATE settlements SET asset = '{USDC_ADDRESS}'"  # noqa: S608 - own text
+    books.break_with(usual, "UPDATE purchases SET asset = '0xformer'")
+    assert not_compared(settings_for(rpc_url, books.path)) == {}
+    assert not_compared(settings_for(rpc_url, books.path, role=Role.GATEWAY)).keys() == {"base-sepolia, 0xformer"}
+    books.break_with("UPDATE settlements SET asset = '0xformer' WHERE id = 's-6'")
+    told = processes.finished(*check)
+    assert "not compared with the chain: base-sepolia, 0xformer, 1 payments" in told.stdout
+
+    config.write_text(config.read_text().replace("rpc_url", "# rpc_url"))
+    environ = {"TOLLKEEPER_HUB_URL": "http://127.0.0.1:1", "TOLLKEEPER_DATABASE_URL": f"sqlite:///{books.path}"}
+    unseen = processes.finished(*check, "--for", "gateway", environ=environ)
+    assert (unseen.returncode, "no node" in unseen.stderr, unseen.stdout) == (1, True, "")
 
 
 def test_no_database_is_a_refusal(config: Path) -> None:

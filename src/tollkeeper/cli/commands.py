@@ -8,6 +8,7 @@ What this module does not do: compose or run anything itself (`tollkeeper.servin
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -196,6 +197,7 @@ def check_command(
     since_block: Annotated[
         int | None, typer.Option(help="The first block to compare; else the first that the books name.", min=0)
     ] = None,
+    network: Annotated[str | None, typer.Option(help="Compare this network with its chain, and no other.")] = None,
 ) -> None:
     """Compare the books with themselves and list every difference. Changes nothing; a server may be running.
 
@@ -205,21 +207,33 @@ def check_command(
 
     from tollkeeper.chains.rpc import RpcUnavailable
     from tollkeeper.serving.inspection import inspect_books
-    from tollkeeper.serving.reconciling import compare_with_chain
+    from tollkeeper.serving.reconciling import compare_with_chain, not_compared
 
     settings = load_settings(role, config)
-    differences = inspect_books(settings)
+    if network is not None and network not in settings.networks:
+        msg = f"{network} is no network of this configuration"
+        raise typer.BadParameter(msg)
+    differences, left, problem = inspect_books(settings), dict[str, int](), ""
     if chain:
+        networks = settings.networks if network is None else {network: settings.networks[network]}
         try:
-            differences += asyncio.run(compare_with_chain(settings, since_block))
+            differences += asyncio.run(compare_with_chain(replace(settings, networks=networks), since_block))
         except RpcUnavailable as error:
-            refuse(f"the chain cannot be compared: {error}", code=EXIT_FAILED)
+            problem = f"the chain cannot be compared: {error}"
+        left = not_compared(settings) if network is None else {}
     for difference in differences:
         say(str(difference), typer.colors.RED, sys.stdout)
     if differences:
         typer.echo(f"{len(differences)} differences")
+    if problem:
+        refuse(problem, code=EXIT_FAILED)
+    for name, count in left.items():
+        say(f"not compared with the chain: {name}, {count} payments", typer.colors.YELLOW, sys.stdout)
+    if differences:
         sys.exit(EXIT_FAILED)
-    typer.echo("books and chain agree" if chain else "the books agree")
+    typer.echo(
+        ("books and chain agree" if chain else "the books agree") + (" where they were compared" if left else "")
+    )
 
 
 @contracts_app.callback()

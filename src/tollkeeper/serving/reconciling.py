@@ -23,7 +23,7 @@ from tollkeeper.core.errors import ApiError
 from tollkeeper.core.reconciliation import Standing, compare
 from tollkeeper.serving.compared_chains import compared_chains
 from tollkeeper.settings import Role
-from tollkeeper.storage.reconciliation import Books, move_cursor
+from tollkeeper.storage.reconciliation import Books, move_cursor, payments_in
 from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -43,15 +43,22 @@ _FOUND: Final = Counter("tollkeeper_chain_differences", "Differences found betwe
 
 
 async def compare_with_chain(settings: Settings, since_block: int | None = None) -> list[Difference]:
-    """Every difference on every network of these settings.
+    """Every difference on every network of these settings that has a node.
 
-    Raises: RpcUnavailable where a node cannot be asked; StorageError, SealError.
+    Raises: RpcUnavailable where a node cannot be asked, or nothing is there to be compared; StorageError, SealError.
     """
     found: list[Difference] = []
-    for chain in compared_chains(settings):
+    chains = compared_chains(settings)
+    if not chains:
+        msg = "no node is configured: set the rpc_url of a network"
+        raise RpcUnavailable(msg)
+    for chain in chains:
         try:
             await chain.open()
             newest = await chain.newest()
+            if since_block is not None and since_block > newest:
+                msg = f"block {since_block} is newer than the newest of {chain.name}, {newest}"
+                raise RpcUnavailable(msg)
             with open_snapshot(settings.database_url) as snapshot:
                 books = Books(snapshot, chain.name, chain.asset)
                 if settings.role is Role.GATEWAY:
@@ -66,6 +73,19 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
         finally:
             await chain.close()
     return sorted(found)
+
+
+def not_compared(settings: Settings) -> dict[str, int]:
+    """How many payments the books have of each network and token that no node of these settings shows.
+
+    Raises: StorageError.
+    """
+    shown = {(name, one.network.usdc.address) for name, one in settings.networks.items() if one.rpc_urls}
+    with open_snapshot(settings.database_url) as snapshot:
+        counted = payments_in(snapshot, of_sales=settings.role is Role.GATEWAY)
+    return {
+        f"{network}, {asset}": count for (network, asset), count in counted.items() if (network, asset) not in shown
+    }
 
 
 async def _compare_settlements(

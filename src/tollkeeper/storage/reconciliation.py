@@ -85,6 +85,12 @@ class Books:
         return rows[0]["next_block"] if rows else None
 
 
+def payments_in(snapshot: Snapshot, *, of_sales: bool) -> dict[tuple[str, str], int]:
+    """How many payments the books have of each network and asset: settlements, or sales. Raises: StorageError."""
+    rows = snapshot.read(_Q.count_sales() if of_sales else _Q.count_settlements())
+    return {(row["network"], row["asset"]): row["payments"] for row in rows}
+
+
 def move_cursor(network: str, asset: str, next_block: int) -> Unit[None]:
     """Remember how far the chain was compared."""
     yield _Q.move_cursor(network=network, asset=asset, next_block=next_block)

@@ -33,6 +33,12 @@ FROM purchases WHERE network = :network AND asset = :asset AND honoured_ms IS NO
 SELECT id FROM purchases
 WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce AND honoured_ms IS NOT NULL;
 
+-- name: count_settlements
+SELECT network, asset, count(*) AS payments FROM settlements GROUP BY network, asset ORDER BY network, asset;
+
+-- name: count_sales
+SELECT network, asset, count(*) AS payments FROM purchases GROUP BY network, asset ORDER BY network, asset;
+
 -- name: cursor
 SELECT next_block FROM chain_cursors WHERE network = :network AND asset = :asset;
 
