@@ -255,7 +255,7 @@ class StrictProtocol(CallerConnection):
         self._without_upgrade = False
         length_bytes = request_body_bytes(self.headers)
         self._in_body = length_bytes != 0
-        self._pieces.body_left_bytes = length_bytes or None
+        self._pieces.begin_body(length_bytes)
         keep_alive = version != "1.0" and parser.should_keep_alive()
         # A caller who waits to be asked for its body may send it or not, once it is answered.
         is_long = length_bytes is None or length_bytes > UNREAD_BODY_BYTES or self.expect_100_continue
@@ -348,7 +348,7 @@ class StrictProtocol(CallerConnection):
         """The last byte of a request."""
         if not self._without_upgrade:
             self._in_body = False
-            self._pieces.body_left_bytes = None
+            self._pieces.end_body()
             if self._closes_early:
                 self._keep_after_all()
             cycle: Any = self.cycle

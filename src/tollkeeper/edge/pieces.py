@@ -1,25 +1,47 @@
 """Cuts what a connection brings so that no piece holds the end of one request and the beginning of the next.
 
 The parser says neither where a request begins nor how its first line was written (it takes any number of spaces), so
-both are known here: a request ends behind an empty line or, where its length is declared, behind so many bytes.
+both are known here: a request ends behind an empty line or, where its length is declared, behind so many bytes. A body
+in chunks is followed from size to size, for it may be full of empty lines; what is odd in it is the parser's to refuse.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _EMPTY_LINE: Final = b"\r\n\r\n"
+_LINE_END: Final = b"\r\n"
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?")
+_SIZE_LINE_MAX_BYTES: Final = 256
 
 
 class Pieces:
-    """One connection's. `body_left_bytes` is what a declared length leaves of the body, None for any other."""
+    """One connection's. `body_left_bytes` is what a declared length leaves of the body, None for any other.
 
-    __slots__ = ("_line", "_tail", "body_left_bytes")
+    `is_in_chunks`: what comes next is of a body in chunks, and not its last chunk.
+    """
+
+    __slots__ = ("_chunk_left_bytes", "_line", "_size_line", "_tail", "body_left_bytes", "is_in_chunks")
 
     def __init__(self) -> None:
         self._tail = b""  # the last bytes, where an empty line may begin in them
         self._line = b""  # the newest request from its first byte, at least until its first line is complete
         self.body_left_bytes: int | None = None
+        self.is_in_chunks = False
+        self._chunk_left_bytes = 0  # with the line's end behind it
+        self._size_line = b""  # the first bytes of a chunk's, where the rest has not come
+
+    def begin_body(self, length_bytes: int | None) -> None:
+        """A head was read; `length_bytes` as `framing.request_body_bytes` has it."""
+        self.body_left_bytes = length_bytes or None
+        self.is_in_chunks = length_bytes is None
+        self._chunk_left_bytes, self._size_line = 0, b""
+
+    def end_body(self) -> None:
+        """The last byte of a request was read."""
+        self.body_left_bytes = None
+        self.is_in_chunks = False
 
     def cut(self, data: bytes) -> int:
         """Where the first piece of `data` ends."""
@@ -27,6 +49,8 @@ class Pieces:
         if left is not None:
             end = min(left, len(data))
             self.body_left_bytes = left - end
+            return end
+        if self.is_in_chunks and (end := self._chunks_in(data)):
             return end
         tail = self._tail
         if tail:
@@ -40,6 +64,33 @@ class Pieces:
             return at + 4
         self._tail = (tail + data[-3:])[-3:]
         return len(data)
+
+    def _chunks_in(self, data: bytes) -> int:
+        """How far `data` is chunks before the last one, and lines that are not all there.
+
+        From the last one on, or a size that is not plain, an empty line is looked for.
+        """
+        carried, self._size_line = self._size_line, b""
+        text = carried + data if carried else data
+        at = min(self._chunk_left_bytes, len(text))
+        left = self._chunk_left_bytes - at
+        while at < len(text):
+            line_end = text.find(_LINE_END, at, at + _SIZE_LINE_MAX_BYTES)
+            if line_end < 0 and len(text) - at < _SIZE_LINE_MAX_BYTES:
+                self._size_line, at = text[at:], len(text)
+                break
+            plain = _SIZE_LINE.fullmatch(text, at, line_end) if line_end >= 0 else None
+            size_bytes = int(plain[1], 16) if plain is not None else 0
+            if not size_bytes:
+                self.is_in_chunks = False
+                self._tail = b"" if at else carried[-3:]
+                break
+            at = line_end + len(_LINE_END)
+            left = size_bytes + len(_LINE_END)
+            taken = min(left, len(text) - at)
+            at, left = at + taken, left - taken
+        self._chunk_left_bytes = left
+        return max(0, at - len(carried))
 
     def begin(self, piece: bytes) -> None:
         """A piece between two requests: what stands before the next one, or its first bytes.
