@@ -143,12 +143,25 @@ async def test_a_chain_that_cannot_be_asked_agrees_with_nothing(
 async def test_the_job_reads_each_block_once_and_counts_what_differs(
     tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rule = {"rule": "paid_otherwise"}
+    """Also of what failed for a gateway's sale, and was carried out by somebody else."""
     path = tmp_path / "hub.db"
     await settled(hub, embedded_chain, 2)
+    (sold,), again = await settled(hub, embedded_chain), new_payment(embedded_chain)
+    relay_abroad(embedded_chain, again)
     embedded_chain.rpc.call("anvil_mine", 8)
-    change(path, "UPDATE settlements SET value = '9'")
-    counted = REGISTRY.get_sample_value("tollkeeper_chain_differences_total", rule) or 0
+    failed, usual = again.authorization.nonce, sold.authorization.nonce
+    change(
+        path,
+        "UPDATE settlements SET value = '9'",
+        f"UPDATE settlements SET purchase_data = '{{}}', state = 'FAILED', nonce = '{failed}' WHERE nonce = '{usual}'",  # noqa: S608 - own text
+    )
+    rules = ("paid_otherwise", "failed_but_carried_out")
+
+    def counted() -> list[float]:
+        name = "tollkeeper_chain_differences_total"
+        return [REGISTRY.get_sample_value(name, {"rule": rule}) or 0 for rule in rules]
+
+    before = counted()
     settings = settings_for(embedded_chain.url, path, role=Role.HUB)
     job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.02, behind_blocks=3))
 
@@ -164,6 +177,6 @@ async def test_the_job_reads_each_block_once_and_counts_what_differs(
     await asyncio.sleep(0.2)
     job.cancel()
     assert cursor() == newest - 2
-    assert REGISTRY.get_sample_value("tollkeeper_chain_differences_total", rule) == counted + 2
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [2, 1]
     assert "chain_differs" in capsys.readouterr().out
-    change(path, "UPDATE settlements SET value = '10000'")
+    change(path, "UPDATE settlements SET value = '10000', state = 'CONFIRMED'")
