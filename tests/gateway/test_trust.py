@@ -157,3 +157,4 @@ async def test_a_trusted_sale_is_not_paid_by_a_payment_of_another_token_under_th
             of_former = await buyer.ask("GET", f"{path}?asset={network.usdc.address.upper().replace('X', 'x')}")
             assert of_former.json()["status"] == "success"
             assert (await buyer.ask("GET", f"{path}?asset=0x{'00' * 20}")).status == 404
+            assert [(await buyer.ask("GET", f"{path}?asset={one}")).status for one in ("", "0x7c")] == [400, 400]

@@ -37,6 +37,7 @@ _NO_NAME: Final = (
     f"{UNKNOWN_PAYMENT} by this name: a payment has two, its message's hash (64 hex digits), and the one "
     "signature of its payer (base58) that it was settled with"
 )
+_TOKEN: Final = re.compile("0x[0-9a-fA-F]{40}")
 _HEX: Final = re.compile("0[xX].*|[0-9a-fA-F]{64}")
 _NEGOTIATED: Final = {**_NO_STORE, "Vary": "Accept"}
 
@@ -91,8 +92,10 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
         request: Request[Any, Any, Any], network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
     ) -> Response[bytes]:
         """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
-        known, asset = normalise(network), query_of(request).get("asset", "")
-        row = await find_payment(database, known.name, _in_lower_case(payer), nonce.lower(), _in_lower_case(asset))
+        known, asset = normalise(network), query_of(request).get("asset")
+        if asset is not None and _TOKEN.fullmatch(asset) is None:
+            raise invalid("asset", "asset must be a token's address: 0x and 40 hex digits")
+        row = await find_payment(database, known.name, _in_lower_case(payer), nonce.lower(), (asset or "").lower())
         if row is None:
             raise ApiError(Code.NOT_FOUND, UNKNOWN_PAYMENT)
         return unless_known(request, status_body(row), _NO_STORE)
