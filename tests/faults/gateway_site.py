@@ -276,10 +276,10 @@ def cancellation(used: Authorization, signature: bytes) -> tuple[str, bytes]:
 
 
 class Selling(Protocol):
-    """A gateway, to be started or serving, before the facilitator at that URL."""
+    """A gateway, to be started or serving, before the facilitator at that URL; at a `port`, or any."""
 
     def __call__(
-        self, directory: Path, chain: ChainUnderTest, facilitator_url: str, /, **changes: Any
+        self, directory: Path, chain: ChainUnderTest, facilitator_url: str, /, port: int = 0, **changes: Any
     ) -> AbstractAsyncContextManager[GatewaySite]: ...
 
 
@@ -290,10 +290,10 @@ def send_once(buyer: Buyer) -> None:
 
 @asynccontextmanager
 async def alone(
-    directory: Path, chain: ChainUnderTest, facilitator_url: str, /, **changes: Any
+    directory: Path, chain: ChainUnderTest, facilitator_url: str, /, port: int = 0, **changes: Any
 ) -> AsyncIterator[GatewaySite]:
     """One process, to be started, between a faulty database, a faulty node and a faulty way to its facilitator."""
-    port = free_port()
+    port = port or free_port()
     async with (
         run_tcp_chaos(chain.url) as node,
         run_tcp_chaos(facilitator_url, OF_HUB) as way,
@@ -327,10 +327,11 @@ async def at_home(
 ) -> AsyncIterator[GatewaySite]:
     """The facilitator is a hub of ours, apart."""
     async with AsyncExitStack() as stack:
-        process = await asyncio.to_thread(HubProcess, directory, chain.url, trusted_keys=gateway_keys())
+        port = free_port()
+        process = await asyncio.to_thread(HubProcess, directory, chain.url, trusted_keys=gateway_keys(port))
         stack.callback(process.__exit__)
         hub = await stack.enter_async_context(run_hostile_hub(process.url))
-        site = await stack.enter_async_context(selling(directory, chain, hub.url, **changes))
+        site = await stack.enter_async_context(selling(directory, chain, hub.url, port=port, **changes))
         site.hub, site.hub_process = hub, process
         yield site
 

@@ -48,10 +48,16 @@ class Hubs:
 
 
 async def hubs_of(
-    stack: AsyncExitStack, directory: Path, *node_urls: str, clock: Path, are_two: bool = False, **options: Any
+    stack: AsyncExitStack,
+    directory: Path,
+    *node_urls: str,
+    gateway_port: int,
+    clock: Path,
+    are_two: bool = False,
+    **options: Any,
 ) -> Victim | Hubs:
     """Until the stack is closed; of two each has the same nodes. `options`: of `HubProcess`."""
-    options |= {"trusted_keys": gateway_keys(), "stuck_seconds": STUCK_SECONDS}
+    options |= {"trusted_keys": gateway_keys(gateway_port), "stuck_seconds": STUCK_SECONDS}
     options["under"] = running_under(clock)
     if not are_two:
         return await stack.enter_async_context(faulty_hub(directory, *node_urls, **options))

@@ -28,6 +28,7 @@ from tests.chains.solana_node import WALLETS
 from tests.faults.aftermath import assert_nothing_lost_on_solana, authorization_in
 from tests.faults.counts import came
 from tests.faults.gateway_site import SOLD, VALID_SECONDS, GatewaySite, Selling, alone, for_long
+from tests.faults.load import free_port
 from tests.faults.several_hubs import Hubs
 from tests.faults.striking import Victim, faulty_hub
 from tests.faults.tcp_chaos import OF_HUB, Fault, TcpChaos
@@ -446,7 +447,7 @@ async def evm_story(directory: Path, chain: ChainUnderTest, seed: int) -> AsyncI
     async with AsyncExitStack() as stack:
         hub: Victim | None = None
         way: HostileHub | None = None
-        facilitator_url = ""
+        facilitator_url, port = "", free_port()
         selling: Selling = several if "several" in kind else alone
         if kind == "stranger":
             # It sends in threads, and a connection to a node is one thread's.
@@ -455,10 +456,10 @@ async def evm_story(directory: Path, chain: ChainUnderTest, seed: int) -> AsyncI
             facilitator_url = facilitator.url
         elif kind.startswith("apart"):
             nodes = [chain.url] * (2 if "two nodes" in kind else 1)
-            hub = await stack.enter_async_context(faulty_hub(directory, *nodes, trusted_keys=gateway_keys()))
+            hub = await stack.enter_async_context(faulty_hub(directory, *nodes, trusted_keys=gateway_keys(port)))
             way = await stack.enter_async_context(await way_to(hub))
             facilitator_url = way.url
-        site = await stack.enter_async_context(selling(directory, chain, facilitator_url, **changes))
+        site = await stack.enter_async_context(selling(directory, chain, facilitator_url, port=port, **changes))
         if kind == "stranger":
             site.foreign = facilitator
         yield EvmStory(

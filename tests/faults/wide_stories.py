@@ -30,6 +30,7 @@ from tests.faults.aftermath import authorization_in, transfers_of_signers
 from tests.faults.clocked import running_under
 from tests.faults.counts import came
 from tests.faults.gateway_site import PRICE, Selling, alone, for_long
+from tests.faults.load import free_port
 from tests.faults.several_hubs import Hubs, back_up, hubs_of, restore
 from tests.faults.stories import FEE_MICRO, OPERATOR, Act, EvmStory, Sale, SolanaStory, way_to
 from tests.faults.striking import Victim
@@ -543,7 +544,7 @@ async def wide_story(directory: Path, chain: ChainUnderTest, seed: int) -> Async
     async with AsyncExitStack() as stack:
         hub: Victim | Hubs | None = None
         way: HostileHub | None = None
-        facilitator_url = ""
+        facilitator_url, port = "", free_port()
         used = [clocks["gateway"]] if selling is alone else []
         node: SolanaNode | None = None
         if "Solana" in kind:
@@ -560,12 +561,13 @@ async def wide_story(directory: Path, chain: ChainUnderTest, seed: int) -> Async
         elif not kind.startswith("own"):
             urls = [chain.url] * (2 if "two nodes" in kind else 1)
             two, depth = kind == "hubs", 1 if batches else 0
-            hub = await hubs_of(stack, directory, *urls, clock=clocks["hub"], are_two=two, batch_queue_depth=depth)
+            options: dict[str, Any] = {"gateway_port": port, "are_two": two, "batch_queue_depth": depth}
+            hub = await hubs_of(stack, directory, *urls, clock=clocks["hub"], **options)
             way = await stack.enter_async_context(await way_to(hub))
             facilitator_url = way.url
             used.append(clocks["hub"])
-        under = {"under": running_under(clocks["gateway"])} if selling is alone else {}
-        site = await stack.enter_async_context(selling(directory, chain, facilitator_url, **changes, **under))
+        place = {"under": running_under(clocks["gateway"]), "port": port} if selling is alone else {"port": port}
+        site = await stack.enter_async_context(selling(directory, chain, facilitator_url, **changes, **place))
         site.changes, site.purse = changes, list(purse)
         beside = None if node is None else SolanaStory(site=site, random=random, node=node)
         yield WideStory(

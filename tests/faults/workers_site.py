@@ -116,12 +116,12 @@ class Workers:
 
 @asynccontextmanager
 async def several(
-    directory: Path, chain: ChainUnderTest, facilitator_url: str = "", /, **changes: Any
+    directory: Path, chain: ChainUnderTest, facilitator_url: str = "", /, port: int = 0, **changes: Any
 ) -> AsyncIterator[GatewaySite]:
     """Two workers, serving; without a facilitator's URL with a hub of their own, on the same database."""
     apart = {"role": Role.GATEWAY, "hub_url": facilitator_url} if facilitator_url else {}
     with ExitStack() as sockets:
-        listening = [sockets.enter_context(one) for one in listen_shared(HOST, 0, WORKERS)]
+        listening = [sockets.enter_context(one) for one in listen_shared(HOST, port, WORKERS)]
         port = listening[0].getsockname()[1]
         address = f"http://{HOST}:{port}"
         database_file = directory / "gateway.db"

@@ -25,10 +25,10 @@ def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.
 
 @asynccontextmanager
 async def composed(
-    rpc_url: str, database: Path, *, drain_seconds: int = 5, inspection_seconds: float = 60, **changes: Any
+    rpc_url: str, database: Path, *, drain_seconds: int = 5, inspection_seconds: float = 60, at: int = 0, **changes: Any
 ) -> AsyncIterator[str]:
-    """The URL of a program with these settings."""
-    listening = listen(HOST, 0)
+    """The URL of a program with these settings, at that port or any."""
+    listening = listen(HOST, at)
     url = f"http://{HOST}:{listening.getsockname()[1]}"
     async with (
         compose(settings_for(rpc_url, database, url, **changes), inspection_seconds) as app,

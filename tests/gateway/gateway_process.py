@@ -38,12 +38,12 @@ def gateway_settings(directory: Path, node_url: str, hub_url: str, port: int, **
     return settings_for(node_url, database, url, role=Role.GATEWAY, hub_url=hub_url, **changes)
 
 
-def gateway_keys() -> dict[str, str]:
-    """By what a hub knows its requests: public keys in hex, by their names."""
+def gateway_keys(port: int) -> dict[str, dict[str, str]]:
+    """By what a hub knows the requests of the gateway at that port: its public keys in hex, by their names."""
     ring = settings_for("", Path("gateway.db")).auth_keys
     assert ring is not None
     signing = (SigningKey(name, Algorithm.ED25519, seed) for name, seed in ring.keys.items())
-    return {key.key_id: key.verifying_key().material.hex() for key in signing}
+    return {f"http://{HOST}:{port}": {key.key_id: key.verifying_key().material.hex() for key in signing}}
 
 
 class GatewayProcess(TestProcess):

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.faults.load import free_port
 from tests.gateway.composed import composed
 from tests.gateway.gateway_process import gateway_keys
 from tests.gateway.hostile_hub import lose_answer, pass_on, run_hostile_hub, says
@@ -33,10 +34,11 @@ async def known(tmp_path: Path, embedded_chain: ChainUnderTest, target: Recordin
     """A gateway whose hub, apart, trusts it."""
     chain_url = embedded_chain.url
     async with AsyncExitStack() as stack:
-        process = await asyncio.to_thread(HubProcess, tmp_path, chain_url, trusted_keys=gateway_keys())
+        port = free_port()
+        process = await asyncio.to_thread(HubProcess, tmp_path, chain_url, trusted_keys=gateway_keys(port))
         stack.callback(process.__exit__)
         hub = await stack.enter_async_context(run_hostile_hub(process.url))
-        parts = composed(chain_url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub.url)
+        parts = composed(chain_url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub.url, at=port)
         url = await stack.enter_async_context(parts)
         buyer = await stack.enter_async_context(Buyer(derive_wallets().buyer))
         yield Apart(url, hub, embedded_chain, target, buyer)

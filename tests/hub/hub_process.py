@@ -87,13 +87,13 @@ class HubProcess(TestProcess):
         stuck_seconds: float | None = None,
         wallet_factories: Sequence[str] = (),
         under: Sequence[str] = (),
-        trusted_keys: Mapping[str, str] | None = None,
+        trusted_keys: Mapping[str, Mapping[str, str]] | None = None,
         on_start: Callable[[HubProcess], object] = lambda _process: None,
     ) -> None:
         """`orders`: the file that faults of its database are ordered by; `under` is a command that runs it.
 
-        `stuck_seconds`: how old a transaction is before it may be replaced. `trusted_keys`: of gateways, in hex, by
-        their names. `on_start` is called once it runs, before it listens.
+        `stuck_seconds`: how old a transaction is before it may be replaced. `trusted_keys`: of each gateway, by its
+        URL, in hex by their names. `on_start` is called once it runs, before it listens.
         """
         command = hub_command(
             directory,
@@ -135,7 +135,10 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
         database,
         (key,),
         config,
-        trusted_keys={name: bytes.fromhex(key) for name, key in options.get("trusted_keys", {}).items()},
+        trusted_keys={
+            gateway: {name: bytes.fromhex(key) for name, key in keys.items()}
+            for gateway, keys in options.get("trusted_keys", {}).items()
+        },
         completer_interval_seconds=0.1,
         shared_life_seconds=life_seconds,
     )

@@ -215,7 +215,7 @@ def new_hub(
     signer_keys: tuple[bytes, ...],
     config: EvmConfig,
     *,
-    trusted_keys: Mapping[str, bytes] | None = None,
+    trusted_keys: Mapping[str, Mapping[str, bytes]] | None = None,
     now_ms: Callable[[], int] = clock_ms,
     completer_interval_seconds: float = 3600,
     shared_life_seconds: float | None = None,

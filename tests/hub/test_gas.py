@@ -15,12 +15,11 @@ from structlog.testing import capture_logs
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
-from tests.hub.test_purchase_data import KEY, request_of, signed
+from tests.hub.test_purchase_data import TRUSTED, request_of, signed
 from tollkeeper.api import clock_ms
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 
 GAS_LIMIT = 150_000
-TRUSTED = {KEY.key_id: KEY.verifying_key().material}
 BUDGET = {"gas_budget_per_hour": 10 * GAS_LIMIT}
 
 

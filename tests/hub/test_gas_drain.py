@@ -19,8 +19,8 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.gas_drain import PRICE, Attacker, Request
 from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, new_payment, run_hub
 from tests.hub.test_contract_wallets import ALWAYS_YES, HOSTILE
-from tests.hub.test_gas import GAS_LIMIT, TRUSTED
-from tests.hub.test_purchase_data import DATA, signed
+from tests.hub.test_gas import GAS_LIMIT
+from tests.hub.test_purchase_data import DATA, TRUSTED, signed
 from tollkeeper.core.limits import PAYER_FAILURES_MAX
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet

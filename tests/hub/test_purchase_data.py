@@ -6,13 +6,15 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
+from tests.auth.server import issuer, serving
 from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode, run_chaos
@@ -22,10 +24,13 @@ from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.api import clock_ms
 from tollkeeper.core.batches import Via
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
+from tollkeeper.serving.trusted_gateways import keep_keys_fresh
+from tollkeeper.storage import open_database
 
 KEY = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(32)))
 STRANGER = SigningKey("gateway-2", Algorithm.ED25519, bytes(range(1, 33)))
-TRUSTED = {KEY.key_id: KEY.verifying_key().material}
+OTHER = SigningKey("gateway-3", Algorithm.ED25519, bytes(range(2, 34)))
+OTHER_URL = "https://other.example"
 IMPOSTOR = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(1, 33)))
 COVERED = ("@method", "@path", "content-digest", "idempotency-key")
 DATA = {
@@ -36,6 +41,10 @@ DATA = {
     "price": "0.01",
     "credits": 10,
     "purchaseId": "p-1",
+}
+TRUSTED = {
+    "https://gate.example": {KEY.key_id: KEY.verifying_key().material},
+    OTHER_URL: {OTHER.key_id: OTHER.verifying_key().material},
 }
 
 
@@ -140,13 +149,15 @@ async def test_what_failed_for_a_gateway_is_tried_again_for_that_gateway_alone(
     """Its transaction has shown the payment to everybody, and whoever had it settled would leave its buyer without."""
     async with trusting_behind_chaos(tmp_path, embedded_chain) as (hub, chaos):
         payment = await tried_and_failed(hub, chaos, embedded_chain)
-        elsewhere = json.dumps(payment.asking(confirm=True, purchaseData={**DATA, "gateway": "https://other.example"}))
+        elsewhere = json.dumps(payment.asking(confirm=True, purchaseData={**DATA, "gateway": OTHER_URL})).encode()
         strangers = [
             await hub.settle(payment),
             await hub.settle(payment, key="stranger.1"),
             await post(hub, request_of(payment), {}),
             await post(hub, request_of(payment), signed(request_of(payment), key=STRANGER, idempotency_key="claim.7")),
-            await post(hub, elsewhere.encode(), signed(elsewhere.encode(), idempotency_key="claim.8")),
+            await post(hub, elsewhere, signed(elsewhere, idempotency_key="claim.8")),
+            await post(hub, elsewhere, signed(elsewhere, key=OTHER, idempotency_key="claim.9")),
+            await post(hub, request_of(payment), signed(request_of(payment), key=OTHER, idempotency_key="claim.10")),
         ]
         for answer in strangers:
             assert (answer.status, answer.body["success"]) == (200, False)
@@ -192,6 +203,54 @@ async def test_an_unknown_gateway_s_purchase_data_is_left_out(
     body = request_of(new_payment(embedded_chain))
     assert (await post(trusting_hub, body, signed(body, key=STRANGER))).body["success"] is True
     assert await purchase_data_of(trusting_hub, embedded_chain) is None
+
+
+@pytest.mark.parametrize("named", [DATA["gateway"], None, ["https://other.example"]])
+async def test_a_trusted_gateway_s_purchase_data_of_another_is_left_out(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest, named: Any
+) -> None:
+    body = json.dumps(
+        new_payment(embedded_chain).asking(confirm=True, purchaseData={**DATA, "gateway": named})
+    ).encode()
+    with capture_logs() as lines:
+        assert (await post(trusting_hub, body, signed(body, key=OTHER))).body["success"] is True
+    assert await purchase_data_of(trusting_hub, embedded_chain) is None
+    (told,) = (line for line in lines if line["event"] == "purchase_data_names_another_gateway")
+    assert told["gateways"] == [OTHER_URL]
+
+
+async def test_gateways_with_one_key_id_are_both_believed_and_only_of_themselves(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    """The third shows the first one's key as its own, which gives it nothing and takes nothing from the first."""
+    keys = [SigningKey("k1", Algorithm.ED25519, bytes([number] * 32)) for number in (1, 2)]
+    shown = [[keys[0]], [keys[1]], [keys[0]]]
+    async with AsyncExitStack() as stack:
+        urls = []
+        for number, ring in enumerate(shown):
+            database = open_database(str(tmp_path / f"gateway-{number}.db"))
+            stack.push_async_callback(database.close)
+            auth = issuer(database, clock_ms, keyring=[(key.key_id, key.secret) for key in ring])
+            urls.append((await stack.enter_async_context(serving(auth))).base)
+        keeping = asyncio.create_task(keep_keys_fresh(urls, hub.hub.trusted_keys))
+        stack.callback(keeping.cancel)
+        async with asyncio.timeout(10):
+            while len(hub.hub.trusted_keys) < len(urls):  # noqa: ASYNC110 - it has nothing to wait on
+                await asyncio.sleep(0.01)
+
+        async def believed(key: SigningKey, named: str, claim: str) -> bool:
+            data = {**DATA, "gateway": named}
+            body = json.dumps(new_payment(embedded_chain).asking(confirm=True, purchaseData=data)).encode()
+            answer = await post(hub, body, signed(body, key=key, idempotency_key=claim))
+            assert answer.body["success"] is True, answer.body
+            told = await purchase_data_of(hub, embedded_chain)
+            assert told in (data, None)
+            return told is not None
+
+        found = [await believed(keys[0], url, f"first.{number}") for number, url in enumerate(urls)]
+        assert found == [True, False, True]
+        found = [await believed(keys[1], url, f"second.{number}") for number, url in enumerate(urls)]
+        assert found == [False, True, False]
 
 
 async def test_a_signature_under_another_label_is_somebody_else_s(

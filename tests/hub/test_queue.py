@@ -13,7 +13,8 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, hub_config, new_hub, new_payment, run_hub, serving
-from tests.hub.test_gas import TRUSTED, by_gateway
+from tests.hub.test_gas import by_gateway
+from tests.hub.test_purchase_data import TRUSTED
 from tollkeeper.hub.app import create_app
 from tollkeeper.storage.database import Statement
 

@@ -60,12 +60,12 @@ class Hub:
         networks: Sequence[HubNetwork],
         *,
         public_url: str,
-        trusted_keys: Mapping[str, bytes] | None = None,
+        trusted_keys: Mapping[str, Mapping[str, bytes]] | None = None,
         now_ms: Callable[[], int] = clock_ms,
         completer_interval_seconds: float = 2.0,
         shared_life_seconds: float | None = None,
     ) -> None:
-        """`public_url`: where the hub is reached. `trusted_keys`: gateways' Ed25519 public keys by key id.
+        """`public_url`: where the hub is reached. `trusted_keys`: of gateways, by URL, Ed25519 public keys by key id.
 
         `shared_life_seconds`: other hub processes use the database too, and one that is silent for so long is dead;
         None where it is this one's alone.
@@ -78,7 +78,10 @@ class Hub:
         records = Records(database, now_ms, self.status_url)
         self.settling = Settling(records, (database, now_ms, records, self.membership, self.metrics))
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
-        self.trusted_keys = {name: VerifyingKey(Algorithm.ED25519, key) for name, key in (trusted_keys or {}).items()}
+        self.trusted_keys = {
+            gateway: {name: VerifyingKey(Algorithm.ED25519, key) for name, key in keys.items()}
+            for gateway, keys in (trusted_keys or {}).items()
+        }
         around = Around(self.metrics, self.trusted_keys, now_ms)
         self.accounts: dict[str, AnyAccount] = {
             network.config.network.name: account_of(network, around) for network in networks

@@ -11,6 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
+import structlog
+
 from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer, send_unless_known
 from tollkeeper.core.errors import invalid
 from tollkeeper.core.families import row_of
@@ -22,17 +24,20 @@ from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachabl
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, Outcome, requirements_hash
 from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_kind, parse_settle_options, read_plain
+from tollkeeper.hub.telling import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from litestar.types import HTTPScope, Receive, Send
 
-    from tollkeeper.core.signatures import VerifyingKey
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.hub.families import Settling
+    from tollkeeper.hub.gateway_signature import GatewaySignature, TrustedKeys
+    from tollkeeper.hub.requests import SettleOptions
 
+_LOG = structlog.get_logger("tollkeeper.hub")
 # Rules without which the payment has no meaning on any chain.
 _FORM: Final = frozenset({"network", "payload"})
 _SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
@@ -45,7 +50,7 @@ class Facilitator:
         self,
         accounts: Mapping[str, AnyAccount],
         settlements: Settling,
-        trusted_keys: Mapping[str, VerifyingKey],
+        trusted_keys: TrustedKeys,
         public_path: str,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -55,6 +60,7 @@ class Facilitator:
         self._trusted_keys = trusted_keys
         self._public_path = public_path
         self._clock_ms = clock_ms
+        self._telling = Telling(clock_ms)
 
     async def supported(self, scope: HTTPScope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """GET: what can be paid here, in the form that all official clients read."""
@@ -116,7 +122,7 @@ class Facilitator:
                 requirements=asked.requirements,
                 options=options,
                 kind=Kind.PURCHASE,
-                purchase_data=options.purchase_data if signature.is_trusted else None,
+                purchase_data=self._purchase_data(options, signature),
                 deadline=deadline,
                 expires_seconds=signature.expires_seconds,
                 is_trusted=signature.is_trusted,
@@ -125,6 +131,17 @@ class Facilitator:
             outcome = await self._settlements.settle(order)
         body = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
         await send_answer(send, 200, envelope(body))
+
+    def _purchase_data(self, options: SettleOptions, signature: GatewaySignature) -> dict[str, Any] | None:
+        """The purchase data that is believed: a trusted gateway's of itself. It is no reason to refuse a payment."""
+        data = options.purchase_data
+        if data is None or not signature.is_trusted:
+            return None
+        if signature.speaks_for(data):
+            return data
+        if self._telling.is_due("purchase_data_names_another_gateway"):
+            _LOG.warning("purchase_data_names_another_gateway", gateways=sorted(signature.gateways))
+        return None
 
     async def _refusal(self, asked: Asked) -> Check | None:
         """The first rule that the payment breaks, of those that no simulation judges. Raises: UNAVAILABLE."""

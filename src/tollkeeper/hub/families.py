@@ -30,10 +30,10 @@ from tollkeeper.hub.solana.settlement import SolanaCompleter, SolanaSettlements
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tollkeeper.core.signatures import VerifyingKey
     from tollkeeper.core.verification import Reason
     from tollkeeper.core.wire import Payment
     from tollkeeper.hub.accounts import AnyAccount
+    from tollkeeper.hub.gateway_signature import TrustedKeys
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.orders import Before, Order, Outcome
     from tollkeeper.hub.records import Records
@@ -61,7 +61,7 @@ class Around:
     """What all accounts of a hub share. `trusted_keys`: of whom a stranger's share of the gas is not asked."""
 
     metrics: HubMetrics
-    trusted_keys: Mapping[str, VerifyingKey]
+    trusted_keys: TrustedKeys
     clock_ms: Callable[[], int]
 
 

@@ -1,14 +1,15 @@
 """The signature under a gateway's settle request (RFC 9421; contract 4.3, 6): who may write `purchaseData`, how long.
 
 Anybody may settle, so an unsigned request and one of a gateway that is not trusted are settled without their
-`purchaseData`. A trusted gateway's signature that does not fit refuses the request, and so does one that has expired,
-whoever made it: its sender has given the call up.
+`purchaseData`; so is a trusted one's that names another gateway: whose a sale is decides who may try its payment again.
+A trusted gateway's signature that does not fit refuses the request, and so does one that has expired, whoever made it:
+its sender has given the call up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
@@ -30,21 +31,37 @@ if TYPE_CHECKING:
 
 LABEL: Final = "tollkeeper"
 COVERED: Final = ("@method", "@path", "content-digest", "idempotency-key")
+# Of each gateway that we trust, by its public URL: its public keys by key id. Two may use one key id.
+TrustedKeys: TypeAlias = "Mapping[str, Mapping[str, VerifyingKey]]"
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySignature:
-    """`is_trusted`: made by a key that we trust and in force. From `expires_seconds` on nothing is started for it."""
+    """From `expires_seconds` on nothing is started for it.
 
-    is_trusted: bool = False
+    `gateways`: whom we trust and whose key made it, while it is in force. They are several where one shows another's
+    key as its own, which takes nothing from the other.
+    """
+
+    gateways: frozenset[str] = frozenset()
     expires_seconds: int | None = None
+
+    @property
+    def is_trusted(self) -> bool:
+        """Was it made by a key that we trust, and is it in force?"""
+        return bool(self.gateways)
+
+    def speaks_for(self, purchase_data: Mapping[str, Any]) -> bool:
+        """Is the gateway that this purchase data names one of those who signed it?"""
+        gateway = purchase_data.get("gateway")
+        return isinstance(gateway, str) and gateway in self.gateways
 
 
 def read_gateway_signature(
     scope: HTTPScope,
     headers: Mapping[bytes, bytes],
     body: bytes,
-    trusted_keys: Mapping[str, VerifyingKey],
+    trusted_keys: TrustedKeys,
     public_path: str,
     now_seconds: int,
 ) -> GatewaySignature:
@@ -55,25 +72,32 @@ def read_gateway_signature(
         signed = read_signature(_text(headers, b"signature-input"), _text(headers, b"signature"), label=LABEL)
     except SignatureRefused:
         return GatewaySignature()  # somebody else's signature for somebody else
-    key = trusted_keys.get(signed.parameters.key_id or "")
-    expires_seconds = signed.parameters.expires
-    if key is None:
+    key_id, expires_seconds = signed.parameters.key_id or "", signed.parameters.expires
+    named = {gateway: keys[key_id] for gateway, keys in trusted_keys.items() if key_id in keys}
+    if not named:
         return GatewaySignature(expires_seconds=expires_seconds)
     is_expired = has_expired(signed.parameters, now_seconds)
     try:
         require_content_digest(_text(headers, b"content-digest"), body)
-        _require_one_of_paths(signed, scope, headers, key, public_path)
+        gateways = _require_one_of_paths(signed, scope, headers, named, public_path)
         if not is_expired:  # an expired one still shows what its idempotency key shows
             require_times(signed.parameters, now_seconds, lifetime_max_seconds=SETTLE_REQUEST_LIFETIME_SECONDS)
     except SignatureRefused as refused:
         raise ApiError(Code.INVALID_SIGNATURE, f"the request's signature is refused: {refused}") from None
-    return GatewaySignature(is_trusted=not is_expired, expires_seconds=expires_seconds)
+    return GatewaySignature(frozenset() if is_expired else gateways, expires_seconds)
 
 
 def _require_one_of_paths(
-    signed: Signed, scope: HTTPScope, headers: Mapping[bytes, bytes], key: VerifyingKey, public_path: str
-) -> None:
-    """The gateway signed the path of the URL that it called: ours with or without what a mount or proxy cut off."""
+    signed: Signed,
+    scope: HTTPScope,
+    headers: Mapping[bytes, bytes],
+    named: Mapping[str, VerifyingKey],
+    public_path: str,
+) -> frozenset[str]:
+    """Who of them signed the path of the URL that it called: ours with or without what a mount or proxy cut off.
+
+    Raises: SignatureRefused where none of them did.
+    """
     local = local_path(scope)
     root = scope.get("root_path", "")
     last: SignatureRefused | None = None
@@ -82,12 +106,16 @@ def _require_one_of_paths(
         for name in (b"content-digest", b"idempotency-key"):
             if name in headers:
                 components[name.decode()] = _text(headers, name)
-        try:
-            require_signature(signed, components, key, required=COVERED)
-        except SignatureRefused as refused:
-            last = refused
-        else:
-            return
+        signers = set()
+        for gateway, key in named.items():
+            try:
+                require_signature(signed, components, key, required=COVERED)
+            except SignatureRefused as refused:
+                last = refused
+            else:
+                signers.add(gateway)
+        if signers:
+            return frozenset(signers)
     assert last is not None  # noqa: S101 - there is at least one path
     raise last
 

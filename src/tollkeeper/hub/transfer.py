@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.networks import Family
-    from tollkeeper.core.signatures import VerifyingKey
     from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.families import Settling
-    from tollkeeper.hub.gateway_signature import GatewaySignature
+    from tollkeeper.hub.gateway_signature import GatewaySignature, TrustedKeys
     from tollkeeper.hub.orders import Outcome
     from tollkeeper.hub.requests import SettleOptions
 
@@ -126,7 +125,7 @@ class Transfers:
         self,
         accounts: Mapping[str, AnyAccount],
         settlements: Settling,
-        trusted_keys: Mapping[str, VerifyingKey],
+        trusted_keys: TrustedKeys,
         public_path: str,
         clock_ms: Callable[[], int],
     ) -> None:

@@ -226,12 +226,13 @@ async def _open_hub(
         family: signers_of(family, keys) for family in {one.network.family for one in settings.networks.values()}
     }
     networks = [HubNetwork(config_of(one, settings), signers[one.network.family]) for one in settings.networks.values()]
+    own_keys = {settings.public_url.text: _public_keys(_given(settings.auth_keys))}
     hub = Hub(
         database,
         auth,
         networks,
         public_url=public_url,
-        trusted_keys=_public_keys(_given(settings.auth_keys)) if settings.role is Role.SERVE else {},
+        trusted_keys=own_keys if settings.role is Role.SERVE else {},
         shared_life_seconds=shared_life_seconds,
     )
     parts.push_async_callback(hub.close)

@@ -26,8 +26,8 @@ _REFRESH_SECONDS: Final = 300
 _ANSWER_SIZE_BYTES: Final = 64 * 1024
 
 
-async def keep_keys_fresh(issuers: Sequence[str], keys: dict[str, VerifyingKey]) -> None:
-    """Keep `keys` (by key id) those of the issuers, until cancelled."""
+async def keep_keys_fresh(issuers: Sequence[str], keys: dict[str, dict[str, VerifyingKey]]) -> None:
+    """Keep `keys` those of the issuers, of each by key id, until cancelled. Who has none is not among them."""
     shown: dict[str, dict[str, VerifyingKey]] = {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
@@ -37,10 +37,10 @@ async def keep_keys_fresh(issuers: Sequence[str], keys: dict[str, VerifyingKey])
                     shown[issuer] = await _read_keys(session, issuer)
                 except (aiohttp.ClientError, OSError, ValueError) as error:
                     _LOG.warning("gateway_keys_unreadable", issuer=issuer, reason=type(error).__name__)
-            current = {key_id: key for of_issuer in shown.values() for key_id, key in of_issuer.items()}
+            current = {issuer: of_issuer for issuer, of_issuer in shown.items() if of_issuer}
             keys.update(current)
-            for key_id in keys.keys() - current.keys():
-                del keys[key_id]
+            for issuer in keys.keys() - current.keys():
+                del keys[issuer]
             await asyncio.sleep(_REFRESH_SECONDS if len(shown) == len(issuers) else _RETRY_SECONDS)
 
 
