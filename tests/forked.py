@@ -100,7 +100,14 @@ class _Forking:
         return int(answer)
 
 
-_forking = functools.cache(_Forking)
+_made = functools.cache(_Forking)
+_one_makes = threading.Lock()
+
+
+def _forking() -> _Forking:
+    """The one there is, also for two threads that are the first to ask: a program is reaped by who forked it."""
+    with _one_makes:
+        return _made()
 
 
 class _Forked(subprocess.Popen[AnyStr]):
