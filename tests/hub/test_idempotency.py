@@ -116,6 +116,20 @@ async def test_a_key_that_was_given_a_pending_success_shows_it_again(
     assert (await hub.settle(payment)).reason == "duplicate_settlement"
 
 
+async def test_all_who_ask_with_one_key_for_a_pending_success_get_it(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    embedded_chain.rpc.call("evm_setAutomine", False)
+    payment = new_payment(embedded_chain)
+    assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    asking = [asyncio.create_task(hub.settle(payment, key="late.1")) for _ in range(5)]
+    await asyncio.sleep(0.2)
+    embedded_chain.rpc.call("evm_mine")
+    await hub.complete()
+    assert [(await one).body["success"] for one in asking] == [True] * 5
+    assert (await hub.settle(payment, key="later.1")).reason == "duplicate_settlement"
+
+
 @pytest.mark.parametrize("key", ["", "a" * 256, "with space", "ä"])
 async def test_an_unreadable_key_is_refused(hub: HubUnderTest, embedded_chain: ChainUnderTest, key: str) -> None:
     answer = await hub.settle(new_payment(embedded_chain), key=key)

@@ -6,9 +6,11 @@ The database is a ledger process of its own; the hubs are killed, stopped and le
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -189,3 +191,34 @@ def test_a_database_that_one_process_opened_is_not_opened_by_another(tmp_path: P
     assert ended.returncode != 0
     assert "one process writes a database" in ended.stderr
     asyncio.run(opened.close())
+
+
+async def test_a_key_s_repeat_at_another_process_is_told_the_outcome_of_its_own_payment(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """Even where it came before the key was bound: while it is simulated, the other process settles and tells."""
+    payment, headers = new_payment(embedded_chain), {"Idempotency-Key": "claim.1", "Content-Type": "application/json"}
+    body = json.dumps(payment.asking(confirm=True)).encode()
+    told: list[dict[str, Any]] = []
+
+    def ask_the_first(methods: list[str]) -> Act:
+        if "eth_call" in methods and not told:
+            asking = urllib.request.Request(first.url + "/settle", body, headers)  # noqa: S310 - of this test
+            with urllib.request.urlopen(asking, timeout=20) as answer:  # noqa: S310 - the same
+                told.append(json.load(answer))
+        return Act.PASS
+
+    with ledger_process(tmp_path):
+        starting = [
+            asyncio.to_thread(HubProcess, tmp_path, url, life_seconds=LIFE_SECONDS)
+            for url in (embedded_chain.url, chaos.url)
+        ]
+        first, second = await asyncio.gather(*starting)
+        with first, second:
+            async with aiohttp.ClientSession(headers=headers) as http:
+                chaos.act = ask_the_first
+                for _ in range(2):
+                    async with http.post(second.url + "/settle", data=body) as answer:
+                        told.append(await answer.json())
+    assert [answer["success"] for answer in told] == [True] * 3
+    assert len({answer["transaction"] for answer in told}) == 1

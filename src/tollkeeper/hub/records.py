@@ -93,18 +93,23 @@ class Records:
         if row.handed_out_ms is None:
             row = await self._decided(row, options, deadline)
         if row.state is State.FAILED:
-            return await self.kept(options, failed(row))
+            return await self.kept(options, failed(row), deadline)
         if row.handed_out_ms is None and row.requirements_hash == requirements_hash:
             given = await self._database.run(hand_out(row, options.idempotency, self._clock_ms()))
             if given:
                 return success(row)
-        return await self.kept(options, refusal(Reason.DUPLICATE.value, row.told_hash, row.id))
+        return await self.kept(options, refusal(Reason.DUPLICATE.value, row.told_hash, row.id), deadline)
 
-    async def kept(self, options: SettleOptions, outcome: Outcome) -> Outcome:
-        """The answer, kept with the caller's key, so that the key shows it again."""
-        if options.idempotency is not None:
-            await self._database.run(record_answer(options.idempotency, outcome.recorded(), self._clock_ms()))
-        return outcome
+    async def kept(self, options: SettleOptions, outcome: Outcome, deadline: float) -> Outcome:
+        """The answer, kept with the caller's key, so that the key shows it again.
+
+        Where another request under the key was faster, perhaps in another process, it is what the key shows: the
+        payment that was settled or given to that one meanwhile is no duplicate. Raises: CONFLICT, SETTLEMENT_PENDING.
+        """
+        key = options.idempotency
+        if key is None or await self._database.run(record_answer(key, outcome.recorded(), self._clock_ms())):
+            return outcome
+        return await self.of_key(options, deadline) or outcome
 
     async def _decided(self, row: Settlement, options: SettleOptions, deadline: float) -> Settlement:
         """The row once it shows an outcome that its caller may be told. Raises: SETTLEMENT_PENDING at `deadline`."""

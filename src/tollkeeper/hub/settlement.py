@@ -343,7 +343,7 @@ class Settlements:
         return await self._known_payment(order, advance.settlement)
 
     async def _recorded_with_key(self, order: Order, outcome: Outcome) -> Outcome:
-        return await self._records.kept(order.options, outcome)
+        return await self._records.kept(order.options, outcome, order.deadline)
 
 
 async def _terms_now(order: Order, terms: Terms, overdrawn: Overdrawn) -> Terms:

@@ -262,10 +262,15 @@ def sign_again(
 
 
 def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit[bool]:
-    """Give the row's success to this caller, if nobody has it yet; the caller's key then shows it again."""
+    """Give the row's success to this caller, if nobody has it yet; the caller's key then shows it again.
+
+    Not where the key shows something already: what a caller is told, and what its key shows, is one thing.
+    """
+    if key is not None and not (yield bind_key(key, known.id, known.attempt, now_ms)):
+        return False
     handed = yield hand_out_statement(known, now_ms)
-    if handed and key is not None:
-        yield bind_key(key, known.id, known.attempt, now_ms)
+    if key is not None and not handed:
+        yield free_key(key)
     return bool(handed)
 
 

@@ -48,9 +48,9 @@ async def find_key(database: Database, key: str) -> KnownKey | None:
     return KnownKey(row["fingerprint"], row["settlement_id"], row["attempt"], answer)
 
 
-def record_answer(key: IdempotencyKey, answer: dict[str, Any], now_ms: int) -> Unit[None]:
-    """Remember what the request of this key was answered; a key that is bound already stays as it is."""
-    yield _QUERIES.add_key(
+def record_answer(key: IdempotencyKey, answer: dict[str, Any], now_ms: int) -> Unit[bool]:
+    """Remember what the request of this key was answered; False where it is bound already, and stays as it is."""
+    rows = yield _QUERIES.add_key(
         key=key.key,
         fingerprint=key.fingerprint,
         settlement_id=None,
@@ -58,6 +58,7 @@ def record_answer(key: IdempotencyKey, answer: dict[str, Any], now_ms: int) -> U
         answer=json.dumps(answer),
         now_ms=now_ms,
     )
+    return bool(rows)
 
 
 async def forget_old_refusals(database: Database, now_ms: int) -> int:
