@@ -14,6 +14,8 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 
+LATE_SECONDS: Final = 0.8
+
 
 class Act(Enum):
     """What becomes of one HTTP request."""
@@ -21,6 +23,7 @@ class Act(Enum):
     PASS = auto()
     CUT = auto()  # the connection breaks; the node never sees it
     LOSE_ANSWER = auto()  # the node carries it out; the connection breaks before its answer
+    LATE = auto()  # the node sees it after LATE_SECONDS
     HANG = auto()  # nothing happens until the caller gives up; the node never sees it
     SERVER_ERROR = auto()  # HTTP 500
     SWALLOW = auto()  # the node never sees it; `falsify` makes an answer of nothing
@@ -41,7 +44,8 @@ def _unchanged(_call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
 class ChaosNode:
     """`act` judges each HTTP request by its methods; `falsify` may change each answer; `calls` counts methods.
 
-    Where it does not take batches each call is a request of its own, as of some nodes.
+    `judged` are the calls that `act` is asked about. Where it does not take batches each call is a request of its own,
+    as of some nodes.
     """
 
     url: str = ""
@@ -49,6 +53,7 @@ class ChaosNode:
     falsify: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = _unchanged
     after_pass: Callable[[list[str]], object] = lambda _methods: None
     calls: Counter[str] = field(default_factory=Counter)
+    judged: list[dict[str, Any]] = field(default_factory=list)
     takes_batches: bool = True
 
     def on(self, method: str, act: Act, *, times: int = 1_000_000) -> None:
@@ -80,12 +85,13 @@ async def run_chaos(node_url: str) -> AsyncIterator[ChaosNode]:
         calls = asked if isinstance(asked, list) else [asked]
         methods = [call["method"] for call in calls]
         chaos.calls.update(methods)
+        chaos.judged = calls
         act = chaos.act(methods)
         assert request.transport is not None
         if act is Act.SERVER_ERROR or (isinstance(asked, list) and not chaos.takes_batches):
             return web.json_response(_ONE_CALL, status=500 if act is Act.SERVER_ERROR else 200)
-        if act is Act.HANG:
-            await asyncio.sleep(30)
+        if act in {Act.LATE, Act.HANG}:
+            await asyncio.sleep(LATE_SECONDS if act is Act.LATE else 30)
         if act in {Act.CUT, Act.HANG}:
             request.transport.abort()
             return web.Response()

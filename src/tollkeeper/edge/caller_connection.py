@@ -18,7 +18,7 @@ from tollkeeper.core.errors import ApiError
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.pieces import Pieces
-from tollkeeper.edge.presence import Attendance
+from tollkeeper.edge.presence import Attendance, Presence
 
 _NEVER_ASKED_SECONDS: Final = 2.0
 
@@ -97,6 +97,10 @@ class CallerConnection(HttpToolsProtocol):
         if self._unanswered or self.transport.get_write_buffer_size():
             return None
         return self._head_seconds + (0.0 if self._is_accepted else _NEVER_ASKED_SECONDS)
+
+    def has_left(self) -> bool:
+        """Is nobody there to be answered? For an application, which would hear of it at the next sweep."""
+        return self._attendance.look() is Presence.GONE
 
     def forget_request(self) -> None:
         """Let go of the last request, which was read and answered whole; its head may have 32 KiB."""

@@ -21,6 +21,7 @@ from tollkeeper.core.transactions import Kind
 from tollkeeper.core.verification import Check, Reason, form_checks
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment
 from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachable
+from tollkeeper.hub.callers import caller_of
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, Outcome, requirements_hash
 from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_kind, parse_settle_options, read_plain
@@ -92,7 +93,7 @@ class Facilitator:
 
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: settle the payment, once (contract 5.2)."""
-        arrived = asyncio.get_running_loop().time()
+        arrived, arrived_ms = asyncio.get_running_loop().time(), self._clock_ms()
         data = await read_body(receive_chunks(receive), scope["headers"])
         body = parse_json_object(data)
         headers = read_headers(scope)
@@ -125,6 +126,7 @@ class Facilitator:
                 purchase_data=self._purchase_data(options, signature),
                 deadline=deadline,
                 expires_seconds=signature.expires_seconds,
+                caller=caller_of(scope, options, signature, arrived_ms),
                 is_trusted=signature.is_trusted,
                 requirements_hash=requirements_hash(asked.requirements),
             )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.transactions import Kind
     from tollkeeper.core.verification import Reason
     from tollkeeper.core.wire import Payment, PaymentKey, Requirements
+    from tollkeeper.hub.callers import Caller
     from tollkeeper.hub.requests import SettleOptions
 
 
@@ -31,24 +32,43 @@ class Order:
     purchase_data: dict[str, Any] | None
     deadline: float  # event loop time
     expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
+    caller: Caller  # for whom nothing is started once it waits no more
     is_trusted: bool  # a gateway that we trust signed the request, for something that it was paid for
     requirements_hash: str
 
-    def has_expired(self, now_seconds: int) -> bool:
-        """Has its sender given it up by now?"""
-        return self.expires_seconds is not None and self.expires_seconds <= now_seconds
+    def given_up(self, now_ms: int) -> GivenUpError | None:
+        """Why nothing may be started for it by now, by the last look for its caller; None where something may."""
+        if self.expires_seconds is not None and self.expires_seconds * 1000 <= now_ms:
+            return ExpiredError()
+        return None if self.caller.waits(now_ms) else UnawaitedError()
 
 
-class ExpiredError(ApiError):
+class GivenUpError(ApiError):
     """A request that came, or got on, too late to start a settlement. `rows`: the ids that theirs would have had."""
 
-    def __init__(self, rows: frozenset[str] = frozenset()) -> None:
+    rows: frozenset[str] = frozenset()
+
+
+class ExpiredError(GivenUpError):
+    """By its signature."""
+
+    def __init__(self) -> None:
         super().__init__(
             Code.INVALID_SIGNATURE,
             "this settle request has expired: nothing was started",
             details={"reason": "signature_expired"},
         )
-        self.rows = rows
+
+
+class UnawaitedError(GivenUpError):
+    """Its caller has left, or would be told of no outcome any more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Code.UNAVAILABLE,
+            "this settlement could not be started while its caller waited: nothing was started, ask again",
+            headers={"Retry-After": "1"},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS, unavailable
 from tollkeeper.hub.crowds import UNREAD, Crowds
-from tollkeeper.hub.orders import Before, ExpiredError, Order, Outcome, refusal
+from tollkeeper.hub.orders import Before, GivenUpError, Order, Outcome, refusal
 from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.records import failed, has_outcome, success
 from tollkeeper.hub.recovery import expected_transfer
@@ -119,8 +119,10 @@ class Settlements:
                 return await self._known_payment(order, row)
             if order.key in self._leading:
                 continue
-            if order.has_expired(self._clock_ms() // 1000):
-                raise ExpiredError
+            order.caller.look()
+            late = order.given_up(self._clock_ms())
+            if late is not None:
+                raise late
             try:
                 return await self._lead(order, row)
             except _KeyTaken:
@@ -174,6 +176,8 @@ class Settlements:
         try:
             with self._crowds.with_one_of(order.key):
                 shared = outcome = await self._attempt(order, row)
+        except GivenUpError:
+            raise  # it alone was: whoever else waits looks for itself
         except ApiError as error:
             if error.code is Code.UNAVAILABLE:
                 shared = error

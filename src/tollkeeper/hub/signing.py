@@ -17,7 +17,7 @@ from tollkeeper.api import new_request_id
 from tollkeeper.chains.evm import Submission
 from tollkeeper.core.wire import requirements_body
 from tollkeeper.hub.gathering import Gathering
-from tollkeeper.hub.orders import ExpiredError, payment_text
+from tollkeeper.hub.orders import GivenUpError, payment_text
 from tollkeeper.hub.requests import canonical_json
 from tollkeeper.storage.claims import (
     Claim,
@@ -130,7 +130,7 @@ class Signing:
         async def go(group: list[_Ready]) -> None:
             try:
                 signed: Sequence[Signed | Exception] = await self._together(account, group, carrier)
-            except ExpiredError as late:  # the others go without them
+            except GivenUpError as late:  # the others go without them
                 outcomes.update((ready.row_id, late) for ready in group if ready.row_id in late.rows)
                 if left := [ready for ready in group if ready.row_id not in late.rows]:
                     await go(left)
@@ -143,15 +143,17 @@ class Signing:
         return [outcomes[ready.row_id] for ready in party]
 
     async def _together(self, account: Account, party: Sequence[_Ready], carrier: Carrier | None) -> list[Signed]:
-        """One transaction for all of them that are won. Raises: UNAVAILABLE, StorageError; ExpiredError."""
+        """One transaction for all of them that are won. Raises: UNAVAILABLE, StorageError; GivenUpError."""
         gas = account.company.gas_of_each(carrier, [ready.order.payload for ready in party])
         # Money is counted in settlements: one that deploys its payer's wallet costs as much as several.
         relayer = account.signers.pick(len(party) * -(-gas // account.chain.config.gas_limit))
         fees = max((ready.terms.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
         orders = {ready.row_id: ready.order for ready in party}
+        for order in orders.values():
+            order.caller.look()
 
         def sign(nonce: int, won: Sequence[NewSettlement]) -> tuple[bytes, str]:
-            require_in_time({new.id: orders[new.id] for new in won}, self._clock_ms() // 1000)
+            require_awaited({new.id: orders[new.id] for new in won}, self._clock_ms())
             called = account.company.call(carrier, won[0].key.asset, [orders[new.id].payload for new in won])
             return relayer.signer.sign(called.transaction(relayer.policy.chain_id, nonce, fees), relayer.policy)
 
@@ -243,11 +245,13 @@ class Signing:
         return Wish(new, known, order.options.idempotency, is_trusted=order.is_trusted, gas=gas)
 
 
-def require_in_time(orders: Mapping[str, Order], now_seconds: int) -> None:
-    """Right before the signature: a node or a disk may have taken long. Raises: ExpiredError, naming the rows."""
-    late = frozenset(row_id for row_id, order in orders.items() if order.has_expired(now_seconds))
-    if late:
-        raise ExpiredError(late)
+def require_awaited(orders: Mapping[str, Order], now_ms: int) -> None:
+    """Right before the signature: a node or a disk may have taken long. Raises: GivenUpError, naming those rows."""
+    late = {row_id: error for row_id, order in orders.items() if (error := order.given_up(now_ms)) is not None}
+    for error in late.values():
+        # Those for another reason are found once the rest goes without these.
+        error.rows = frozenset(row_id for row_id, other in late.items() if type(other) is type(error))
+        raise error
 
 
 def _let_go(signed: Signed) -> None:

@@ -20,6 +20,7 @@ from tollkeeper.core.verification import code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256, payment_body
 from tollkeeper.hub.accounts import enabled_assets, require_reachable
+from tollkeeper.hub.callers import caller_of
 from tollkeeper.hub.facilitator import read_headers, settled_body
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.networks import Family
     from tollkeeper.hub.accounts import AnyAccount
+    from tollkeeper.hub.callers import Caller
     from tollkeeper.hub.families import Settling
     from tollkeeper.hub.gateway_signature import GatewaySignature, TrustedKeys
     from tollkeeper.hub.orders import Outcome
@@ -138,7 +140,7 @@ class Transfers:
 
     async def transfer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: carry the authorization out, once."""
-        arrived = asyncio.get_running_loop().time()
+        arrived, arrived_ms = asyncio.get_running_loop().time(), self._clock_ms()
         data = await read_body(receive_chunks(receive), scope["headers"])
         body = parse_json_object(data)
         headers = read_headers(scope)
@@ -149,7 +151,8 @@ class Transfers:
         )
         deadline = arrived + options.wait_seconds
         try:
-            order = await self._order(asked, options, signature, deadline)
+            caller = caller_of(scope, options, signature, arrived_ms)
+            order = await self._order(asked, options, signature, deadline, caller)
         except ApiError as refused:
             # What was begun goes on, whatever is taken by now.
             known = await self._begun(asked, options, deadline) if refused.status < _FAULTS else None
@@ -169,7 +172,12 @@ class Transfers:
         return await self._settlements.records.of_same(asked.payment, hashed, options, deadline)
 
     async def _order(
-        self, asked: TransferAsked, options: SettleOptions, signature: GatewaySignature, deadline: float
+        self,
+        asked: TransferAsked,
+        options: SettleOptions,
+        signature: GatewaySignature,
+        deadline: float,
+        caller: Caller,
     ) -> Order:
         """The transfer as it is to be carried out. Raises: the first rule that it breaks; UNAVAILABLE."""
         name = normalise(asked.payment.network).name
@@ -190,6 +198,7 @@ class Transfers:
             purchase_data=None,
             deadline=deadline,
             expires_seconds=signature.expires_seconds,
+            caller=caller,
             is_trusted=signature.is_trusted and asked.is_paid,  # a free one is any stranger's, whoever asks for it
             requirements_hash=canonical_hash(asked.body()),
         )

@@ -7,7 +7,8 @@ the caller is answered by the name that it gave. What this module does not do: l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tollkeeper.api import CORRELATION_ID, correlation_of, read_body, receive_chunks
 from tollkeeper.core.errors import ApiError, Code
@@ -16,8 +17,12 @@ from tollkeeper.gateway.transports import HttpTransport
 from tollkeeper.serving.http_server import render_refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from tollkeeper.core.forwarding import Header
     from tollkeeper.serving.access import Message, Receive, Send
+
+T = TypeVar("T")
 
 # Of one connection, and what the other connection's writer makes by itself.
 _NOT_PASSED: Final = frozenset(
@@ -34,6 +39,7 @@ _NOT_PASSED: Final = frozenset(
     }
 )
 _PATIENCE_SECONDS: Final = 60  # longer than the hub waits for any outcome
+_LOOK_SECONDS: Final = 0.25  # how often it is seen whether a caller is still there
 
 
 class HubProxy:
@@ -63,8 +69,9 @@ class HubProxy:
         path = scope["raw_path"] + (b"?" + query if query else b"")
         lines = [(name, value) for name, value in scope["headers"] if name.lower() not in _NOT_PASSED]
         method = scope["method"]
+        exchange = self._transport.exchange(method, path, lines, body, _PATIENCE_SECONDS)
         try:
-            head, content = await self._transport.exchange(method, path, lines, body, _PATIENCE_SECONDS)
+            head, content = await _while_awaited(exchange, scope["state"].get("has_left"))
         except (ApiError, HubUnreachableError) as error:
             raise ApiError(Code.UNAVAILABLE, "the payment hub cannot be reached at the moment") from error
         except ValueError as error:
@@ -80,3 +87,19 @@ class HubProxy:
     async def close(self) -> None:
         """Closes the connections."""
         await self._transport.close()
+
+
+async def _while_awaited(exchange: Coroutine[Any, Any, T], has_left: Callable[[], bool] | None) -> T:
+    """Its result. Where the caller leaves it is broken off, so that the hub sees that too.
+
+    Raises: ConnectionResetError; what it raises.
+    """
+    asking = asyncio.ensure_future(exchange)
+    try:
+        while not (await asyncio.wait({asking}, timeout=_LOOK_SECONDS))[0]:
+            if has_left is not None and has_left():
+                msg = "the caller went away"
+                raise ConnectionResetError(msg)
+        return asking.result()
+    finally:
+        asking.cancel()

@@ -32,7 +32,7 @@ from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
 from tollkeeper.hub.requests import canonical_json
 from tollkeeper.hub.second_try import SecondTry
 from tollkeeper.hub.settlement import Settlements
-from tollkeeper.hub.signing import Signed, Signing, require_in_time
+from tollkeeper.hub.signing import Signed, Signing, require_awaited
 from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
@@ -70,9 +70,10 @@ class SolanaSigning(Signing):
         account: SolanaAccount = order.account
         transfer: SolanaTransfer = order.payload
         relayer = account.relayer_of(transfer.fee_payer)
+        order.caller.look()
 
         def sign(_number: int, _won: Sequence[NewSettlement]) -> tuple[bytes, str]:
-            require_in_time({row_id: order}, self._clock_ms() // 1000)
+            require_awaited({row_id: order}, self._clock_ms())
             fee_payer = account.fee_payers.of(transfer.fee_payer)
             return fee_payer.co_sign(transfer.payload, account.asset, account.policy)
 

@@ -1,0 +1,46 @@
+"""Does anybody wait for a settlement before it is begun (contract 5.2; security 5: abandoned, never sent)?
+
+A server that settles serves only what it is told of. So for who has left nothing is begun, nor for who could be told of
+no outcome any more: the buyer would pay, and get nothing. Who named its request (`Idempotency-Key`) asks again and is
+told, so it may leave; a trusted gateway's signature says itself until when its request may be begun. What is signed
+goes its way, whoever leaves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from litestar.types import HTTPScope
+
+    from tollkeeper.hub.gateway_signature import GatewaySignature
+    from tollkeeper.hub.requests import SettleOptions
+
+
+class Caller:
+    """Of one request. `until_ms`: so long it waits (Unix time); None: for ever. `ask`: has its connection ended?"""
+
+    __slots__ = ("_ask", "_has_left", "_until_ms")
+
+    def __init__(self, until_ms: int | None, ask: Callable[[], bool] | None) -> None:
+        self._until_ms = until_ms
+        self._ask = ask
+        self._has_left = False
+
+    def look(self) -> None:
+        """Looks for it, in the event loop of its connection alone: a signature may be made elsewhere."""
+        self._has_left = self._has_left or (self._ask is not None and self._ask())
+
+    def waits(self, now_ms: int) -> bool:
+        """May something be begun for it? By the last look."""
+        return not self._has_left and (self._until_ms is None or now_ms < self._until_ms)
+
+
+def caller_of(scope: HTTPScope, options: SettleOptions, signature: GatewaySignature, arrived_ms: int) -> Caller:
+    """Who made a request. Our own listener knows whether it has left; within the program nobody does."""
+    until_ms = None if signature.is_trusted else arrived_ms + SETTLE_WAIT_SECONDS * 1000
+    return Caller(until_ms, scope["state"].get("has_left") if options.idempotency_key is None else None)
