@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.edge.targets import forwarder, serves, sized, target
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.addresses import CACHED_HOSTS_MAX, Lookup, OwnPlace, Resolver, is_of_this_machine
+from tollkeeper.edge.lookups import CALL_THREADS
 
 
 class Clock:
@@ -153,21 +154,59 @@ async def test_the_system_s_own_lookup_is_judged_like_any_other() -> None:
         resolver.close()
 
 
-async def test_silent_name_servers_of_gates_that_are_made_do_not_stop_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = threading.Event()
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The system's lookup, which answers for hosts called silent once this is set."""
+    event = threading.Event()
 
     def getaddrinfo(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         if host.startswith("silent"):
-            answered.wait(10)
+            event.wait(10)
         return [(0, 0, 0, "", ("8.8.8.8", 80))]
 
     monkeypatch.setattr("tollkeeper.edge.addresses.socket.getaddrinfo", getaddrinfo)
+    yield event
+    event.set()
+
+
+async def test_silent_name_servers_of_gates_that_are_made_do_not_stop_calls(answered: threading.Event) -> None:
     resolver = Resolver(allow_private=False)
-    making = [asyncio.ensure_future(resolver.check_target(f"http://silent{n}.example/")) for n in range(100)]
+    urls = [*(f"http://silent{n}.example/" for n in range(100)), "http://good.example/"]
+    making = [asyncio.ensure_future(resolver.check_target(url)) for url in urls]
     await asyncio.sleep(0.05)
     assert await asyncio.wait_for(resolver.resolve("good.example", 80), 1) == ["8.8.8.8"]
     answered.set()
     await asyncio.gather(*making)
+    resolver.close()
+
+
+async def test_silent_name_servers_of_called_gates_do_not_stop_calls_of_others(
+    answered: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.edge.lookups.SILENT_SECONDS", 0.01)
+    resolver = Resolver(allow_private=False)
+
+    def waited_for(seconds: float) -> None:
+        monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", seconds)
+
+    waited_for(0.03)
+    for _ in range(CALL_THREADS + 1):  # one host, as often as it is called: it has one thread
+        assert await code_of(resolver.resolve("silent.example", 80)) is Code.UPSTREAM_UNREACHABLE
+    waited_for(5)
+    assert await resolver.resolve("first.example", 80) == ["8.8.8.8"]
+    waited_for(0.03)
+    for number in range(2):  # many hosts: they have been silent before
+        hosts = [f"silent{n}.example" for n in range(CALL_THREADS)]
+        for code in await asyncio.gather(*(code_of(resolver.resolve(host, 80)) for host in hosts)):
+            assert code is Code.UPSTREAM_UNREACHABLE
+        if number == 0:
+            answered.set()
+            await asyncio.sleep(0.1)
+            answered.clear()
+    waited_for(5)
+    assert await resolver.resolve("second.example", 80) == ["8.8.8.8"]
+    answered.set()
+    assert await resolver.resolve("silent.example", 80) == ["8.8.8.8"]
     resolver.close()
 
 

@@ -11,7 +11,6 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,14 +24,13 @@ from tollkeeper.core.addresses import (
     parse_address,
 )
 from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.edge.lookups import Lookups
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses as text; raises OSError
 
 CACHE_SECONDS: Final = 5.0
 LOOKUP_TIMEOUT_SECONDS: Final = 5.0
 CACHED_HOSTS_MAX: Final = 1024
-CALL_THREADS: Final = 32
-CHECK_THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +61,7 @@ class Resolver:
 
     `allow_private` as in `core.addresses.is_target_address`; without it nothing is resolved that is the gateway's `own`
     place. `lookup` and `clock` (seconds, monotonic) are for tests.
-    Lookups of one host at one time are one lookup. Those of `check_target`, which cost their asker nothing, have
-    threads apart from those of calls, so that hosts whose name servers are silent cannot stop the calls.
+    Lookups of one host at one time are one lookup, but that a call waits for none of `check_target`.
     """
 
     allow_private: bool
@@ -72,13 +69,8 @@ class Resolver:
     lookup: Lookup | None = None
     clock: Callable[[], float] = time.monotonic
     _cache: dict[str, tuple[float, list[str]]] = field(default_factory=dict)
-    _running: dict[str, asyncio.Task[list[str]]] = field(default_factory=dict)
-    _call_threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="resolve-call")
-    )
-    _check_threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="resolve-check")
-    )
+    _running: dict[tuple[str, bool], asyncio.Task[list[str]]] = field(default_factory=dict)
+    _lookups: Lookups = field(default_factory=Lookups)
 
     def cached(self, host: str) -> list[str] | None:
         """The addresses of `host` if they were checked in the last seconds."""
@@ -95,13 +87,13 @@ class Resolver:
 
         Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers.
         """
-        return self._elsewhere(host, port, await self._resolve(host, port, self._call_threads))
+        return self._elsewhere(host, port, await self._resolve(host, port, is_check=False))
 
     async def check_target(self, url: str) -> TargetUrl:
         """`url` taken apart and its host resolved, as on create and update. Raises INVALID_PARAMETER."""
         target = check_target_url(url, allow_private=self.allow_private)
         try:
-            addresses = await self._resolve(target.host, target.port, self._check_threads)
+            addresses = await self._resolve(target.host, target.port, is_check=True)
             self._elsewhere(target.host, target.port, addresses)
         except ApiError as refusal:
             raise invalid(FIELD, f"{FIELD}: {refusal.message}") from None
@@ -109,8 +101,7 @@ class Resolver:
 
     def close(self) -> None:
         """End the lookup threads."""
-        self._call_threads.shutdown(wait=False, cancel_futures=True)
-        self._check_threads.shutdown(wait=False, cancel_futures=True)
+        self._lookups.close()
 
     def _elsewhere(self, host: str, port: int, addresses: list[str]) -> list[str]:
         """The addresses, which are not the gateway's own. Raises UPSTREAM_BLOCKED."""
@@ -118,28 +109,28 @@ class Resolver:
             raise ApiError(Code.UPSTREAM_BLOCKED, "the target is this gateway itself")
         return addresses
 
-    async def _resolve(self, host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
+    async def _resolve(self, host: str, port: int, *, is_check: bool) -> list[str]:
         known = self.cached(host)
         if known is not None:
             return known
-        task = self._running.get(host)
+        task = self._running.get((host, is_check))
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._look_up(host, port, threads))
-            self._running[host] = task
-            task.add_done_callback(lambda done: self._finished(host, done))
+            task = asyncio.get_running_loop().create_task(self._look_up(host, port, is_check=is_check))
+            self._running[host, is_check] = task
+            task.add_done_callback(lambda done: self._finished(host, done, is_check=is_check))
         # One waiter that gives up must not end the lookup of the others.
         return await asyncio.shield(task)
 
-    def _finished(self, host: str, task: asyncio.Task[list[str]]) -> None:
-        del self._running[host]
+    def _finished(self, host: str, task: asyncio.Task[list[str]], *, is_check: bool) -> None:
+        del self._running[host, is_check]
         if not task.cancelled() and task.exception() is None:
             if len(self._cache) >= CACHED_HOSTS_MAX:
                 self._cache.pop(next(iter(self._cache)))
             self._cache.pop(host, None)
             self._cache[host] = (self.clock() + CACHE_SECONDS, task.result())
 
-    async def _look_up(self, host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
-        texts = [host] if parse_address(host) is not None else await self._ask(host, port, threads)
+    async def _look_up(self, host: str, port: int, *, is_check: bool) -> list[str]:
+        texts = [host] if parse_address(host) is not None else await self._ask(host, port, is_check=is_check)
         for text in texts:
             address = parse_address(text)
             if address is None or not is_target_address(address, allow_private=self.allow_private):
@@ -148,20 +139,13 @@ class Resolver:
             raise _unresolved()
         return texts
 
-    async def _ask(self, host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
-        asking = self.lookup(host, port) if self.lookup is not None else _system_lookup(host, port, threads)
+    async def _ask(self, host: str, port: int, *, is_check: bool) -> list[str]:
+        own = self.lookup
+        asking = self._lookups.addresses(host, port, is_check=is_check) if own is None else own(host, port)
         try:
             return await asyncio.wait_for(asking, LOOKUP_TIMEOUT_SECONDS)
         except (OSError, UnicodeError):  # asyncio's TimeoutError is an OSError
             raise _unresolved() from None
-
-
-async def _system_lookup(host: str, port: int, threads: ThreadPoolExecutor) -> list[str]:
-    loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(
-        threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    )
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def is_of_this_machine(address: str) -> bool:
