@@ -17,7 +17,7 @@ from tests.hub.faulty_database import Kind, Moment
 
 OF_NODE: Final = tuple(boundary for boundary in SETTLING if "_" not in boundary)
 # What comes once in a process's life, or from time to time.
-STARTING: Final = frozenset({"getAccountInfo", "forget_refusals"})
+STARTING: Final = frozenset({"getAccountInfo", "forget_refusals", "newest_confirmed_ms"})
 # What whoever looks at a payment's public status waits for.
 ASKING: Final = frozenset({"find_payment", "find_named"})
 
