@@ -15,6 +15,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import settings_for
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
+from tollkeeper.chains import payments
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -137,6 +138,26 @@ async def test_a_chain_that_cannot_be_asked_agrees_with_nothing(
 
     chaos.falsify = refuse
     with pytest.raises(RpcUnavailable, match="eth_getLogs"):
+        await differences(tmp_path / "hub.db", chaos.url)
+
+
+async def test_a_node_that_has_not_come_so_far_is_not_compared_with(
+    tmp_path: Path,
+    hub: HubUnderTest,
+    chaos: ChaosNode,
+    embedded_chain: ChainUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind one address there may be several: what one that lags does not list is not missing."""
+    await settled(hub, embedded_chain)
+
+    def lag(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        shown = {"eth_getLogs": [], "eth_blockNumber": "0x0"}
+        return {**answer, "result": shown[call["method"]]} if call["method"] in shown else answer
+
+    chaos.falsify = lag
+    monkeypatch.setattr(payments, "_LAG_SECONDS", 0.01)
+    with pytest.raises(RpcUnavailable, match="has not come to"):
         await differences(tmp_path / "hub.db", chaos.url)
 
 

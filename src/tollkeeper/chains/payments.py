@@ -7,6 +7,7 @@ decided in `core.reconciliation`.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import Expected, Verdict, counted, require_agreement
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.chains.rpc import Answer
 
 BLOCKS_AT_ONCE: Final = 2_000
 _ADDRESSES_AT_ONCE: Final = 100
 _RECEIPTS_AT_ONCE: Final = 50
+_LISTED_TRIES: Final = 5  # half a block of Base apart
+_LAG_SECONDS: Final = 1.0
 
 
 async def payments_of(chain: EvmChain, transaction_hash: str) -> list[ChainPayment]:
@@ -50,7 +54,11 @@ def _expected(transaction_hash: str, one: ChainPayment, depth_blocks: int) -> Ex
 
 
 async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: range) -> list[ChainPayment]:
-    """The payments to these addresses in these blocks, in the chain's order. Raises: RpcUnavailable."""
+    """The payments to these addresses in these blocks, in the chain's order.
+
+    Raises: RpcUnavailable, also where a node has not come to the last of these blocks: behind one address there may be
+    several.
+    """
     hashes: dict[str, None] = {}
     for start in range(blocks.start, blocks.stop, BLOCKS_AT_ONCE):
         part = range(start, min(start + BLOCKS_AT_ONCE, blocks.stop))
@@ -81,7 +89,7 @@ async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> l
         "fromBlock": hex(blocks.start),
         "toBlock": hex(blocks.stop - 1),
     }
-    (logs,) = await chain.rpc.ask([("eth_getLogs", [wanted])])
+    logs = await _listed(chain, wanted, blocks.stop - 1)
     if isinstance(logs, list):
         return logs
     if isinstance(logs, RpcError) and len(blocks) > 1:  # too many blocks or logs for this node
@@ -89,6 +97,18 @@ async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> l
         halves = (range(blocks.start, middle), range(middle, blocks.stop))
         return [log for half in halves for log in await _transfers(chain, recipients, half)]
     msg = "the node does not answer eth_getLogs"
+    raise RpcUnavailable(msg)
+
+
+async def _listed(chain: EvmChain, wanted: dict[str, Any], last: int) -> Answer:
+    """What a node answers that has come to the block `last`; one that lags a little is waited for."""
+    for tries_left in reversed(range(_LISTED_TRIES)):
+        logs, head = await chain.rpc.ask([("eth_getLogs", [wanted]), ("eth_blockNumber", [])])
+        if counted(head) >= last:
+            return logs
+        if tries_left:
+            await asyncio.sleep(_LAG_SECONDS)
+    msg = f"the node has not come to block {last}"
     raise RpcUnavailable(msg)
 
 
