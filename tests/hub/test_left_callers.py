@@ -32,9 +32,16 @@ Reaching: TypeAlias = Callable[[str], AbstractAsyncContextManager[str]]
 
 
 async def settle_and_leave(
-    chaos: ChaosNode, url: str, body: dict[str, Any], leave: Leave, *, path: str = "/hub/settle", key: str = ""
+    chaos: ChaosNode,
+    url: str,
+    body: dict[str, Any],
+    leave: Leave,
+    *,
+    path: str = "/hub/settle",
+    key: str = "",
+    at: str = "eth_call",
 ) -> bytes:
-    """Asks on a connection of its own and leaves while the node is asked whether the payment would settle.
+    """Asks on a connection of its own and leaves while the node is asked whether the payment would settle, or `at`.
 
     What it is answered until the connection ends.
     """
@@ -46,7 +53,7 @@ async def settle_and_leave(
     has_left = asyncio.Event()
 
     def simulated(_methods: list[str]) -> Act:
-        if has_left.is_set() or not is_simulation(chaos.judged, data):
+        if has_left.is_set() or not is_about(chaos.judged, data, at):
             return Act.PASS
         leave(writer)
         has_left.set()
@@ -61,10 +68,10 @@ async def settle_and_leave(
         writer.close()
 
 
-def is_simulation(calls: list[dict[str, Any]], body: bytes) -> bool:
-    """Do these calls of a node ask whether it would take the payment in the body? They have its nonce."""
+def is_about(calls: list[dict[str, Any]], body: bytes, method: str = "eth_call") -> bool:
+    """Is one of these calls of a node about the payment in the body? It has its nonce."""
     nonce = re.findall(rb'"nonce": "0x([0-9a-f]{64})"', body)[0].decode()
-    return any(call["method"] == "eth_call" and nonce in json.dumps(call["params"]) for call in calls)
+    return any(call["method"] == method and nonce in json.dumps(call["params"]) for call in calls)
 
 
 async def status_of(url: str, payment: TestPayment) -> str:
@@ -143,6 +150,26 @@ async def test_who_waits_for_the_same_payment_settles_it_in_place_of_who_left(
             assert (await answer.json())["success"] is True
 
 
+async def test_a_success_that_its_caller_did_not_wait_for_goes_to_who_asks_again(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    """What was signed goes its way; told to nobody, it is no duplicate."""
+    payment = new_payment(embedded_chain)
+    body = payment.asking(confirm=True)
+    embedded_chain.rpc.call("evm_setAutomine", False)
+    async with composed(chaos.url, tmp_path / "books.db") as url:
+        await settle_and_leave(chaos, url, body, StreamWriter.close, at="eth_sendRawTransaction")
+        await asyncio.sleep(LATE_SECONDS + 0.2)
+        embedded_chain.rpc.call("evm_setAutomine", True)
+        embedded_chain.rpc.call("evm_mine")
+        told = []
+        async with aiohttp.ClientSession() as http:
+            for _ in range(2):
+                async with http.post(url + "/hub/settle", json=body) as answer:
+                    told.append(await answer.json())
+        assert [(one["success"], one["errorReason"]) for one in told] == [(True, None), (False, "duplicate_settlement")]
+
+
 @pytest.mark.parametrize("key", [None, "claim.1"])
 async def test_nothing_is_started_that_nobody_would_wait_for(
     tmp_path: Path, embedded_chain: ChainUnderTest, chaos: ChaosNode, key: str | None
@@ -154,7 +181,7 @@ async def test_nothing_is_started_that_nobody_would_wait_for(
 
     def slow(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
         nonlocal late_ms
-        late_ms = SETTLE_WAIT_SECONDS * 1000 if is_simulation([call], body) else late_ms
+        late_ms = SETTLE_WAIT_SECONDS * 1000 if is_about([call], body) else late_ms
         return answer
 
     async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, now_ms=lambda: clock_ms() + late_ms) as hub:

@@ -1,9 +1,9 @@
-"""Does anybody wait for a settlement before it is begun (contract 5.2; security 5: abandoned, never sent)?
+"""Does anybody wait for a settlement (contract 5.2; security 5: abandoned, never sent)?
 
 A server that settles serves only what it is told of. So for who has left nothing is begun, nor for who could be told of
-no outcome any more: the buyer would pay, and get nothing. Who named its request (`Idempotency-Key`) asks again and is
-told, so it may leave; a trusted gateway's signature says itself until when its request may be begun. What is signed
-goes its way, whoever leaves.
+no outcome any more: the buyer would pay, and get nothing. What is signed goes its way, whoever leaves; its success
+is then nobody's yet, and goes to who asks again. Who named its request (`Idempotency-Key`) may leave: it asks again and
+is told the same. A trusted gateway's signature says itself until when its request may be begun.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Caller:
         self._ask = ask
         self._has_left = False
 
-    def look(self) -> None:
-        """Looks for it, in the event loop of its connection alone: a signature may be made elsewhere."""
+    def look(self) -> bool:
+        """Is it there? Asked in the event loop of its connection alone: a signature may be made elsewhere."""
         self._has_left = self._has_left or (self._ask is not None and self._ask())
+        return not self._has_left
 
     def waits(self, now_ms: int) -> bool:
         """May something be begun for it? By the last look."""

@@ -107,10 +107,11 @@ class Facilitator:
         )
         require_reachable(self._accounts, asked.payment.network)
         deadline = arrived + options.wait_seconds
+        caller = caller_of(scope, options, signature, arrived_ms)
         failed = await self._refusal(asked)
         if failed is not None:
             records, hashed = self._settlements.records, requirements_hash(asked.requirements)
-            known = await records.of_same(asked.payment, hashed, options, deadline)
+            known = await records.of_same(asked.payment, hashed, options, deadline, caller)
             outcome = known or Outcome(success=False, reason=failed.reason.value)
         else:
             account = self._account(asked.payment)
@@ -126,7 +127,7 @@ class Facilitator:
                 purchase_data=self._purchase_data(options, signature),
                 deadline=deadline,
                 expires_seconds=signature.expires_seconds,
-                caller=caller_of(scope, options, signature, arrived_ms),
+                caller=caller,
                 is_trusted=signature.is_trusted,
                 requirements_hash=requirements_hash(asked.requirements),
             )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.hub.accounts import Account
+    from tollkeeper.hub.callers import Caller
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.second_try import SecondTry
     from tollkeeper.storage.database import Database
@@ -54,7 +55,7 @@ class Pipeline:
         self.recovery = Recovery(database, clock_ms, metrics, second_try)
 
     async def advance(
-        self, account: Account, row: Settlement, sent: asyncio.Future[Submission], deadline: float
+        self, account: Account, row: Settlement, sent: asyncio.Future[Submission], deadline: float, caller: Caller
     ) -> Advance:
         """Follows a signed settlement until it is proven or `deadline` (event loop time), for the one who asked for it.
 
@@ -68,7 +69,7 @@ class Pipeline:
                 submission = await asyncio.shield(sent)
         while True:
             sighting = await account.chain.wait(expected_transfer(row, account.chain.config.depths), deadline)
-            advance = await self.record(account, row, submission, sighting, for_caller=True)
+            advance = await self.record(account, row, submission, sighting, caller)
             if advance.settlement.transaction_hash == row.transaction_hash:
                 return advance
             # It was replaced, or is tried alone: that one is followed now, if there is time.
@@ -77,9 +78,9 @@ class Pipeline:
                 return advance
 
     async def record(
-        self, account: Account, row: Settlement, submission: Submission, sighting: Sighting, *, for_caller: bool = False
+        self, account: Account, row: Settlement, submission: Submission, sighting: Sighting, caller: Caller
     ) -> Advance:
-        """Writes down what was learned of a row. Raises: StorageError."""
+        """Writes down what was learned of a row, for a caller who may be given it. Raises: StorageError."""
         try:
             finding = await self.judge(account, row, submission, sighting)
         except Unexplained:
@@ -93,7 +94,8 @@ class Pipeline:
         if finding.move is None:
             return Advance(finding.settlement)
         is_deep = finding.move.to is State.CONFIRMED
-        may_hand_out = for_caller and (is_deep or not row.confirm) and finding.move.to is not State.FAILED
+        may_be_given = (is_deep or not row.confirm) and finding.move.to is not State.FAILED
+        may_hand_out = may_be_given and caller.look()
         (advance,) = await self.apply([Finding(finding.settlement, replace(finding.move, hand_out=may_hand_out))])
         return advance
 

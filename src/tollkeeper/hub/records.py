@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.hub.callers import Caller
     from tollkeeper.hub.requests import SettleOptions
     from tollkeeper.storage.database import Database
 
@@ -69,7 +70,7 @@ class Records:
         )
 
     async def of_same(
-        self, payment: Payment, requirements_hash: str, options: SettleOptions, deadline: float
+        self, payment: Payment, requirements_hash: str, options: SettleOptions, deadline: float, caller: Caller
     ) -> Outcome | None:
         """What the very same request of before came to, also without a key; None where nothing of it may yet succeed.
 
@@ -84,17 +85,22 @@ class Records:
             return None
         if row.requirements_hash != requirements_hash or not is_kept_as(payment, row.payment):
             return None
-        return await self.of_payment(row, requirements_hash, options, deadline)
+        return await self.of_payment(row, requirements_hash, options, deadline, caller)
 
     async def of_payment(
-        self, row: Settlement, requirements_hash: str, options: SettleOptions, deadline: float
+        self, row: Settlement, requirements_hash: str, options: SettleOptions, deadline: float, caller: Caller
     ) -> Outcome:
-        """The answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING."""
+        """The answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING.
+
+        Who has left meanwhile is given nothing: the next one who asks may be there.
+        """
         if row.handed_out_ms is None:
             row = await self._decided(row, options, deadline)
         if row.state is State.FAILED:
             return await self.kept(options, failed(row), deadline)
         if row.handed_out_ms is None and row.requirements_hash == requirements_hash:
+            if not caller.look():
+                raise self.pending(row.key, row.transaction_hash)
             given = await self._database.run(hand_out(row, options.idempotency, self._clock_ms()))
             if given:
                 return success(row)

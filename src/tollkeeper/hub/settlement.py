@@ -166,7 +166,7 @@ class Settlements:
         asked = row.requirements_hash if is_same else order.requirements_hash
         if not self._is_the_row_s(order, row):
             asked = _NOTHING  # what moved is not what this caller asks for
-        return await self._records.of_payment(row, asked, order.options, order.deadline)
+        return await self._records.of_payment(row, asked, order.options, order.deadline, order.caller)
 
     async def _lead(self, order: Order, row: Settlement | None) -> Outcome:
         """Settles the payment for all callers of this process; they see the outcome through `_leading`."""
@@ -221,7 +221,7 @@ class Settlements:
         if claimed is None or raw is None or sent is None:
             return await self._not_won(order, signed)
         try:
-            advance = await self.pipeline.advance(order.account, claimed, sent, order.deadline)
+            advance = await self.pipeline.advance(order.account, claimed, sent, order.deadline, order.caller)
         except StorageError as error:  # sent, and not recorded
             raise self._records.pending(order.key, raw.hash) from error
         finally:
@@ -341,7 +341,7 @@ class Settlements:
         )
         if sighting.verdict is not Verdict.TRANSFERRED:
             raise self._records.pending(order.key, row.transaction_hash)
-        advance = await self.pipeline.record(order.account, row, Submission.UNCLEAR, sighting, for_caller=True)
+        advance = await self.pipeline.record(order.account, row, Submission.UNCLEAR, sighting, order.caller)
         if advance.handed_out:
             return success(advance.settlement)
         return await self._known_payment(order, advance.settlement)

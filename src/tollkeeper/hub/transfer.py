@@ -150,12 +150,12 @@ class Transfers:
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
         deadline = arrived + options.wait_seconds
+        caller = caller_of(scope, options, signature, arrived_ms)
         try:
-            caller = caller_of(scope, options, signature, arrived_ms)
             order = await self._order(asked, options, signature, deadline, caller)
         except ApiError as refused:
             # What was begun goes on, whatever is taken by now.
-            known = await self._begun(asked, options, deadline) if refused.status < _FAULTS else None
+            known = await self._begun(asked, options, deadline, caller) if refused.status < _FAULTS else None
             if known is None:
                 raise
             outcome = known
@@ -166,10 +166,12 @@ class Transfers:
             raise _refused(outcome, answer["transaction"])
         await send_answer(send, 200, envelope(answer))
 
-    async def _begun(self, asked: TransferAsked, options: SettleOptions, deadline: float) -> Outcome | None:
+    async def _begun(
+        self, asked: TransferAsked, options: SettleOptions, deadline: float, caller: Caller
+    ) -> Outcome | None:
         """What became of the same request of before. Raises: CONFLICT, SETTLEMENT_PENDING."""
         hashed = canonical_hash(asked.body())
-        return await self._settlements.records.of_same(asked.payment, hashed, options, deadline)
+        return await self._settlements.records.of_same(asked.payment, hashed, options, deadline, caller)
 
     async def _order(
         self,
