@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -135,6 +136,24 @@ async def test_a_disk_that_fails_is_told_once_and_ends_the_wait(tmp_path: Path) 
     assert [type(fault) for fault in source.faults] == [FileNotFoundError]
     spooled.close()
     assert room.in_use_bytes == 0
+    room.close()
+
+
+@pytest.mark.parametrize("disk_bytes", [2048 * MIB, 30 * MIB], ids=["large", "small"])
+async def test_some_of_a_disk_is_left_to_others(monkeypatch: pytest.MonkeyPatch, disk_bytes: int) -> None:
+    left_bytes = min(256 * MIB, disk_bytes // 10) + 3 * MIB
+    usage = SimpleNamespace(total=disk_bytes, free=left_bytes)
+    monkeypatch.setattr("tollkeeper.edge.spool.shutil.disk_usage", lambda _folder: usage)
+    room, source = SpoolRoom(64 * MIB), Source()
+    spooled = spool(room, source)
+    spooled.append(bytes(2 * MIB))
+    await until_resumed(source)
+    usage.free -= 2 * MIB
+    spooled.append(bytes(2 * MIB))
+    with pytest.raises(OSError, match="left for others"):
+        await spooled.finish()
+    assert len(source.faults) == 1
+    spooled.close()
     room.close()
 
 

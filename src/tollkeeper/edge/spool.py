@@ -1,11 +1,14 @@
 """Holds a response's body until it is known to fit: a little in memory, the rest on disk (contract 4.7).
 
-Disk is touched by threads of its own only, so that a slow disk delays one response and not the loop.
+Disk is touched by threads of its own only, so that a slow disk delays one response and not the loop. Some of it is left
+to others, for the database may lie on the same one (security A-42).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,7 @@ from tollkeeper.edge.parts import Part, add_part
 
 BATCH_SIZE_BYTES: Final = 256 * 1024
 THREADS: Final = 4
+SPARED_SIZE_BYTES: Final = 256 * 1024 * 1024  # or a tenth of a disk, where that is less
 
 
 class SpoolRoom:
@@ -26,6 +30,12 @@ class SpoolRoom:
         self.memory_bytes = memory_bytes
         self.in_use_bytes = 0
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="spool")
+
+    def require(self, size_bytes: int) -> None:
+        """Called by a thread. Raises: OSError where so much more would leave too little of the disk to others."""
+        disk = shutil.disk_usage(self.folder or tempfile.gettempdir())
+        if disk.free - size_bytes < min(SPARED_SIZE_BYTES, disk.total // 10):
+            raise OSError(errno.ENOSPC, "too little space is left for others")
 
     def close(self) -> None:
         """End the threads once they have written what they hold."""
@@ -148,9 +158,11 @@ class Spool:
         job.add_done_callback(lambda written: self._written(written, size_bytes, done))
 
     def _write_parts(self, parts: list[Part]) -> None:
+        data = b"".join(parts)
+        self._room.require(len(data))
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._room.folder)  # noqa: SIM115 - closed with the body
-        self._file.write(b"".join(parts))
+        self._file.write(data)
         self._file.flush()
 
     def _written(self, job: asyncio.Future[None], size_bytes: int, done: asyncio.Future[None]) -> None:

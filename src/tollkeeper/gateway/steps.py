@@ -38,7 +38,7 @@ class Stage(Enum):
     LOGIN = "the session of its bearer, in a task; only where the gate requires a login"
     SPENDING = "the ledger's commit; no task"
     BUYING = "a purchase, a decision elsewhere or a credit token's credit, in a task"
-    FORWARDING = "the target; a task only to open a connection or to read back a large answer"
+    FORWARDING = "the target; a task only to open a connection, to pass on a large or streamed answer, or to restore"
     OVER = "nothing: it was answered, or its client is gone"
 
     __hash__ = object.__hash__  # an enum hashes its name, in Python code; its members are what they are
