@@ -159,10 +159,11 @@ async def expire(site: SolanaSite, case: Case, key: str) -> None:
 
 
 async def fail(site: SolanaSite, case: Case, key: str) -> None:
-    """Of two that share the money for one, the later one is executed with an error, which is final."""
-    buyer = site.buyer(PRICE)
+    """Of two whose money for one goes elsewhere, the later one is executed with an error, which is final."""
+    buyer = site.buyer(2 * PRICE)
     payments = [await site.left_pending(f"{key}.{number}", buyer=buyer) for number in range(2)]
     site.hub.prepare(case)
+    site.node.chain.open_account(str(buyer.pubkey()), -PRICE)
     site.node.chain.release()
     site.node.chain.next_slot(FINAL_SLOTS + 1)
     await site.come(case)

@@ -268,10 +268,12 @@ async def told_of(world: SolanaHub, body: dict[str, Any]) -> list[str | None]:
 async def test_a_payment_that_fails_on_the_chain_is_no_success_and_never_tried_again(world: SolanaHub) -> None:
     """It passes the simulation, and the money is gone when it is executed."""
     world.node.chain.holds = True
-    body, other = world.payment(BUYER_MICRO), world.payment(BUYER_MICRO)
+    half = BUYER_MICRO // 2
+    body, other = world.payment(half), world.payment(half)
     waiting = [asyncio.create_task(world.settle(one)) for one in (body, other)]
     while len(world.node.chain._waiting) < 2:  # noqa: SLF001, ASYNC110 - the node's own list
         await asyncio.sleep(0.01)
+    world.node.chain.open_account(WALLETS.buyer.address, -half)
     world.node.chain.release()
     world.node.chain.next_slot(FINAL_SLOTS)  # until then another branch may still carry out the other one
     answers = await asyncio.gather(*waiting)

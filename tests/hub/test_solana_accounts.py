@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,8 +29,10 @@ from tests.core.solana_payments import (
 )
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, run_solana_hub
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
+from tollkeeper.sandbox.solana_node import BUYER_MICRO
 
 PRICE = 10_000
+FEE_LAMPORTS = 10_001  # of a usual transaction
 OWNER = Keypair.from_seed(WALLETS.owner.seed)
 OWNERS = account_of(OWNER.pubkey())
 THIEF = Keypair.from_seed(b"\x52" * 32)
@@ -163,3 +166,48 @@ async def test_a_frozen_account_pays_nothing_and_is_paid_nothing(world: SolanaHu
 @pytest.mark.parametrize("amount", [2**63 - 1, 2**63, 2**64 - 1])
 async def test_more_than_anybody_has_is_not_paid(world: SolanaHub, amount: int) -> None:
     assert await refused_for(world, account_of(BUYER.pubkey()), BUYER, amount) == "balance"
+
+
+@pytest.mark.parametrize("wait", ["wait=0", "wait=1"])
+async def test_of_two_payments_with_the_same_money_one_is_signed_while_the_other_is_under_way(
+    world: SolanaHub, wait: str
+) -> None:
+    """Else each would be called a success to who does not wait for its confirmation, and one of them be made."""
+    world.node.chain.holds = True
+    bodies = [world.payment(BUYER_MICRO) for _ in range(5)]
+    answers = await asyncio.gather(*(world.settle(body, confirm=False, Prefer=wait) for body in bodies))
+    assert sorted(str(answer.reason) for answer in answers) == ["None", *["insufficient_funds"] * 4]
+    spent = world.fee_money
+    world.node.chain.release()
+    await world.complete()
+    assert world.earned == BUYER_MICRO
+    assert world.fee_money == spent - FEE_LAMPORTS
+
+
+async def test_what_was_executed_and_is_not_known_to_be_takes_nothing_more_of_the_payer_s_money(
+    world: SolanaHub,
+) -> None:
+    world.node.chain.holds = True
+    assert (await world.settle(world.payment(BUYER_MICRO - PRICE), Prefer="wait=0")).status == 503
+    world.node.chain.release()
+    assert (await world.settle(world.payment(PRICE))).body["success"] is True
+    assert world.earned == BUYER_MICRO
+
+
+async def test_what_is_under_way_from_another_account_takes_nothing_of_this_one(world: SolanaHub) -> None:
+    """A payer may pay from what somebody lets him spend, too."""
+    chain, buyers = world.node.chain, account_of(BUYER.pubkey())
+    chain.open_account(str(THIEF.pubkey()), PRICE)
+    approval = b"\x04" + BUYER_MICRO.to_bytes(8, "little")
+    done_by(
+        world,
+        BUYER,
+        instruction(TOKEN_PROGRAM, approval, [writable(buyers), readable(THIEF.pubkey()), signer(BUYER.pubkey())]),
+    )
+    chain.holds = True
+    for source in (buyers, account_of(THIEF.pubkey())):
+        moved = transfer(PRICE, payer=THIEF.pubkey(), pay_to=str(OWNER.pubkey()), source=source)
+        draft = drafted(world.node, compute_limit(), compute_price(), moved, memo(b"held"), buyer=THIEF)
+        assert (await world.settle(world.asking(draft), Prefer="wait=0")).status == 503
+    chain.release()
+    assert world.earned == 2 * PRICE

@@ -42,10 +42,12 @@ def our_signature(body: dict[str, Any]) -> str:
 async def failed_on_the_chain(world: SolanaHub) -> tuple[dict[str, Any], str]:
     """A payment that passed the simulation and failed in its block, for good; its transaction."""
     world.node.chain.holds = True
-    bodies = [world.payment(BUYER_MICRO), world.payment(BUYER_MICRO)]
+    half = BUYER_MICRO // 2
+    bodies = [world.payment(half), world.payment(half)]
     waiting = [asyncio.create_task(world.settle(one)) for one in bodies]
     while len(world.node.chain._waiting) < 2:  # noqa: SLF001, ASYNC110 - the node's own list
         await asyncio.sleep(0.01)
+    world.node.chain.open_account(WALLETS.buyer.address, -half)
     world.node.chain.release()
     world.node.chain.next_slot(FINAL_SLOTS)
     answers = await asyncio.gather(*waiting)
@@ -107,9 +109,11 @@ async def test_what_failed_and_is_not_final_yet_is_not_called_failed(tmp_path: P
     async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
         node.chain.holds = True
         async with hub_of(tmp_path, node) as world:
-            bodies = [world.payment(BUYER_MICRO), world.payment(BUYER_MICRO)]
+            half = BUYER_MICRO // 2
+            bodies = [world.payment(half), world.payment(half)]
             for body in bodies:
                 assert (await world.settle(body, Prefer="wait=0")).status == 503
+            node.chain.open_account(WALLETS.buyer.address, -half)
             node.chain.release()
         fresh = tmp_path / "fresh"
         fresh.mkdir()

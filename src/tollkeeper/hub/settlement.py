@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import structlog
@@ -35,7 +36,7 @@ from tollkeeper.storage.settlements import Settlement, find_settlement
 from tollkeeper.storage.transactions import next_nonce_of, open_lane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.core.signed_transactions import SignedTransaction
@@ -209,7 +210,7 @@ class Settlements:
             signed = await self._signing.sign(order, known, row_id, terms)
             if isinstance(signed.claim.obstacle, Overdrawn):
                 self._crowds.seen(order.key)
-                terms = await _terms_now(order, terms, signed.claim.obstacle)
+                terms = await self._terms_now(order, terms, signed.claim.obstacle)
                 signed = await self._signing.sign(order, known, row_id, terms)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
@@ -234,6 +235,11 @@ class Settlements:
         if has_outcome(row, confirm=order.options.confirm):  # another process moved it first
             return await self._known_payment(order, row)
         raise self._records.pending(row.key, row.transaction_hash)
+
+    async def _terms_now(self, order: Order, terms: Any, overdrawn: Overdrawn) -> Any:  # noqa: ANN401 - as `_carry`
+        """The terms, with what the payer holds now. Raises: as `terms_now`."""
+        reader, value = order.account.chain.authorizations, order.payload.authorization.value
+        return await terms_now(order, value, terms, overdrawn, partial(reader.holding, order.key.payer))
 
     async def _not_won(self, order: Order, signed: Signed) -> Outcome:
         """The answer to a claim that was not made. Raises: UNAVAILABLE for budget, queue or payer; _KeyTaken."""
@@ -350,18 +356,25 @@ class Settlements:
         return await self._records.kept(order.options, outcome, order.deadline)
 
 
-async def _terms_now(order: Order, terms: Terms, overdrawn: Overdrawn) -> Terms:
-    """What the payer holds now, and what of the payments under way took its part of it.
+async def terms_now(
+    order: Order,
+    value: int,
+    terms: Any,  # noqa: ANN401 - what the family signs with
+    overdrawn: Overdrawn,
+    holding: Callable[[Sequence[str]], Awaitable[tuple[int, Sequence[bool]]]],
+) -> Any:  # noqa: ANN401 - of the same kind
+    """The terms of a payment of this value, with what its payer holds now, and what under way took its part of it.
 
-    Some may be mined that are not known to be, the oldest first: they are looked up until the money lasts, or none of
-    so many was. Raises: RpcUnavailable; UNAVAILABLE where it seems not to last, and not all were looked up.
+    `holding` reads both of some nonces. Some may be mined that are not known to be, the oldest first: they are looked
+    up until the money lasts, or none of so many was. Raises: RpcUnavailable; UNAVAILABLE where it seems not to last,
+    and not all were looked up.
     """
     left, used = dict(overdrawn.under_way), frozenset[str]()
-    value, waiting = order.payload.authorization.value, list(left)
+    waiting = list(left)
     while True:
         some, waiting = waiting[:_LOOKED_UP_AT_ONCE], waiting[_LOOKED_UP_AT_ONCE:]
         # Read with each look: what was used by an earlier one has left it, too.
-        balance, are_used = await order.account.chain.authorizations.holding(order.key.payer, some)
+        balance, are_used = await holding(some)
         found = frozenset(nonce for nonce, is_used in zip(some, are_used, strict=True) if is_used)
         used |= found
         lasts = sum(left[nonce] for nonce in left if nonce not in used) + value <= balance

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import NOTHING_SEEN, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.core.solana.programs import TokenAccount, read_token_account
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -87,6 +88,12 @@ def read_account(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
         pass
     msg = "the node's account cannot be read"
     raise RpcUnavailable(msg)
+
+
+def read_token(account: Any, program: str) -> TokenAccount | None:  # noqa: ANN401 - JSON
+    """The token account; None where there is none of this program. Raises: RpcUnavailable."""
+    data = read_account(account)
+    return None if data is None or account["owner"] != program else read_token_account(data)
 
 
 def read_accounts(answer: Answer, asked: int) -> list[Any]:

@@ -27,6 +27,7 @@ from tollkeeper.chains.solana.answers import (
     read_number,
     read_sighting,
     read_slot,
+    read_token,
     read_value,
 )
 from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
@@ -46,7 +47,6 @@ from tollkeeper.core.solana.programs import (
     read_compute_unit_limit,
     read_compute_unit_price,
     read_mint,
-    read_token_account,
 )
 from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_wallet
 
@@ -131,7 +131,7 @@ class Simulation:
     """What settling would meet now. `error` None: it would pass. `fee_money` is what the fee payer has, in lamports.
 
     `blocks_left`: for so many more the blockhash of one that would pass is taken; None where nobody says. `reaches`: is
-    the account that would be paid still the wallet's that it was made for?
+    the account that would be paid still the wallet's that it was made for? `balance`: what the paying one holds.
     """
 
     error: str | None
@@ -139,6 +139,7 @@ class Simulation:
     fee_money: int
     blocks_left: int | None = None
     reaches: bool = False
+    balance: int = 0
 
     @property
     def ends_too_soon(self) -> bool:
@@ -303,12 +304,13 @@ class SolanaChain:
         simulation, money, accounts, height = await self._ask_of_new(
             transfer, [_simulation(transfer), money_of, _accounts(transfer), _HEIGHT]
         )
-        error, found = read_error(simulation), self._held(read_accounts(accounts, 2)[1])
+        error, (source, found) = read_error(simulation), map(self._held, read_accounts(accounts, 2))
         left = await self._blocks_left(transfer, simulation, height) if error is None else None
         last_height = read_number(height) + (BLOCKHASH_LIFETIME_BLOCKS if left is None else left) + LAG_BLOCKS
         lifetime = Lifetime(read_slot(simulation), last_height)
         reaches = self.configured_asset.holder(transfer.destination, found).is_its_own
-        return Simulation(error, lifetime, read_number(read_value(money)), left, reaches)
+        balance = 0 if source is None else source.amount
+        return Simulation(error, lifetime, read_number(read_value(money)), left, reaches, balance)
 
     async def _ask_of_new(self, transfer: SolanaTransfer, calls: Sequence[Call]) -> list[Answer]:
         """The answers; the list of blockhashes comes with them where it is due. The last call is `_HEIGHT`.
@@ -467,10 +469,7 @@ class SolanaChain:
 
     def _held(self, account: Any) -> TokenAccount | None:  # noqa: ANN401 - JSON
         """The token account; None where there is none of the asset's program. Raises: RpcUnavailable."""
-        data = read_account(account)
-        if data is None or account["owner"] != self.config.token_program:
-            return None
-        return read_token_account(data)
+        return read_token(account, self.config.token_program)
 
 
 def _deep_enough(one: Sought) -> set[str]:

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana.answers import FINAL, read_list, read_sighting, read_token, read_value
 from tollkeeper.chains.solana.payments import asset_of, payments_in, require_name, signatures_of, transaction_bytes
 from tollkeeper.core.solana.message import MalformedTransaction, read_transaction
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from tollkeeper.chains.receipts import Sighting
-    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.chains.rpc import Answer, Call
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.reconciliation import ChainPayment
     from tollkeeper.core.wire import PaymentKey
@@ -81,6 +82,19 @@ async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
             if looked_at == _LISTED_FIRST:
                 await turn.enter_async_context(chain.searches.turn(account))
     return False
+
+
+async def holding(chain: SolanaChain, account: str, signatures: Sequence[str]) -> tuple[int, list[bool]]:
+    """What is held in a token account, and which of these transactions were executed by then, passed or failed.
+
+    The balance first: what is executed in between is taken for what has left it already. At most 256. Raises:
+    RpcUnavailable.
+    """
+    statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
+    info, shown = await chain.rpc.ask([("getAccountInfo", [account, {"encoding": "base64", **_CONFIRMED}]), statuses])
+    held = read_token(read_value(info), chain.config.token_program)
+    sightings = [read_sighting(one, {"confirmed", FINAL}) for one in read_list(shown, signatures)]
+    return 0 if held is None else held.amount, [one.deep or one.verdict is Verdict.REVERTED for one in sightings]
 
 
 class Searches:

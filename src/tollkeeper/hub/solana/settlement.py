@@ -8,6 +8,7 @@ expired by proof afterwards. One that was executed and failed is spent: the same
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
@@ -16,14 +17,14 @@ from tollkeeper.chains.evm import Submission
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, fee_lamports, has_expired
-from tollkeeper.chains.solana.uses import is_named
+from tollkeeper.chains.solana.uses import holding, is_named
 from tollkeeper.core.base58 import encode, encode_key
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
-from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks, payer_checks
+from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks, payer_checks, transfer_of
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.transactions import Proof, State
 from tollkeeper.core.verification import Reason
-from tollkeeper.core.wire import payment_body, requirements_body
+from tollkeeper.core.wire import SolanaPayload, payment_body, requirements_body
 from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.completer import Completer
 from tollkeeper.hub.lanes import LaneView
@@ -31,7 +32,7 @@ from tollkeeper.hub.orders import Before, Outcome, refusal
 from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
 from tollkeeper.hub.requests import canonical_json
 from tollkeeper.hub.second_try import SecondTry
-from tollkeeper.hub.settlement import Settlements
+from tollkeeper.hub.settlement import Settlements, terms_now
 from tollkeeper.hub.signing import Signed, Signing, require_awaited
 from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import Payment
     from tollkeeper.hub.orders import Order
     from tollkeeper.hub.solana.account import SolanaAccount
+    from tollkeeper.storage.payers import Overdrawn
     from tollkeeper.storage.transactions import RawTransaction
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -62,10 +64,22 @@ def lifetime_of(row: Settlement) -> Lifetime:
     return Lifetime(int(payment[_FIRST_SLOT]), int(payment[_LAST_HEIGHT]))
 
 
+@dataclass(frozen=True, slots=True)
+class SolanaTerms:
+    """Where the chain can hold a transaction, and what its payer held; these payments have taken their part of it.
+
+    `balance` None: it was carried out already, so what is left covers it or not.
+    """
+
+    lifetime: Lifetime
+    balance: int | None
+    used: frozenset[str] = frozenset()
+
+
 class SolanaSigning(Signing):
     """Claims, co-signs and sends. What a transaction pays with stands in it: nothing is chosen here."""
 
-    async def sign(self, order: Order, known: Settlement | None, row_id: str, ready: Any) -> Signed:  # noqa: ANN401 - the lifetime
+    async def sign(self, order: Order, known: Settlement | None, row_id: str, ready: Any) -> Signed:  # noqa: ANN401 - the terms
         """Claims and co-signs for an order, and begins to send. Raises: UNAVAILABLE, StorageError."""
         account: SolanaAccount = order.account
         transfer: SolanaTransfer = order.payload
@@ -91,9 +105,9 @@ class SolanaSigning(Signing):
         return Signed(claim, relayer, self._send_soon(order.account, claim.raw))
 
     def _solana_wish(
-        self, order: Order, known: Settlement | None, row_id: str, transfer: SolanaTransfer, lifetime: Lifetime
+        self, order: Order, known: Settlement | None, row_id: str, transfer: SolanaTransfer, terms: SolanaTerms
     ) -> Wish:
-        kept = {_FIRST_SLOT: lifetime.first_slot, _LAST_HEIGHT: lifetime.last_height}
+        kept = {_FIRST_SLOT: terms.lifetime.first_slot, _LAST_HEIGHT: terms.lifetime.last_height}
         new = NewSettlement(
             id=row_id,
             key=order.key,
@@ -110,7 +124,8 @@ class SolanaSigning(Signing):
             now_ms=self._clock_ms(),
             alias=encode(transfer.transaction.signatures[1]),
         )
-        return Wish(new, known, order.options.idempotency, is_trusted=order.is_trusted, gas=fee_lamports(transfer))
+        wish = Wish(new, known, order.options.idempotency, is_trusted=order.is_trusted, gas=fee_lamports(transfer))
+        return replace(wish, balance=terms.balance, used=terms.used)
 
 
 class SolanaRecovery(Recovery):
@@ -197,7 +212,21 @@ class SolanaSettlements(Settlements):
             for check in chain_checks(transfer, account.asset, facts):
                 if not check.ok:
                     return check.reason, None
-        return None, simulated.lifetime
+        return None, SolanaTerms(simulated.lifetime, simulated.balance)
+
+    async def _terms_now(self, order: Order, terms: Any, overdrawn: Overdrawn) -> Any:  # noqa: ANN401 - `SolanaTerms`
+        """As everywhere. What pays from another account takes nothing of this one. Raises: as `terms_now`."""
+        transfer: SolanaTransfer = order.payload
+
+        async def held(hashes: Sequence[str]) -> tuple[int, list[bool]]:
+            rows = [await find_settlement(self._database, replace(order.key, nonce=one)) for one in hashes]
+            names = [_name_where_paid_from(transfer.source, row) for row in rows]
+            asked = [name for name in names if name]
+            balance, executed = await holding(order.account.chain, transfer.source, asked)
+            is_executed = dict(zip(asked, executed, strict=True))
+            return balance, [not name or is_executed[name] for name in names]
+
+        return await terms_now(order, transfer.value, terms, overdrawn, held)
 
     def _is_the_row_s(self, order: Order, row: Settlement) -> bool:  # noqa: ARG002 - the message is its name
         """A payment is its message, which says whom it pays and how much."""
@@ -249,9 +278,17 @@ class SolanaSettlements(Settlements):
         self._metrics.adopted.labels(order.key.network).inc()
         self._active.add(row_id)
         try:
-            return await self._carry(order, known, row_id, lifetime)
+            return await self._carry(order, known, row_id, SolanaTerms(lifetime, None))
         finally:
             self._active.discard(row_id)
+
+
+def _name_where_paid_from(source: str, row: Settlement | None) -> str:
+    """The transaction of a payment under way that is made from this account; empty for another account's."""
+    if row is None or not row.transaction_hash:
+        return ""
+    transfer = transfer_of(SolanaPayload(json.loads(row.payment)["payload"]["transaction"]))
+    return row.transaction_hash if transfer is not None and transfer.source == source else ""
 
 
 def _is_signed(account: SolanaAccount, payment: Payment) -> bool:
