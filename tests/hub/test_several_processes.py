@@ -25,6 +25,8 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_process import HubProcess, hub_command
 from tests.hub.hub_under_test import TestPayment, new_payment
+from tests.hub.test_left_callers import is_about
+from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.remote import RemoteDatabase
 
@@ -222,3 +224,36 @@ async def test_a_key_s_repeat_at_another_process_is_told_the_outcome_of_its_own_
                         told.append(await answer.json())
     assert [answer["success"] for answer in told] == [True] * 3
     assert len({answer["transaction"] for answer in told}) == 1
+
+
+async def test_what_another_process_signed_meanwhile_is_not_refused_for_what_its_payer_has_left(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    """Told so, its payer would sign another one, while this one may be mined yet."""
+    chain, payment, is_held = embedded_chain, new_payment(embedded_chain), asyncio.Event()
+    body = payment.asking(confirm=True)
+
+    def hold(methods: list[str]) -> Act:
+        if is_held.is_set() or not is_about(nodes[1].judged, json.dumps(body).encode()):
+            return Act.PASS
+        is_held.set()
+        return Act.LATE
+
+    with ledger_process(tmp_path):
+        starting = [
+            asyncio.to_thread(HubProcess, tmp_path, node.url, life_seconds=LIFE_SECONDS) for node in nodes[:2]
+        ]
+        first, second = await asyncio.gather(*starting)
+        with first, second:
+            nodes[0].on(SEND, Act.CUT)
+            nodes[1].act = hold
+            async with aiohttp.ClientSession(headers={"Prefer": "wait=0"}) as http:
+                asking = asyncio.ensure_future(http.post(second.url + "/settle", json=body))
+                await is_held.wait()
+                async with http.post(first.url + "/settle", json=body) as answer:
+                    assert answer.status == 503
+                drain(chain)
+                async with await asking as answer:
+                    told = await answer.json()
+        assert (told.get("errorReason"), answer.status) == (None, 503)
+        assert told["error"]["code"] == "SETTLEMENT_PENDING"

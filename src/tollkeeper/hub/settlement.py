@@ -288,12 +288,12 @@ class Settlements:
         But for one that was carried out by us, and that the database, restored from a backup, does not remember.
         Raises: SETTLEMENT_PENDING, UNAVAILABLE.
         """
-        if reason not in self._how_used_looks:
-            return await self._recorded_with_key(order, refusal(reason.value))
         row = await find_settlement(self._database, order.key)
-        # Another process was faster, or this one just before.
+        # Another process was faster, or this one just before: what is on its way is refused for no reason.
         if row is not None and not self._may_be_tried(order, row):
             return await self._known_payment(order, row)
+        if reason not in self._how_used_looks:
+            return await self._recorded_with_key(order, refusal(reason.value))
         return await self._forgotten(order, known, reason)
 
     async def _forgotten(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
