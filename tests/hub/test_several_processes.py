@@ -233,16 +233,14 @@ async def test_what_another_process_signed_meanwhile_is_not_refused_for_what_its
     chain, payment, is_held = embedded_chain, new_payment(embedded_chain), asyncio.Event()
     body = payment.asking(confirm=True)
 
-    def hold(methods: list[str]) -> Act:
+    def hold(_methods: list[str]) -> Act:
         if is_held.is_set() or not is_about(nodes[1].judged, json.dumps(body).encode()):
             return Act.PASS
         is_held.set()
         return Act.LATE
 
     with ledger_process(tmp_path):
-        starting = [
-            asyncio.to_thread(HubProcess, tmp_path, node.url, life_seconds=LIFE_SECONDS) for node in nodes[:2]
-        ]
+        starting = [asyncio.to_thread(HubProcess, tmp_path, node.url, life_seconds=LIFE_SECONDS) for node in nodes[:2]]
         first, second = await asyncio.gather(*starting)
         with first, second:
             nodes[0].on(SEND, Act.CUT)
