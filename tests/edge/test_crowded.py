@@ -10,8 +10,9 @@ import pytest
 
 from tests.edge.callers import caller, everything, first_answer, listener
 from tests.edge.test_inbound import BAD, get
+from tollkeeper.core.patience import Patience
 
-CALLERS = 60
+CALLERS = 40
 
 
 def next_descriptor() -> int:
@@ -36,6 +37,26 @@ async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> Non
         assert len(listening.connections) <= CALLERS
         listening.go.set()
         assert (await asyncio.wait_for(busy.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("kind", ["sends no body", "reads no answer"])
+async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr("tollkeeper.edge.caller_connection._BEHIND_SECONDS", 0.1)
+    most = 2 * (next_descriptor() + CALLERS)
+    quick = Patience(sweep_seconds=0.02)
+    async with listener(quick, descriptors_max=most) as listening, AsyncExitStack() as open_ones:
+        for _ in range(2 * CALLERS):
+            reader, writer = await open_ones.enter_async_context(caller(listening))
+            if kind == "sends no body":
+                writer.write(get(b"/slow", b"Content-Length: 9", method=b"POST"))
+            else:
+                reader._transport.pause_reading()  # type: ignore[attr-defined]  # noqa: SLF001
+                writer.write(get(b"/endless"))
+            await asyncio.sleep(0.01)
+        reader, writer = await open_ones.enter_async_context(caller(listening))
+        writer.write(get(b"/new", b"Connection: close"))
+        assert first_answer(await asyncio.wait_for(everything(reader), 5)).status == 200
+        assert len(listening.connections) <= CALLERS
 
 
 async def test_where_everybody_is_served_the_next_caller_is_not_taken() -> None:

@@ -21,6 +21,7 @@ from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance, Presence
 
 _NEVER_ASKED_SECONDS: Final = 2.0
+_BEHIND_SECONDS: Final = 5.0
 
 
 class CallerConnection(HttpToolsProtocol):
@@ -92,11 +93,20 @@ class CallerConnection(HttpToolsProtocol):
     def spare_seconds(self) -> float | None:
         """See `patience.Watched`: between two requests, in a head, or behind the last answer once all of it has left.
 
-        Who has asked for nothing yet counts as if he had waited longer than who has.
+        Who has asked for nothing yet counts as if he had waited longer than who has. A caller who has fallen behind
+        with his body, or takes nothing of his answer, is nobody who waits.
         """
+        behind_seconds = max(self._stuck_seconds, self._body_seconds if self.is_waiting_for_body() else 0.0)
+        if behind_seconds >= _BEHIND_SECONDS:
+            return behind_seconds
         if self._unanswered or self.transport.get_write_buffer_size():
             return None
         return self._head_seconds + (0.0 if self._is_accepted else _NEVER_ASKED_SECONDS)
+
+    def is_waiting_for_body(self) -> bool:
+        """Whether it is the caller's turn to send."""
+        is_sending = self._in_body and self._is_accepted and not self._is_deaf
+        return is_sending and not (self.flow.read_paused or self.cycle.waiting_for_100_continue)
 
     def has_left(self) -> bool:
         """Is nobody there to be answered? For an application, which would hear of it at the next sweep."""

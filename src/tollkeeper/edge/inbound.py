@@ -453,7 +453,7 @@ class StrictProtocol(CallerConnection):
         """See `Watched`. What a caller who is too slow gets is a closed connection."""
         patience = self.listener.patience
         self._head_seconds += 0.0 if self._unanswered else passed_seconds
-        self._body_seconds += passed_seconds if self._is_waiting_for_body() else 0.0
+        self._body_seconds += passed_seconds if self.is_waiting_for_body() else 0.0
         is_between = self._is_accepted and not self._in_head
         idle_seconds = self.timeout_keep_alive if is_between else 0
         unsent_bytes = self.transport.get_write_buffer_size()
@@ -506,7 +506,3 @@ class StrictProtocol(CallerConnection):
             self._lent_bytes += lent_bytes
             self._current.read_ahead(lent_bytes)
         self._is_fed = False
-
-    def _is_waiting_for_body(self) -> bool:
-        is_sending = self._in_body and self._is_accepted and not self._is_deaf
-        return is_sending and not (self.flow.read_paused or self.cycle.waiting_for_100_continue)
