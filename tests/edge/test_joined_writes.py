@@ -73,3 +73,14 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(transport: Record
     transport.close()
     await asyncio.sleep(0)
     assert transport.writes == []
+
+
+async def test_nothing_is_written_once_the_caller_is_gone(transport: Recorded) -> None:
+    early, late = (JoinedWrites(transport, asyncio.get_running_loop(), transport.close) for _ in range(2))
+    late.write(HEAD)
+    transport.close()
+    for joined in (early, late):
+        joined.write(HEAD)
+        joined.write(b"body")
+    await asyncio.sleep(0)
+    assert transport.writes == []

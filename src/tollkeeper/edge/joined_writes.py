@@ -34,7 +34,9 @@ class JoinedWrites:
         self._is_joining = has_body
 
     def write(self, data: bytes) -> None:
-        """See `asyncio.WriteTransport`. The first bytes wait for the second ones."""
+        """See `asyncio.WriteTransport`. The first bytes wait for the second ones; all are dropped once it is closed."""
+        if self._transport.is_closing():  # where asyncio drops them by itself, uvloop raises
+            return
         if not self._is_joining:
             self._transport.write(data)
         elif self._head is None:

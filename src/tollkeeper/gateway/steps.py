@@ -97,6 +97,7 @@ class Steps(ABC):
         self.task = task = asyncio.get_running_loop().create_task(self._guarded(steps))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(lambda _: steps.close())  # of a task that was cancelled before it began
 
     async def _guarded(self, steps: Coroutine[Any, Any, None]) -> None:
         try:
