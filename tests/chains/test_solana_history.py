@@ -75,5 +75,8 @@ async def test_many_slots_are_asked_for_in_parts(node: SolanaNode, solana: Solan
     for lacks in (range(5_100, 10_100), range(12_000, 12_001), range(14_000, 15_000)):  # a whole part, one, the end
         keeps(node, made, lacks)
         assert not await has_every_block(solana, made)
+    ever = range(FIRST, 10**8)
+    assert await has_every_block(solana, ever, lambda block: block.slot > 1_000)
+    keeps(node, made, ())
     with pytest.raises(RpcUnavailable, match="too many blocks"):
-        await has_every_block(solana, range(10**7))
+        await has_every_block(solana, ever)

@@ -44,13 +44,13 @@ async def has_every_block(
     `is_behind`: what comes behind such a block does not matter. `since`: the first block must be no later than this
     Unix time. Raises: RpcUnavailable.
     """
-    if len(slots) > _SLOTS_MAX:
-        msg = "a transaction would have to be looked for in too many blocks"
-        raise RpcUnavailable(msg)
     first: Block | None = None
     count = 0
     at_once = min(_SLOTS_AT_ONCE_MAX, max(_SLOTS_AT_ONCE, len(slots) // 10))
     for start in range(slots.start, slots.stop, at_once):
+        if start - slots.start > _SLOTS_MAX:
+            msg = "a transaction would have to be looked for in too many blocks"
+            raise RpcUnavailable(msg)
         listed = await _listed(chain, range(start, min(start + at_once, slots.stop)))
         if not listed:
             continue
