@@ -195,13 +195,14 @@ class SolanaWorld:
             yield (await self._shown(payer, 1))[0], payer
 
     async def failed_item(self) -> Json:
-        """The history item of a payment that failed on the chain: another one had emptied the wallet."""
-        payer = await self.funded(10_000)
+        """The history item of a payment that failed on the chain: half of the money for two had gone elsewhere."""
+        payer = await self.funded(20_000)
         bodies = [{**await self.asking(payer=payer), "confirm": True} for _ in range(2)]
         async with self.held():
             settling = [asyncio.create_task(self.world.settle(body)) for body in bodies]
             await self._shown(payer, 2)
             await asyncio.sleep(0.3)  # both have been sent by then
+            await self.node("sandbox_openAccount", str(payer.pubkey()), -10_000)
         await self.node("sandbox_advance", 40)  # until then another branch may still carry out the other one
         await asyncio.gather(*settling)
         return await self.decided(payer, "failed")

@@ -258,11 +258,12 @@ async def test_each_of_a_transfers_fields_is_required_and_that_of_the_transactio
 
 @row("4.4-transfer-response.status-solana")
 async def test_status_is_success_and_failed_where_the_chain_failed_it(solana: SolanaWorld) -> None:
-    payer = await solana.funded(10_000)
+    payer = await solana.funded(20_000)
     bodies = [await solana.moving(payer=payer) for _ in range(2)]
     async with solana.held():
         waiting = [asyncio.create_task(solana.world.transfer(body)) for body in bodies]
         await asyncio.sleep(0.5)
+        await solana.node("sandbox_openAccount", str(payer.pubkey()), -10_000)  # half of it goes elsewhere
     await solana.node("sandbox_advance", 40)  # until then another branch may still carry out the other one
     answers = await asyncio.gather(*waiting)
     assert [answer.status for answer in answers] == [200, 200]
