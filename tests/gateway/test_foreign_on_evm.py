@@ -24,6 +24,7 @@ from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, run_foreign, site_on_evm
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import run_chaos
+from tollkeeper.api import clock_ms
 from tollkeeper.chains import authorizations
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
@@ -38,7 +39,10 @@ from tollkeeper.gateway.hub_client import Senders
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.hands import honour_payment
+from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.settings import DepthSettings, Role
+from tollkeeper.storage.invariants import parked
+from tollkeeper.storage.snapshot import open_snapshot
 
 
 @pytest.fixture
@@ -152,6 +156,13 @@ async def test_a_payment_that_a_stranger_carried_out_is_parked_and_serves_nothin
     assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")
     assert abroad.served == 0
     assert len(site.foreign.settles) == 1
+    (told,) = inspect_books(site.settings())
+    assert (told.rule, "not_of_the_facilitators_signers" in told.found) == ("a_claim_has_an_outcome", True)
+    with open_snapshot(str(site.database)) as snapshot:
+        assert parked(snapshot, clock_ms() + 7 * 86_400_000) == [], "for a week"
+    order = {"gate": gate["slug"], "transaction": site.last_transaction(), "nonce": None}
+    assert "done" in await honour_payment(site.settings(), order)
+    assert inspect_books(site.settings()) == []
 
 
 @pytest.mark.parametrize(("price", "blocks"), [("0.01", 3), ("0.02", 5)], ids=["any amount", "a larger one"])

@@ -19,7 +19,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.holding import held_sales, hold, release
-from tollkeeper.storage.invariants import Bounds, forgotten, inspect, owed_fees, unattended
+from tollkeeper.storage.invariants import Bounds, forgotten, inspect, owed_fees, parked, unattended
 from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def _inspect(settings: Settings) -> tuple[Found, frozenset[str]]:
         found = inspect(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE)
         if settings.role is not Role.HUB:
             found.differences.extend(owed_fees(snapshot, clock_ms()))
+            found.differences.extend(parked(snapshot, clock_ms()))
         if settings.role is Role.GATEWAY:
             found.differences.extend(forgotten(snapshot, clock_ms()))
         else:

@@ -37,6 +37,8 @@ _FOLLOWED_SECONDS: Final = 60
 LISTED_MAX: Final = 1000
 # What a hub has forgotten is listed for a week: it may never know it again.
 _FORGOTTEN_LISTED_MS: Final = 7 * 86_400_000
+# So is a claim that was parked: what was not paid is left as it is.
+_PARKED_LISTED_MS: Final = _FORGOTTEN_LISTED_MS
 # Each speaks of one sale, which it names. What breaks one of them is held (`holding`).
 _OF_ONE_SALE: Final = frozenset(
     {
@@ -121,6 +123,16 @@ def forgotten(snapshot: Snapshot, now_ms: int) -> list[Difference]:
             f"{row['state']}, {row['network']}/{row['payer']}/{row['nonce']} in {row['transaction_hash']} is not",
         )
         for row in snapshot.read(_PURCHASES.forgotten_sales(since_ms=now_ms - _FORGOTTEN_LISTED_MS))[:LISTED_MAX]
+    ]
+
+
+def parked(snapshot: Snapshot, now_ms: int) -> list[Difference]:
+    """Claims of a gateway whose outcome nobody can tell: an operator is to look for them. Raises: StorageError."""
+    return [
+        Difference(
+            "a_claim_has_an_outcome", row["id"], f"{row['failure']}: {row['network']}/{row['payer']}/{row['nonce']}"
+        )
+        for row in snapshot.read(_PURCHASES.parked_claims(since_ms=now_ms - _PARKED_LISTED_MS))[:LISTED_MAX]
     ]
 
 

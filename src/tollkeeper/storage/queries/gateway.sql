@@ -352,6 +352,9 @@ RETURNING id;
 SELECT id, state, network, payer, nonce, transaction_hash FROM purchases
 WHERE forgotten_ms > :since_ms AND coalesce(failure, '') <> 'settlement_failed' ORDER BY id;
 
+-- name: parked_claims
+SELECT id, failure, network, payer, nonce FROM purchases WHERE state = 'PARKED' AND updated_ms > :since_ms ORDER BY id;
+
 -- What may be unpaid, and what was not paid after all, of late: few rows, by an index of their own (hence no bare columns).
 -- name: exposure_of_payer
 SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0) AS value_high,
