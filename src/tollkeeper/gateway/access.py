@@ -1,7 +1,7 @@
 """The paid request, top to bottom, in the order of contract 4.2 (specification 1.2, 1.3, 3).
 
     slug (404) -> method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400) -> bearer (401)
-    -> proof of payment (402; 404 where the gate sells nothing at present) -> decode and signature
+    -> proof of payment (402; 404 where the gate sells nothing at present) -> decode, signature, a wallet's payer (403)
     -> spend a held credit -> buy (404 as above, terms, verify, claim, settle, grant and spend) -> forward
 
 Before the first of them stands `entrance`: a head that got a 402 at this very gate gets it again without a call. One
