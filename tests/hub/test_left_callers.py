@@ -18,11 +18,14 @@ import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.solana_node import WALLETS
 from tests.gateway.composed import composed
-from tests.hub.chaos import LATE_SECONDS, Act, ChaosNode
+from tests.hub.chaos import LATE_SECONDS, Act, ChaosNode, run_chaos
 from tests.hub.hub_under_test import TestPayment, new_payment, run_hub
+from tests.hub.solana_hub import hub_of
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
+from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.serving.access import AccessLog
 from tollkeeper.serving.http_server import HttpServer, listen
 from tollkeeper.serving.hub_proxy import HubProxy
@@ -191,3 +194,23 @@ async def test_nothing_is_started_that_nobody_would_wait_for(
         assert (answer.status, answer.code) == (503, "UNAVAILABLE")
         assert await hub.status(payment) == "unknown"
         assert (await hub.settle(payment, key=key)).body["success"] is True
+
+
+async def test_nothing_is_started_on_solana_that_nobody_would_wait_for(tmp_path: Path) -> None:
+    late_ms = 0
+
+    def slow(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal late_ms
+        late_ms = SETTLE_WAIT_SECONDS * 1000 if call["method"] == "simulateTransaction" else late_ms
+        return answer
+
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, run_chaos(node.url) as chaos:
+        options: dict[str, Any] = {"rpc_url": chaos.url, "now_ms": lambda: clock_ms() + late_ms}
+        async with hub_of(tmp_path, node, **options) as hub:
+            chaos.falsify = slow
+            payment = hub.payment()
+            answer = await hub.settle(payment)
+            assert late_ms
+            assert (answer.status, answer.code) == (503, "UNAVAILABLE")
+            assert await hub.status(payment) == "unknown"
+            assert (await hub.settle(payment)).body["success"] is True
