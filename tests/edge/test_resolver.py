@@ -13,7 +13,7 @@ from tests.edge.targets import forwarder, serves, sized, target
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.addresses import CACHED_HOSTS_MAX, Lookup, OwnPlace, Resolver, is_of_this_machine
-from tollkeeper.edge.lookups import CALL_THREADS
+from tollkeeper.edge.lookups import CALL_THREADS, OTHER_THREADS
 
 
 class Clock:
@@ -154,12 +154,20 @@ async def test_the_system_s_own_lookup_is_judged_like_any_other() -> None:
         resolver.close()
 
 
-@pytest.fixture
-def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+class Answered(threading.Event):
     """The system's lookup, which answers for hosts called silent once this is set."""
-    event = threading.Event()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answered]:
+    event = Answered()
 
     def getaddrinfo(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        event.asked.append(host)
         if host.startswith("silent"):
             event.wait(10)
         return [(0, 0, 0, "", ("8.8.8.8", 80))]
@@ -169,7 +177,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-async def test_silent_name_servers_of_gates_that_are_made_do_not_stop_calls(answered: threading.Event) -> None:
+async def test_silent_name_servers_of_gates_that_are_made_do_not_stop_calls(answered: Answered) -> None:
     resolver = Resolver(allow_private=False)
     urls = [*(f"http://silent{n}.example/" for n in range(100)), "http://good.example/"]
     making = [asyncio.ensure_future(resolver.check_target(url)) for url in urls]
@@ -181,7 +189,7 @@ async def test_silent_name_servers_of_gates_that_are_made_do_not_stop_calls(answ
 
 
 async def test_silent_name_servers_of_called_gates_do_not_stop_calls_of_others(
-    answered: threading.Event, monkeypatch: pytest.MonkeyPatch
+    answered: Answered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tollkeeper.edge.lookups.SILENT_SECONDS", 0.01)
     resolver = Resolver(allow_private=False)
@@ -207,6 +215,21 @@ async def test_silent_name_servers_of_called_gates_do_not_stop_calls_of_others(
     assert await resolver.resolve("second.example", 80) == ["8.8.8.8"]
     answered.set()
     assert await resolver.resolve("silent.example", 80) == ["8.8.8.8"]
+    resolver.close()
+
+
+async def test_a_lookup_that_nobody_waits_for_any_more_is_not_begun(
+    answered: Answered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 0.03)
+    resolver = Resolver(allow_private=False)
+    urls = [f"http://silent{n}.example/" for n in range(5 * OTHER_THREADS)]
+    for code in await asyncio.gather(*(code_of(resolver.check_target(url)) for url in urls)):
+        assert code is Code.INVALID_PARAMETER
+    monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 5)
+    answered.set()
+    assert (await resolver.check_target("http://good.example/")).host == "good.example"
+    assert len(answered.asked) <= OTHER_THREADS + 1
     resolver.close()
 
 

@@ -46,12 +46,20 @@ class Lookups:
         self._silent_until: dict[str, float] = {}
 
     async def addresses(self, host: str, port: int, *, is_check: bool) -> list[str]:
-        """The addresses of `host` as text. Whoever has waited long enough gives up by cancelling. Raises: OSError."""
-        asking = self._asking.get((host, is_check)) or self._begin(host, port, is_check=is_check)
+        """The addresses of `host` as text. Raises: OSError.
+
+        Whoever has waited long enough gives up by cancelling; nobody else may wait for the same meanwhile. What has no
+        thread by then is not asked any more.
+        """
+        name = host, is_check
+        asking = self._asking.get(name) or self._begin(host, port, is_check=is_check)
         try:
             return await asyncio.shield(asking.found)
         except asyncio.CancelledError:
-            if asking.is_silent():
+            if asking.began_seconds is None:
+                asking.found.cancel()
+                self._forget(name, asking)
+            elif asking.is_silent():
                 self._silent_until.pop(host, None)
                 if len(self._silent_until) >= SILENT_MAX:
                     del self._silent_until[next(iter(self._silent_until))]
@@ -69,13 +77,14 @@ class Lookups:
         self._asking[host, is_check] = asking = _Asking()
         loop = asyncio.get_running_loop()
         asking.found = loop.run_in_executor(threads, _look_up(host, port, asking))
-        asking.found.add_done_callback(lambda found: self._ended(host, found, is_check=is_check))
+        asking.found.add_done_callback(lambda _: self._forget((host, is_check), asking))
         return asking
 
-    def _ended(self, host: str, found: asyncio.Future[list[str]], *, is_check: bool) -> None:
-        del self._asking[host, is_check]
-        if not found.cancelled():
-            found.exception()  # perhaps nobody waits any more
+    def _forget(self, name: tuple[str, bool], asking: _Asking) -> None:
+        if self._asking.get(name) is asking:
+            del self._asking[name]
+        if asking.found.done() and not asking.found.cancelled():
+            asking.found.exception()  # perhaps nobody waits any more
 
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:
