@@ -234,6 +234,12 @@ async def test_a_node_that_lacks_blocks_in_between_proves_no_failure(world: Sola
     world.node.chain.next_slot(EXPIRED_SLOTS)
     await world.complete()
     assert (await world.status(body), world.earned) == ("pending", 10_000)
+    world.node.chain.holds = True
+    other = world.payment()
+    assert (await world.settle(other, Prefer="wait=0")).status == 503
+    world.node.chain.release()
+    await world.complete()
+    assert [await world.status(one) for one in (body, other)] == ["pending", "success"], "nothing else waits for it"
     world.node.chain.lacks = range(0)
     await world.complete()
     assert await world.status(body) == "success"
@@ -246,9 +252,13 @@ async def test_a_node_that_lacks_a_success_s_block_does_not_take_it_back(world: 
     slot = world.node.chain.slot
     world.node.chain.lacks = range(slot, slot + 30)
     world.node.chain.next_slot(EXPIRED_SLOTS)
+    world.node.chain.holds = True
+    other = world.payment()
+    assert (await world.settle(other, Prefer="wait=0")).status == 503
+    world.node.chain.release()
     for _ in range(2):
         await world.complete()
-    assert await world.status(body) == "success"
+    assert [await world.status(one) for one in (body, other)] == ["success", "success"], "nothing else waits for it"
     world.node.chain.lacks = range(0)
     await world.complete()
     assert (await world.status(body), await taken_back(world)) == ("success", 0)

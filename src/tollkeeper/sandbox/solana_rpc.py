@@ -86,7 +86,7 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
         if slot > chain.slot:
             message = f"Block not available for slot {slot}"
             raise RpcError(message, code=_BLOCK_NOT_AVAILABLE)
-        if slot in chain.lacks:
+        if slot in chain.lacks or slot - 1 in chain.lacks:  # none is shown without its parent's hash
             message = f"Slot {slot} was skipped, or missing due to ledger jump to recent snapshot"
             raise RpcError(message, code=_SLOT_SKIPPED)
         return {"blockHeight": slot, "parentSlot": max(0, slot - 1), "blockTime": chain.time_of(slot)}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import STATUSES_MAX
 from tollkeeper.chains.solana.history import has_every_block
 from tollkeeper.storage.settlements import list_confirmed, newest_confirmed_ms, reopen_all
@@ -170,7 +171,11 @@ async def _known(chain: SolanaChain, slots: set[int], newest: int) -> set[int]:
 
 
 async def _has_blocks(chain: SolanaChain, first: int, last: int, newest: int) -> bool:
-    return await has_every_block(chain, range(first, newest + 1), lambda block: block.slot > last)
+    """Does it have them? Who does not show what it lists has it no more than who does not list it."""
+    try:
+        return await has_every_block(chain, range(first, newest + 1), lambda block: block.slot > last)
+    except RpcUnavailable:  # nothing else waits for it, and it is asked again
+        return False
 
 
 def _is_gone(row: Settlement, sighting: Sighting, newest: int) -> bool:
