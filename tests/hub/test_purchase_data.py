@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from tests.auth.server import issuer, serving
+from tests.auth.server import free_port, issuer, serving
 from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode, run_chaos
@@ -24,7 +24,7 @@ from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.api import clock_ms
 from tollkeeper.core.batches import Via
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
-from tollkeeper.serving.trusted_gateways import keep_keys_fresh
+from tollkeeper.serving.trusted_gateways import GatewayKeys
 from tollkeeper.storage import open_database
 
 KEY = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(32)))
@@ -232,7 +232,7 @@ async def test_gateways_with_one_key_id_are_both_believed_and_only_of_themselves
             stack.push_async_callback(database.close)
             auth = issuer(database, clock_ms, keyring=[(key.key_id, key.secret) for key in ring])
             urls.append((await stack.enter_async_context(serving(auth))).base)
-        keeping = asyncio.create_task(keep_keys_fresh(urls, hub.hub.trusted_keys))
+        keeping = asyncio.create_task(GatewayKeys(urls, hub.hub.trusted_keys).keep_fresh())
         stack.callback(keeping.cancel)
         async with asyncio.timeout(10):
             while len(hub.hub.trusted_keys) < len(urls):  # noqa: ASYNC110 - it has nothing to wait on
@@ -251,6 +251,43 @@ async def test_gateways_with_one_key_id_are_both_believed_and_only_of_themselves
         assert found == [True, False, True]
         found = [await believed(keys[1], url, f"second.{number}") for number, url in enumerate(urls)]
         assert found == [False, True, False]
+
+
+async def test_a_gateway_that_signs_with_a_new_key_is_believed_at_once(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    """It puts a line on top of its ring and starts again; its hub asks for keys by itself every five minutes."""
+    former, new = (SigningKey(name, Algorithm.ED25519, bytes([len(name)] * 32)) for name in ("k1", "k-2"))
+    data = {**DATA, "gateway": f"http://127.0.0.1:{free_port()}"}
+    port = int(str(data["gateway"]).rpartition(":")[2])
+
+    async def believed(key: SigningKey, claim: str) -> bool:
+        body = json.dumps(new_payment(embedded_chain).asking(confirm=True, purchaseData=data)).encode()
+        answer = await post(hub, body, signed(body, key=key, idempotency_key=claim))
+        assert answer.body["success"] is True, answer.body
+        return bool(await purchase_data_of(hub, embedded_chain) == data)
+
+    database = open_database(str(tmp_path / "gateway.db"))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(database.close)
+        keys = GatewayKeys([str(data["gateway"])], hub.hub.trusted_keys, seldom_seconds=0.5)
+        async with serving(issuer(database, clock_ms, keyring=[(former.key_id, former.secret)]), port):
+            keeping = asyncio.create_task(keys.keep_fresh())
+            stack.callback(keeping.cancel)
+            async with asyncio.timeout(10):
+                while not hub.hub.trusted_keys:  # noqa: ASYNC110 - it has nothing to wait on
+                    await asyncio.sleep(0.01)
+            assert await believed(former, "claim.1")
+            assert not await believed(new, "claim.2")  # a stranger's, as far as its issuer says
+        ring = [(key.key_id, key.secret) for key in (new, former)]
+        async with serving(issuer(database, clock_ms, keyring=ring), port) as gateway:
+            await asyncio.sleep(0.6)
+            assert await believed(new, "claim.3")
+            assert await believed(former, "claim.4")
+            asked, began = len(gateway.paths), time.monotonic()
+            for number in range(5):  # who signs with keys of nobody makes it ask no more than now and then
+                assert not await believed(STRANGER, f"stranger.{number}")
+            assert len(gateway.paths) - asked <= 1 + (time.monotonic() - began) / 0.5
 
 
 async def test_a_signature_under_another_label_is_somebody_else_s(

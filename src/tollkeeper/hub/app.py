@@ -24,7 +24,7 @@ from tollkeeper.hub import operations
 from tollkeeper.hub.completer import open_account
 from tollkeeper.hub.facilitator import Facilitator
 from tollkeeper.hub.families import Around, Settling, account_of
-from tollkeeper.hub.gateway_signature import local_path
+from tollkeeper.hub.gateway_signature import TrustedKeys, local_path
 from tollkeeper.hub.history import history_routes, status_routes
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
@@ -78,10 +78,10 @@ class Hub:
         records = Records(database, now_ms, self.status_url)
         self.settling = Settling(records, (database, now_ms, records, self.membership, self.metrics))
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
-        self.trusted_keys = {
-            gateway: {name: VerifyingKey(Algorithm.ED25519, key) for name, key in keys.items()}
+        self.trusted_keys = TrustedKeys(
+            (gateway, {name: VerifyingKey(Algorithm.ED25519, key) for name, key in keys.items()})
             for gateway, keys in (trusted_keys or {}).items()
-        }
+        )
         around = Around(self.metrics, self.trusted_keys, now_ms)
         self.accounts: dict[str, AnyAccount] = {
             network.config.network.name: account_of(network, around) for network in networks

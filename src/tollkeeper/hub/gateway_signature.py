@@ -9,7 +9,7 @@ its sender has given the call up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
@@ -25,14 +25,27 @@ from tollkeeper.core.signatures import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from litestar.types import HTTPScope
 
 LABEL: Final = "tollkeeper"
 COVERED: Final = ("@method", "@path", "content-digest", "idempotency-key")
-# Of each gateway that we trust, by its public URL: its public keys by key id. Two may use one key id.
-TrustedKeys: TypeAlias = "Mapping[str, Mapping[str, VerifyingKey]]"
+
+
+class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
+    """Of each gateway that we trust, by its public URL: its public keys by key id. Two may use one key id."""
+
+    ask: Callable[[], Awaitable[None]] | None = None  # reads them anew; None where they never change
+
+    async def know(self, headers: Mapping[bytes, bytes]) -> None:
+        """Reads them anew where a request says that it is signed by a key which is none of them."""
+        signed = None if self.ask is None else _signed(headers)
+        if self.ask is None or signed is None:
+            return
+        key_id = signed.parameters.key_id or ""
+        if not any(key_id in keys for keys in self.values()):
+            await self.ask()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +79,9 @@ def read_gateway_signature(
     now_seconds: int,
 ) -> GatewaySignature:
     """What the request's signature is worth. Raises: INVALID_SIGNATURE."""
-    if b"signature-input" not in headers or b"signature" not in headers:
+    signed = _signed(headers)
+    if signed is None:
         return GatewaySignature()
-    try:
-        signed = read_signature(_text(headers, b"signature-input"), _text(headers, b"signature"), label=LABEL)
-    except SignatureRefused:
-        return GatewaySignature()  # somebody else's signature for somebody else
     key_id, expires_seconds = signed.parameters.key_id or "", signed.parameters.expires
     named = {gateway: keys[key_id] for gateway, keys in trusted_keys.items() if key_id in keys}
     if not named:
@@ -85,6 +95,16 @@ def read_gateway_signature(
     except SignatureRefused as refused:
         raise ApiError(Code.INVALID_SIGNATURE, f"the request's signature is refused: {refused}") from None
     return GatewaySignature(frozenset() if is_expired else gateways, expires_seconds)
+
+
+def _signed(headers: Mapping[bytes, bytes]) -> Signed | None:
+    """The signature that was made for us; None where there is none, or somebody else's for somebody else."""
+    if b"signature-input" not in headers or b"signature" not in headers:
+        return None
+    try:
+        return read_signature(_text(headers, b"signature-input"), _text(headers, b"signature"), label=LABEL)
+    except SignatureRefused:
+        return None
 
 
 def _require_one_of_paths(

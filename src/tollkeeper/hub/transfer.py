@@ -146,6 +146,7 @@ class Transfers:
         headers = read_headers(scope)
         asked = parse_transfer(body, self._accounts)
         options = parse_options(body, headers, asked.body())
+        await self._trusted_keys.know(headers)
         signature = read_gateway_signature(
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )

@@ -37,7 +37,7 @@ from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.serving.reconciling import keep_reconciling
 from tollkeeper.serving.sharing import sharing_of
 from tollkeeper.serving.tracing import Spans, TracedHub
-from tollkeeper.serving.trusted_gateways import keep_keys_fresh
+from tollkeeper.serving.trusted_gateways import GatewayKeys
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage.files import LocalFiles
 from tollkeeper.storage.purchases import Exposure, TrustCaps
@@ -237,7 +237,7 @@ async def _open_hub(
     )
     parts.push_async_callback(hub.close)
     if settings.role is Role.HUB and settings.trusted_issuers:
-        refreshing = asyncio.create_task(keep_keys_fresh(settings.trusted_issuers, hub.trusted_keys))
+        refreshing = asyncio.create_task(GatewayKeys(settings.trusted_issuers, hub.trusted_keys).keep_fresh())
         parts.push_async_callback(_end, refreshing)
     await hub.membership.start()  # however long that takes: without it nothing would ever be settled
     opening = asyncio.create_task(hub.open())

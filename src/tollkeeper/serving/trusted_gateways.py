@@ -1,7 +1,8 @@
 """The keys of the gateways whose word a hub takes for `purchaseData`: from their JWKS, kept up to date (contract 6, 7).
 
-Only issuers that the operator named are asked. A gateway that does not answer keeps the keys that it last showed; one
-that never answered has none, and its settlements are carried out without their `purchaseData`.
+Only issuers that the operator named are asked, every five minutes, and at once where a request is signed by a key that
+nobody knows: a gateway that starts again may have a new one. One that does not answer keeps the keys that it last
+showed; one that never answered has none, and its settlements are carried out without their `purchaseData`.
 """
 
 from __future__ import annotations
@@ -19,29 +20,56 @@ from tollkeeper.core.tokens import parse_jwks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.hub.gateway_signature import TrustedKeys
+
 _LOG = structlog.get_logger("tollkeeper.serving")
 _TIMEOUT_SECONDS: Final = 5
 _RETRY_SECONDS: Final = 2
 _REFRESH_SECONDS: Final = 300
+_AGAIN_SECONDS: Final = 10.0
 _ANSWER_SIZE_BYTES: Final = 64 * 1024
 
 
-async def keep_keys_fresh(issuers: Sequence[str], keys: dict[str, dict[str, VerifyingKey]]) -> None:
-    """Keep `keys` those of the issuers, of each by key id, until cancelled. Who has none is not among them."""
-    shown: dict[str, dict[str, VerifyingKey]] = {}
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+class GatewayKeys:
+    """Keeps `keys` those of the issuers, of each by key id; who has none is not among them."""
+
+    def __init__(self, issuers: Sequence[str], keys: TrustedKeys, seldom_seconds: float = _AGAIN_SECONDS) -> None:
+        """`seldom_seconds`: how often strangers' signatures may make us ask."""
+        self._issuers = issuers
+        self._keys = keys
+        self._seldom_seconds = seldom_seconds
+        self._shown: dict[str, dict[str, VerifyingKey]] = {}
+        self._asked_at = float("-inf")
+        self._one_asks = asyncio.Lock()
+        keys.ask = self.ask
+
+    async def keep_fresh(self) -> None:
+        """Asks now and then, until cancelled."""
         while True:
-            for issuer in issuers:
-                try:
-                    shown[issuer] = await _read_keys(session, issuer)
-                except (aiohttp.ClientError, OSError, ValueError) as error:
-                    _LOG.warning("gateway_keys_unreadable", issuer=issuer, reason=type(error).__name__)
-            current = {issuer: of_issuer for issuer, of_issuer in shown.items() if of_issuer}
-            keys.update(current)
-            for issuer in keys.keys() - current.keys():
-                del keys[issuer]
-            await asyncio.sleep(_REFRESH_SECONDS if len(shown) == len(issuers) else _RETRY_SECONDS)
+            await self._ask()
+            await asyncio.sleep(_REFRESH_SECONDS if len(self._shown) == len(self._issuers) else _RETRY_SECONDS)
+
+    async def ask(self) -> None:
+        """Asks now, because of a key that nobody knows; not where they were asked a moment ago."""
+        async with self._one_asks:
+            if asyncio.get_running_loop().time() >= self._asked_at + self._seldom_seconds:
+                await self._ask()
+
+    async def _ask(self) -> None:
+        self._asked_at = asyncio.get_running_loop().time()
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+            await asyncio.gather(*(self._ask_one(session, issuer) for issuer in self._issuers))
+        current = {issuer: of_issuer for issuer, of_issuer in self._shown.items() if of_issuer}
+        self._keys.update(current)
+        for issuer in self._keys.keys() - current.keys():
+            del self._keys[issuer]
+
+    async def _ask_one(self, session: aiohttp.ClientSession, issuer: str) -> None:
+        try:
+            self._shown[issuer] = await _read_keys(session, issuer)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            _LOG.warning("gateway_keys_unreadable", issuer=issuer, reason=type(error).__name__)
 
 
 async def _read_keys(session: aiohttp.ClientSession, issuer: str) -> dict[str, VerifyingKey]:
