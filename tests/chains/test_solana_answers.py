@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
+import pytest
 from solders.hash import Hash
 
 from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
@@ -15,7 +16,7 @@ from tests.core.solana_payments import account_of
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import Lifetime, SolanaChain, has_ended, has_expired
 from tollkeeper.chains.solana.payments import payments_of, read_payments
-from tollkeeper.chains.solana.uses import UseReader, is_listed
+from tollkeeper.chains.solana.uses import UseReader, holding, is_listed
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import payment_key, read_transfer
 from tollkeeper.sandbox.rpc_server import JsonRpcApp
@@ -78,6 +79,7 @@ def places(answer: Any, place: Place = ()) -> Iterator[Place]:
         yield from places(part, (*place, step))
 
 
+@pytest.mark.timeout(300)  # it waits for slots, a hundred seconds in all
 async def test_what_stands_in_the_place_of_any_part_is_read_or_no_answer_and_hides_nothing(
     node: SolanaNode, solana: SolanaChain
 ) -> None:
@@ -99,6 +101,7 @@ async def test_what_stands_in_the_place_of_any_part_is_read_or_no_answer_and_hid
         lambda: UseReader(solana).find(key, 0),
         lambda: UseReader(solana).find(missing, 0, known_slot=1),
         lambda: is_listed(solana, key.payer, name),
+        lambda: holding(solana, str(account_of(owner)), [name]),
         lambda: has_ended(solana, lifetime),
         lambda: has_expired(solana, NEVER, blockhash, lifetime, None),
         lambda: has_expired(solana, NEVER, blockhash, lifetime, since),
