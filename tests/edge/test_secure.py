@@ -231,6 +231,31 @@ async def test_a_connection_that_ended_leaves_nothing_behind(tmp_path: Path) -> 
             gc.enable()
 
 
+async def test_what_was_read_is_kept_by_nobody(tmp_path: Path) -> None:
+    """A record that is not all there ends a read by an exception, which must not keep what came before it."""
+    answer = sized(bytes(500_000))
+
+    async def says(cipher: Cipher) -> None:
+        for _ in range(3):
+            await cipher.request()
+            sent = cipher.records(*(answer[start : start + 10_000] for start in range(0, len(answer), 10_000)))
+            for start in range(0, len(sent), 70_000):
+                await cipher.connection.send(sent[start : start + 70_000])
+                await asyncio.sleep(0.001)
+        await cipher.connection.wait_closed()
+
+    async with _behind(says, tmp_path) as (edge, url):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                assert (await forward(edge, _asked(url), b"")).status == 200
+            held = [one for one in gc.get_objects() if isinstance(one, ssl.SSLWantReadError)]
+            assert [one for one in held if one.__traceback__ is not None] == []
+        finally:
+            gc.enable()
+
+
 @pytest.mark.parametrize("when", ["before a byte", "after the first answer of the handshake", "never"])
 async def test_a_handshake_that_ends_or_never_does_reaches_no_target(when: str, tmp_path: Path) -> None:
     _, client = certificate(tmp_path, NAME)

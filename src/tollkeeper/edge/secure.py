@@ -124,7 +124,8 @@ class Secured(asyncio.Protocol):
             while texts[-1] and self._incoming.pending:
                 texts.append(self._tls.read(_RECORD_SIZE_BYTES))
         except ssl.SSLError as stopped:
-            fault = stopped
+            # Without its traceback: that names this frame, and so would keep what was read until the collector comes.
+            fault = stopped.with_traceback(None)
         if whole := b"".join(texts):
             self._speaker.data_received(whole)
         if fault is not None:
@@ -165,7 +166,7 @@ class Secured(asyncio.Protocol):
             self._network.write(self._outgoing.read())
 
     def _break(self, fault: ssl.SSLError) -> None:
-        self._fault = fault
+        self._fault = fault.with_traceback(None)  # else as above
         self._network.close()
 
 
