@@ -219,7 +219,7 @@ async def test_refused_transfers_have_the_code_of_their_cause_and_leave_no_row(
         await transfer(hub, new_payment(embedded_chain, value=0)),
         await transfer(hub, new_payment(embedded_chain, signer=poor, pay_to=STRANGER)),
         await transfer(hub, new_payment(embedded_chain, valid_before=now - 1)),
-        await transfer(hub, new_payment(embedded_chain, valid_after=now + 1000)),
+        await transfer(hub, new_payment(embedded_chain, valid_after=now + 100_000)),
         await transfer(hub, used),
     ]
     assert [error_of(answer) for answer in refused] == [

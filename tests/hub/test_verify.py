@@ -77,7 +77,7 @@ REASONS: dict[str, tuple[str, Callable[[ChainUnderTest], dict[str, Any]]]] = {
     ),
     "not yet valid": (
         PAYLOAD + "authorization_valid_after",
-        lambda chain: new_payment(chain, valid_after=chain.now() + 1000).body,
+        lambda chain: new_payment(chain, valid_after=chain.now() + 100_000).body,
     ),
     "signed by somebody else": (
         PAYLOAD + "signature",
