@@ -2,14 +2,15 @@
 
 A sighting counts only where the block that the receipt names is the canonical one at its number, and it is `deep` once
 that block has the configured number of confirmations (contract 5.2; security A-14, A-15). One watcher task per network
-asks for all awaited transactions in one batch, soon after they were sent and then ever more rarely. What a settlement
-becomes is not decided here. Of very many at once only some are asked for by their receipts; the logs of the blocks that
-those name show the others (decision 0031).
+asks for all awaited transactions in one batch: soon after they were sent, then ever more rarely, and whenever a block
+is due. What a settlement becomes is not decided here. Of very many at once only some are asked for by their receipts;
+the logs of the blocks that those name show the others (decision 0031).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import structlog
 
 from tollkeeper.chains.block_logs import BlockLogs, read_log
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
+from tollkeeper.core.block_beat import BlockBeat
 from tollkeeper.core.receipt_logs import Transfer, shows_transfer
 
 if TYPE_CHECKING:
@@ -261,14 +263,18 @@ class Reader(Protocol[T_contra]):
 
 
 class _Waiter(Generic[T]):
-    """One awaited transaction. `last` is the newest sighting, deep or not."""
+    """One awaited transaction. `last` is the newest sighting, deep or not.
 
-    __slots__ = ("done", "expected", "last", "next_poll", "pause")
+    `absent_at` is when it was last looked for in vain; event loop time, as `next_poll` is.
+    """
+
+    __slots__ = ("absent_at", "done", "expected", "last", "next_poll", "pause")
 
     def __init__(self, expected: T, done: asyncio.Future[None], now: float) -> None:
         self.expected = expected
         self.done = done
         self.last = NOTHING_SEEN
+        self.absent_at: float | None = None
         self.pause = _FIRST_POLL_SECONDS
         self.next_poll = now
 
@@ -278,6 +284,8 @@ class ReceiptWatcher(Generic[T]):
 
     def __init__(self, reader: Reader[T]) -> None:
         self._reader = reader
+        self._beat = BlockBeat()
+        self._block_due = math.inf
         self._waiters: list[_Waiter[T]] = []
         self._wake: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -318,10 +326,11 @@ class ReceiptWatcher(Generic[T]):
     async def _due(self) -> list[_Waiter[T]]:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        due = [waiter for waiter in self._waiters if waiter.next_poll <= now]
+        due = [waiter for waiter in self._waiters if min(waiter.next_poll, self._block_due) <= now]
         if not due:
             self._wake = loop.create_future()
-            timer = loop.call_at(min(waiter.next_poll for waiter in self._waiters), _set, self._wake)
+            next_poll = min(waiter.next_poll for waiter in self._waiters)
+            timer = loop.call_at(min(next_poll, self._block_due), _set, self._wake)
             await self._wake
             timer.cancel()
             self._wake = None
@@ -329,6 +338,7 @@ class ReceiptWatcher(Generic[T]):
 
     async def _poll(self, due: list[_Waiter[T]]) -> None:
         sightings: list[Sighting | None]
+        asked_at = asyncio.get_running_loop().time()
         try:
             sightings = list(await self._reader.look([waiter.expected for waiter in due]))
         except RpcUnavailable:
@@ -339,6 +349,7 @@ class ReceiptWatcher(Generic[T]):
         now = asyncio.get_running_loop().time()
         for waiter, sighting in zip(due, sightings, strict=True):
             if sighting is not None:
+                self._note(waiter, sighting, asked_at, now)
                 waiter.last = sighting
                 if sighting.deep:
                     if not waiter.done.done():
@@ -347,6 +358,14 @@ class ReceiptWatcher(Generic[T]):
                         self._waiters.remove(waiter)
             waiter.next_poll = now + waiter.pause
             waiter.pause = min(waiter.pause * 2, _LAST_POLL_SECONDS)
+        self._block_due = self._beat.next_look(now) or math.inf
+
+    def _note(self, waiter: _Waiter[T], sighting: Sighting, asked_at: float, now: float) -> None:
+        """What a look that was asked then and answered now tells of when its block came."""
+        if sighting.block_number is None:
+            waiter.absent_at = asked_at
+        elif waiter.last.block_number is None and waiter.absent_at is not None:
+            self._beat.found(sighting.block_number, waiter.absent_at, now)
 
 
 def _set(future: asyncio.Future[None]) -> None:
