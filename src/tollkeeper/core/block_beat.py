@@ -16,6 +16,8 @@ from typing import Final
 # a chain that adds a block for each transaction has no beat.
 _SHORTEST_SECONDS: Final = 0.8
 _NARROWEST_SECONDS: Final = 0.02
+# Looks lie closer together than this. Where they did not, no node answered, and the block may have come at any time.
+_WIDEST_SECONDS: Final = 1.0
 # How much of what is known of the beat a measurement over one block replaces: one over many counts for nearly all.
 _REMEMBERED_BLOCKS: Final = 7
 # From another beat than this much of it nothing is learned: it is begun anew.
@@ -35,6 +37,8 @@ class BlockBeat:
 
     def found(self, number: int, after: float, by: float) -> None:
         """Block `number` came behind `after`, and was there at `by`."""
+        if by - after > _WIDEST_SECONDS:
+            return
         if number == self._number:
             self._after, self._by = max(self._after, min(after, self._by)), min(self._by, max(by, self._after))
             return
@@ -50,11 +54,11 @@ class BlockBeat:
         period, width = self._period, self._width
         if period < _SHORTEST_SECONDS:
             return None
-        blocks = max(1, math.ceil((now - self._by) / period - 0.5))
+        blocks = max(1, math.ceil((now - self._by) / period - 0.25))
         while True:
             expected = self._by + blocks * period
             offset = -width / 2
-            while offset <= period / 2:
+            while offset <= period / 4:
                 if expected + offset > now + _LEAST_AHEAD_SECONDS:
                     return expected + offset
                 offset = 2 * offset + width
