@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from tests.chains.solana_node import WALLETS, paying
+from tests.hub.chaos import Act, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
@@ -132,17 +134,25 @@ async def test_a_restarted_hub_looks_again_at_what_was_told_before(tmp_path: Pat
 
 
 async def test_a_hub_that_was_down_for_long_looks_again_at_what_it_told_last(tmp_path: Path) -> None:
-    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+    """Also where it tells others before its first look, and where the node does not say then which blocks it has."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, run_chaos(node.url) as slow:
         async with hub_of(tmp_path, node) as world:
             body = world.payment()
             assert (await world.settle(body)).body["success"]
         node.chain.roll_back(1)
         node.chain.next_slot(FINAL_SLOTS)
-        async with hub_of(tmp_path, node, now_ms=lambda: clock_ms() + 86_400_000) as world:
-            await world.completer.complete(clock_ms() + 2 * 86_400_000)
-            await world.completer.complete(clock_ms() + 2 * 86_400_000)
+        acts = {"getGenesisHash": Act.LATE, "getBlocks": Act.SERVER_ERROR}
+        slow.act = lambda methods: next((acts[one] for one in methods if one in acts), Act.PASS)
+        async with hub_of(tmp_path, node, rpc_url=slow.url, now_ms=lambda: clock_ms() + 86_400_000) as world:
+            assert (await world.settle(world.payment())).body["success"]
+            for _ in range(2):
+                await world.completer.complete(clock_ms() + 2 * 86_400_000)
+            assert (await world.status(body), await taken_back(world)) == ("success", 0)
+            slow.calm()
+            for _ in range(2):
+                await world.completer.complete(clock_ms() + 2 * 86_400_000)
             assert await world.status(body) == "success"
-            assert (await taken_back(world), world.earned) == (1, 10_000)
+            assert (await taken_back(world), world.earned) == (1, 20_000)
 
 
 async def test_where_outcomes_are_told_when_they_are_final_no_fork_changes_them(tmp_path: Path) -> None:
@@ -245,20 +255,31 @@ async def test_a_node_that_lacks_blocks_in_between_proves_no_failure(world: Sola
     assert await world.status(body) == "success"
 
 
-async def test_a_node_that_lacks_a_success_s_block_does_not_take_it_back(world: SolanaHub) -> None:
-    world.node.chain.next_slot(10)
-    body = world.payment()
-    assert (await world.settle(body)).body["success"]
-    slot = world.node.chain.slot
-    world.node.chain.lacks = range(slot, slot + 30)
-    world.node.chain.next_slot(EXPIRED_SLOTS)
-    world.node.chain.holds = True
-    other = world.payment()
-    assert (await world.settle(other, Prefer="wait=0")).status == 503
-    world.node.chain.release()
-    for _ in range(2):
+@pytest.mark.parametrize("is_first_told", [True, False])
+async def test_a_node_that_lacks_a_success_s_block_does_not_take_it_back(
+    tmp_path: Path, *, is_first_told: bool
+) -> None:
+    """Nor does anything else wait for it, also where the node does not say which block is its first."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as proxy,
+        hub_of(tmp_path, node, rpc_url=proxy.url) as world,
+    ):
+        node.chain.next_slot(10)
+        body = world.payment()
+        assert (await world.settle(body)).body["success"]
+        slot = node.chain.slot
+        node.chain.lacks = range(slot, slot + 30)
+        node.chain.next_slot(EXPIRED_SLOTS)
+        node.chain.holds = True
+        other = world.payment()
+        assert (await world.settle(other, Prefer="wait=0")).status == 503
+        node.chain.release()
+        if not is_first_told:
+            proxy.on("getFirstAvailableBlock", Act.SERVER_ERROR)
+        for _ in range(2):
+            await world.complete()
+        assert [await world.status(one) for one in (body, other)] == ["success", "success"], "nothing else waits for it"
+        node.chain.lacks = range(0)
         await world.complete()
-    assert [await world.status(one) for one in (body, other)] == ["success", "success"], "nothing else waits for it"
-    world.node.chain.lacks = range(0)
-    await world.complete()
-    assert (await world.status(body), await taken_back(world)) == ("success", 0)
+        assert (await world.status(body), await taken_back(world)) == ("success", 0)

@@ -346,6 +346,30 @@ async def test_a_success_is_not_taken_back_by_two_nodes_behind_one_address_of_wh
         assert world.earned == 10_000, "what a fork took is still seen, and made again"
 
 
+async def test_an_end_is_not_proven_by_what_two_nodes_say_in_turn_where_one_is_enough(tmp_path: Path) -> None:
+    """One shows nothing, because it lacks blocks, and does not say which; the other one has all, and is not asked."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as whole,
+        run_chaos(node.url) as lacking,
+        hub_of(tmp_path, node, rpc_urls=(whole.url, lacking.url), confirm_nodes=1) as world,
+    ):
+        node.chain.holds = True
+        body = world.payment()
+        assert (await world.settle(body, Prefer="wait=0")).status == 503
+        node.chain.release()
+        node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
+        lacking.falsify = saying(getSignatureStatuses=unseen)
+        lacking.on("getBlocks", Act.SERVER_ERROR)
+        whole.on("getSignatureStatuses", Act.SERVER_ERROR)
+        await world.complete()
+        assert (await world.status(body), world.earned) == ("pending", 10_000)
+        whole.calm()
+        world.account.chain.rpc.nodes.all[0].answered()  # it has rested
+        await world.complete()
+        assert await world.status(body) == "success"
+
+
 @pytest.mark.parametrize("needed", [0, 1])
 async def test_a_success_that_one_node_takes_back_stands(tmp_path: Path, needed: int) -> None:
     """Its slot is final there, and the transaction is not in it."""

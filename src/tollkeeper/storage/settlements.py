@@ -364,9 +364,9 @@ async def list_confirmed(database: Database, network: str, after: tuple[int, str
     return _page(await database.read(statement))
 
 
-async def newest_confirmed_ms(database: Database, network: str) -> int | None:
-    """When the newest of those was confirmed; None where there is none."""
-    (row,) = await database.read(_QUERIES.newest_confirmed(network=network))
+async def newest_confirmed_ms(database: Database, network: str, until_ms: int) -> int | None:
+    """When the newest of those was confirmed until then; None where none was."""
+    (row,) = await database.read(_QUERIES.newest_confirmed(network=network, until_ms=until_ms))
     return None if row["newest_ms"] is None else int(row["newest_ms"])
 
 

@@ -165,6 +165,9 @@ class SolanaChain:
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
         self._witnesses = None if is_one_enough else SolanaWitnesses(self.rpc, config.confirm_nodes)
         self._vouched = None if self._witnesses is None else VouchedStatuses(self._witnesses, self._seen_at)
+        # One word that is enough is one node's all the same, and not made of what several say.
+        is_one_there = len(self.rpc.nodes.all) <= 1
+        self._judges = self._witnesses or (None if is_one_there else SolanaWitnesses(self.rpc, 1))
 
     @property
     def configured_asset(self) -> SolanaAsset:
@@ -395,23 +398,23 @@ class SolanaChain:
 
         What `is_open` says nothing is concluded yet. Raises: RpcUnavailable.
         """
-        if self._witnesses is None:
+        if self._judges is None:
             return await judge(self)
-        return await self._witnesses.agreed_by(lambda node: judge(self._at(node)), is_open)
+        return await self._judges.agreed_by(lambda node: judge(self._at(node)), is_open)
 
     async def agreed_each(
         self, judge: Callable[[SolanaChain], Awaitable[list[T]]], is_open: Callable[[T], bool]
     ) -> Sequence[T | None]:
         """As `agreed`, of several things at once, each for itself. Raises: RpcUnavailable."""
-        if self._witnesses is None:
+        if self._judges is None:
             return await judge(self)
-        return await self._witnesses.agreed_each_by(lambda node: judge(self._at(node)), is_open)
+        return await self._judges.agreed_each_by(lambda node: judge(self._at(node)), is_open)
 
     def _at(self, node: Node) -> SolanaChain:
         """This chain for reading, as this node alone shows it."""
         alone = copy(self)
         alone.rpc = cast("Rpc", NodeReads(self.rpc, node))
-        alone._witnesses = alone._vouched = None  # noqa: SLF001 - of this class
+        alone._witnesses = alone._vouched = alone._judges = None  # noqa: SLF001 - of this class
         return alone
 
     async def _seen_at(self, node: Node, wanted: Sequence[Sought]) -> list[Sighting]:

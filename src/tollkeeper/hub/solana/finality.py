@@ -8,6 +8,7 @@ final there is nothing to watch. What became of a row is concluded once enough n
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,7 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE: Final = 500
 # A process that comes back looks at what was told in the last hour of its life: a cluster finalizes within seconds.
 _LOOKED_BACK_MS: Final = 3_600_000
+_GIVEN_UP_SECONDS: Final = 3600.0
 # Another process may have been so slow to commit what it had timed.
 _LATE_MS: Final = 10_000
 
@@ -49,11 +51,25 @@ class _Fate(Enum):
 
 @dataclass(slots=True)
 class _Watched:
-    """Of one network: rows that are not final yet, versions that are, and the time up to which rows were taken in."""
+    """Of one network: rows that are not final yet, versions that are, and the time up to which rows were taken in.
+
+    `open_since`: when (event loop time) the nodes first did not tell what became of a row that should be final.
+    """
 
     since_ms: int
     waiting: dict[str, Settlement] = field(default_factory=dict)
+    open_since: dict[str, float] = field(default_factory=dict)
     final: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def forget(self, row: Settlement) -> None:
+        """It needs no look any more. A pass that overlaps this one may have been faster."""
+        self.waiting.pop(row.id, None)
+        self.open_since.pop(row.id, None)
+
+    def is_given_up(self, row: Settlement) -> bool:
+        """Do the nodes still not tell, after so long? What was told long ago is asked about for as long."""
+        now = asyncio.get_running_loop().time()
+        return now - self.open_since.setdefault(row.id, now) >= _GIVEN_UP_SECONDS
 
 
 class FinalityWatch:
@@ -67,11 +83,17 @@ class FinalityWatch:
         self._membership = membership
         self._metrics = metrics
         self._watched: dict[str, _Watched] = {}
+        # Until then others watched, or nobody: what is told later is this process's to look at anyway.
+        self._began_ms = clock_ms()
+        self._others_ms: dict[str, int] = {}
 
     async def look(self, account: SolanaAccount) -> None:
         """One look at one network. Raises: RpcUnavailable, StorageError."""
         network = account.chain.network.name
-        if account.chain.config.is_final_needed or await self._membership.lease(f"finality:{network}") is None:
+        if account.chain.config.is_final_needed:
+            return
+        if await self._membership.lease(f"finality:{network}") is None:
+            self._others_ms[network] = self._clock_ms()
             return
         if network not in self._watched:
             self._watched.setdefault(network, _Watched(await self._since_ms(network)))
@@ -94,9 +116,13 @@ class FinalityWatch:
         watched.final = {version: at_ms for version, at_ms in watched.final.items() if at_ms >= kept_ms}
 
     async def _since_ms(self, network: str) -> int:
-        """From when on rows are looked at: a process that was down for long told its last ones before that."""
-        newest_ms, now_ms = await newest_confirmed_ms(self._database, network), self._clock_ms()
-        return (now_ms if newest_ms is None else min(now_ms, newest_ms)) - _LOOKED_BACK_MS
+        """From when on rows are looked at: a process that was down for long told its last ones before that.
+
+        Since it is up again it may have told others before its first look.
+        """
+        until_ms = self._others_ms.get(network, self._began_ms)
+        newest_ms = await newest_confirmed_ms(self._database, network, until_ms)
+        return (until_ms if newest_ms is None else newest_ms) - _LOOKED_BACK_MS
 
     async def _judge(self, account: SolanaAccount, watched: _Watched) -> None:
         """Asks about those whose slot should be final by now. A pass that overlaps this one may be faster."""
@@ -110,16 +136,12 @@ class FinalityWatch:
             for row, fate in zip(rows, await _fates(account.chain, rows), strict=True):
                 if fate is _Fate.GONE:
                     gone.append(row)
-                elif fate is _Fate.FINAL or self._is_given_up(row, fate):
+                elif fate is _Fate.FINAL or (fate is _Fate.OPEN and watched.is_given_up(row)):
                     watched.final[row.id, row.version] = row.updated_ms
-                    watched.waiting.pop(row.id, None)
+                    watched.forget(row)
             await self._reopen(account.chain.network.name, gone)
             for row in gone:
-                watched.waiting.pop(row.id, None)
-
-    def _is_given_up(self, row: Settlement, fate: _Fate | None) -> bool:
-        """Is its slot final since long, and do the nodes not have it? A later start would not look at it either."""
-        return fate is _Fate.OPEN and row.updated_ms < self._clock_ms() - _LOOKED_BACK_MS
+                watched.forget(row)
 
     async def _reopen(self, network: str, rows: Sequence[Settlement]) -> None:
         """What was confirmed on a fork that the cluster has left is pending again."""
@@ -158,12 +180,15 @@ def _fate(row: Settlement, sighting: Sighting, newest: int) -> _Fate:
 
 
 async def _known(chain: SolanaChain, slots: set[int], newest: int) -> set[int]:
-    """Those of these slots of which the node can tell what they hold. Raises: RpcUnavailable.
+    """Those of these slots of which the node can tell what they hold; none where it does not say which it has.
 
     It no longer has their blocks, or never had, where it was set up since; or it lacks them, because it was away. All
     at once are asked for first: as a rule they are all there.
     """
-    oldest = await chain.first_slot()
+    try:
+        oldest = await chain.first_slot()
+    except RpcUnavailable:  # as in `_has_blocks`
+        return set()
     kept = sorted(slot for slot in slots if slot >= oldest)
     if not kept or await _has_blocks(chain, kept[0], kept[-1], newest):
         return set(kept)

@@ -177,7 +177,7 @@ ORDER BY updated_ms, id LIMIT :limit;
 
 -- name: newest_confirmed
 SELECT MAX(updated_ms) AS newest_ms FROM settlements
-WHERE network = :network AND state = 'CONFIRMED' AND block_hash IS NULL;
+WHERE network = :network AND state = 'CONFIRMED' AND block_hash IS NULL AND updated_ms <= :until_ms;
 
 -- name: list_history
 SELECT * FROM settlements
