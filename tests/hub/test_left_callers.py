@@ -43,15 +43,16 @@ async def settle_and_leave(
     path: str = "/hub/settle",
     key: str = "",
     at: str = "eth_call",
+    version: str = "1.1",
 ) -> bytes:
     """Asks on a connection of its own and leaves while the node is asked whether the payment would settle, or `at`.
 
-    What it is answered until the connection ends.
+    What it is answered until the connection ends. `version`: of HTTP; reverse proxies mostly speak 1.0.
     """
     port = int(url.rpartition(":")[2])
     data = json.dumps(body).encode()
     named = f"Idempotency-Key: {key}\r\n" if key else ""
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(data)}\r\n{named}\r\n"
+    head = f"POST {path} HTTP/{version}\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(data)}\r\n{named}\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     has_left = asyncio.Event()
 
@@ -103,7 +104,12 @@ async def test_for_a_caller_who_left_before_anything_was_signed_nothing_is_start
     nonce = chain.nonce(chain.wallets.relayer)
     async with composed(chaos.url, tmp_path / "books.db") as hub_url, reaching(hub_url) as url:
         await settle_and_leave(chaos, url, payment.asking(confirm=True), StreamWriter.close)
+        await settle_and_leave(chaos, url, payment.asking(confirm=True), StreamWriter.close, version="1.0")
         await settle_and_leave(chaos, url, body, StreamWriter.close, path="/hub/transfer")
+        silent = await settle_and_leave(
+            chaos, url, payment.asking(confirm=True), StreamWriter.write_eof, version="1.0"
+        )  # looks the same, and is told
+        assert b"UNAVAILABLE" in silent
         await asyncio.sleep(LATE_SECONDS + 0.4)  # long enough for what was started to be mined
         assert [await status_of(url, one) for one in (payment, transfer)] == ["unknown"] * 2
         assert chain.nonce(chain.wallets.relayer) == nonce

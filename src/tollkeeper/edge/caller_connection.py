@@ -112,6 +112,11 @@ class CallerConnection(HttpToolsProtocol):
         """Is nobody there to be answered? For an application, which would hear of it at the next sweep."""
         return self._attendance.look() is Presence.GONE
 
+    def may_have_left(self) -> bool:
+        """The same, also where nobody can tell: who speaks HTTP/1.0 and sends no more cannot be asked (`presence`)."""
+        presence = self._attendance.look()
+        return presence is Presence.GONE or (presence is Presence.SILENT and not self._is_http_11)
+
     def forget_request(self) -> None:
         """Let go of the last request, which was read and answered whole; its head may have 32 KiB."""
         self.cycle = self.scope = None  # type: ignore[assignment]  # as uvicorn has them before the first request

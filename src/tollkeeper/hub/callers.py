@@ -42,6 +42,10 @@ class Caller:
 
 
 def caller_of(scope: HTTPScope, options: SettleOptions, signature: GatewaySignature, arrived_ms: int) -> Caller:
-    """Who made a request. Our own listener knows whether it has left; within the program nobody does."""
+    """Who made a request. Our own listener knows whether it has left; within the program nobody does.
+
+    Who may have left is taken for one who did: it is told that nothing was started, and where it is there all the same
+    it asks again. Reverse proxies speak HTTP/1.0, and close their connection when their own caller leaves.
+    """
     until_ms = None if signature.is_trusted else arrived_ms + SETTLE_WAIT_SECONDS * 1000
-    return Caller(until_ms, scope["state"].get("has_left") if options.idempotency_key is None else None)
+    return Caller(until_ms, scope["state"].get("may_have_left") if options.idempotency_key is None else None)

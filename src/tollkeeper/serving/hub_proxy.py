@@ -17,7 +17,7 @@ from tollkeeper.gateway.transports import HttpTransport
 from tollkeeper.serving.http_server import render_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from tollkeeper.core.forwarding import Header
     from tollkeeper.serving.access import Message, Receive, Send
@@ -39,7 +39,14 @@ _NOT_PASSED: Final = frozenset(
     }
 )
 _PATIENCE_SECONDS: Final = 60  # longer than the hub waits for any outcome
+_BEGINNING: Final = ("/settle", "/transfer")
 _LOOK_SECONDS: Final = 0.25  # how often it is seen whether a caller is still there
+
+
+class _UnaskableError(ApiError):
+    def __init__(self) -> None:
+        message = "who sends no more over HTTP/1.0 cannot be asked whether it waits: send the same again, and keep open"
+        super().__init__(Code.UNAVAILABLE, message, headers={"Retry-After": "1"})
 
 
 class HubProxy:
@@ -69,9 +76,12 @@ class HubProxy:
         path = scope["raw_path"] + (b"?" + query if query else b"")
         lines = [(name, value) for name, value in scope["headers"] if name.lower() not in _NOT_PASSED]
         method = scope["method"]
+        is_begun_once = scope["path"].endswith(_BEGINNING) and all(name != b"idempotency-key" for name, _ in lines)
         exchange = self._transport.exchange(method, path, lines, body, _PATIENCE_SECONDS)
         try:
-            head, content = await _while_awaited(exchange, scope["state"].get("has_left"))
+            head, content = await _while_awaited(exchange, scope["state"], is_begun_once=is_begun_once)
+        except _UnaskableError:
+            raise
         except (ApiError, HubUnreachableError) as error:
             raise ApiError(Code.UNAVAILABLE, "the payment hub cannot be reached at the moment") from error
         except ValueError as error:
@@ -89,17 +99,27 @@ class HubProxy:
         await self._transport.close()
 
 
-async def _while_awaited(exchange: Coroutine[Any, Any, T], has_left: Callable[[], bool] | None) -> T:
+async def _while_awaited(
+    exchange: Coroutine[Any, Any, T], state: Mapping[str, Callable[[], bool]], *, is_begun_once: bool
+) -> T:
     """Its result. Where the caller leaves it is broken off, so that the hub sees that too.
 
-    Raises: ConnectionResetError; what it raises.
+    `is_begun_once`: it begins what only its caller is told of; so it is where that one may have left (`hub.callers`).
+    Raises: ConnectionResetError; _UnaskableError for who may have left; what it raises.
     """
+    has_left, may_have_left = state.get("has_left", _never), state.get("may_have_left", _never)
     asking = asyncio.ensure_future(exchange)
     try:
         while not (await asyncio.wait({asking}, timeout=_LOOK_SECONDS))[0]:
-            if has_left is not None and has_left():
+            if has_left():
                 msg = "the caller went away"
                 raise ConnectionResetError(msg)
+            if is_begun_once and may_have_left():
+                raise _UnaskableError
         return asking.result()
     finally:
         asking.cancel()
+
+
+def _never() -> bool:
+    return False
