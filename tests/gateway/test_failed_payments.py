@@ -214,6 +214,37 @@ async def test_where_the_token_counts_a_payment_that_failed_in_public_is_tried_a
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
+@pytest.mark.parametrize("second", ["refused", "not told of"])
+async def test_what_failed_in_public_once_is_its_buyer_s_to_try_again_whatever_became_of_later_tries(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, second: str
+) -> None:
+    """A later try that sends nothing makes the payment no secret again."""
+    chain = anvil_fiat_token
+    refusal = {"success": False, "status": "failed", "transaction": "", "errorReason": "insufficient_funds"}
+    denied = {"error": {"type": "authentication", "code": "INVALID_SIGNATURE", "message": "not now"}}
+    async with selling(tmp_path, chain, target, apart=True, creditBinding="token") as shop:
+        shop.between.settling = lose_answer if second == "not told of" else pass_on
+        failed = await shop.fail()
+        token = {"X-Credit-Token": failed.headers["x-credit-token"]}
+        if second == "refused":
+            assert failed.status == 402
+            chain.mint(shop.buyer.wallet.address, 1_000_000)
+            shop.between.settling = says(200, json.dumps(refusal))
+            assert (await shop.call(**token)).status == 402
+        else:
+            assert failed.status == 503
+            shop.between.settling = says(401, json.dumps(denied))
+            await shop.reached("failed")
+            assert await becomes(tmp_path, "FAILED") == 1
+            chain.mint(shop.buyer.wallet.address, 1_000_000)
+        shop.between.settling = pass_on
+        watched = await shop.call()
+        assert (watched.status, watched.error_code) == (403, "CREDIT_TOKEN_REQUIRED"), watched.headers
+        assert shop.earned() == 0
+        served = await shop.call(**token)
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1)), served.body
+
+
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_failed_payment_that_a_stranger_carries_out_is_listed_until_it_is_honoured(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, *, apart: bool

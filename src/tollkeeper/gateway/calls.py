@@ -223,14 +223,14 @@ def withheld(purchase: Purchase, binding: CreditBinding, *, is_repeatable: bool)
     return ApiError(Code.CREDIT_TOKEN_REQUIRED, message, details={"purchaseId": purchase.id})
 
 
-def next_try_withheld(failed: Purchase) -> ApiError:
+def next_try_withheld(purchase_id: str, transaction_hash: str) -> ApiError:
     """What is said of a payment that failed in public, to who shows only what everybody can read there."""
     return ApiError(
         Code.CREDIT_TOKEN_REQUIRED,
         "this payment failed in a transaction that anybody can read: at this PayGate it is tried again with the "
         "X-Credit-Token of the answer to its first request, or with its payer's bearer; without them, sign a new "
         "payment once this one has expired",
-        details={"purchaseId": failed.id, "transaction": failed.transaction_hash},
+        details={"purchaseId": purchase_id, "transaction": transaction_hash},
     )
 
 

@@ -11,6 +11,7 @@ grant is one conditional statement.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -172,6 +173,8 @@ class Completer:
             elif answer.outcome is Settlement.UNHEARD:
                 # It may have been heard before and have failed: then the hub keeps that under this attempt's number.
                 answer = SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
+            if answer.outcome is Settlement.REFUSED and status is not None:
+                answer = replace(answer, transaction=status.transaction)  # it shows the payment to everybody
         elif is_expired:
             answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
         else:

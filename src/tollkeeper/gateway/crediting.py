@@ -137,7 +137,7 @@ class Crediting(Steps):
             if result.outcome is Spend.STALE:
                 await self._reload(deadline)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
-                self._check_next_try(result.purchase)
+                await self._check_next_try(result.purchase)
                 bought = await self._buy(presented, buyer, deadline)
                 if bought is not None:
                     self.is_charged = True
@@ -153,18 +153,19 @@ class Crediting(Steps):
                 await self._settle_outcome(result, deadline, presented)
             result = None
 
-    def _check_next_try(self, failed: Purchase | None) -> None:
+    async def _check_next_try(self, failed: Purchase | None) -> None:
         """A payment that a transaction made public is tried again, where the token counts, for its buyer alone.
 
-        `failed` is None of a payment that was never claimed. Raises: CREDIT_TOKEN_REQUIRED.
+        Whichever attempt's it was: a later one may have sent nothing. `failed` is None of a payment that was never
+        claimed. Raises: CREDIT_TOKEN_REQUIRED.
         """
-        if failed is None or not failed.transaction_hash:
-            return
-        if self.opened.gate.credit_binding is not CreditBinding.TOKEN or self.wallet == failed.payer:
+        if failed is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN or self.wallet == failed.payer:
             return
         token = self.call.head.header.get(b"x-credit-token", b"").decode("latin-1")
-        if purchase_of_token(self.access.token_keys, token) != failed.id:
-            raise calls.next_try_withheld(failed)
+        if purchase_of_token(self.access.token_keys, token) == failed.id:
+            return
+        if shown_in := await self.access.purchases.shown_in(failed):
+            raise calls.next_try_withheld(failed.id, shown_in)
 
     def _is_payer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
         """The payment shown does not count at this gate: is the payer's bearer there, for whom credits may be left?"""

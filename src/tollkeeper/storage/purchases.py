@@ -314,6 +314,11 @@ class Purchases:
         )
         return bool(await self._database.run(_rows(statement)))
 
+    async def shown_in(self, purchase: Purchase) -> str | None:
+        """The transaction of any of its attempts that failed, and shows its payment to everybody; None without one."""
+        transaction_hash: str | None = (await self._database.read(_Q.shown_in(id=purchase.id)))[0]["transaction_hash"]
+        return transaction_hash
+
     async def untold_since(self, purchase: Purchase, now_ms: int) -> int:
         """Since when a claim's attempt is not told of: from the first time that this was asked, in whichever process.
 

@@ -163,12 +163,14 @@ ON CONFLICT (network, asset, payer, nonce) DO NOTHING
 RETURNING *;
 
 -- name: claim_again
+-- What a transaction has shown to everybody stays so, whatever becomes of this attempt.
 UPDATE purchases SET
-    state = 'CLAIMED', attempt = :next_attempt, gate_version = :gate_version, price_micro = :price_micro,
-    credits = :credits, pay_to = :pay_to, header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL,
-    value_micro = :value_micro, valid_before_seconds = :valid_before_seconds,
-    credits_expire_after_seconds = :credits_expire_after_seconds, request = :request, transaction_hash = NULL,
-    paid_ms = NULL, follow_ms = NULL, untold_ms = NULL, attempt_ms = :now_ms, updated_ms = :now_ms
+    state = 'CLAIMED', shown_in = coalesce(transaction_hash, shown_in), attempt = :next_attempt,
+    gate_version = :gate_version, price_micro = :price_micro, credits = :credits, pay_to = :pay_to,
+    header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL, value_micro = :value_micro,
+    valid_before_seconds = :valid_before_seconds, credits_expire_after_seconds = :credits_expire_after_seconds,
+    request = :request, transaction_hash = NULL, paid_ms = NULL, follow_ms = NULL, untold_ms = NULL,
+    attempt_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND :next_attempt <= :attempts_max
     AND :next_attempt = CASE WHEN failure = 'hub_refused_our_signature' THEN attempt ELSE attempt + 1 END
 RETURNING *;
@@ -234,10 +236,13 @@ RETURNING id;
 -- The payment of an attempt that had failed was made after all: it is open again. Whose it was made for is asked then.
 -- name: reopen_failed
 UPDATE purchases SET
-    state = 'CLAIMED', failure = NULL, transaction_hash = NULL, paid_ms = :now_ms, follow_ms = NULL, untold_ms = NULL,
-    updated_ms = :now_ms
+    state = 'CLAIMED', shown_in = coalesce(transaction_hash, shown_in), failure = NULL, transaction_hash = NULL,
+    paid_ms = :now_ms, follow_ms = NULL, untold_ms = NULL, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'FAILED' AND request IS NOT NULL
 RETURNING id;
+
+-- name: shown_in
+SELECT coalesce(transaction_hash, shown_in) AS transaction_hash FROM purchases WHERE id = :id;
 
 -- name: untold_claim
 SELECT untold_ms FROM purchases WHERE id = :id AND attempt = :attempt AND untold_ms <= :now_ms;
