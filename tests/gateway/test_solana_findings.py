@@ -78,6 +78,8 @@ async def test_a_far_too_high_height_that_a_node_named_once_is_not_counted_from_
         node.chain.next_slot(EXPIRED_SLOTS)
         assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
         now_ms += LIFETIME_DOUBTED_SECONDS * 1000
+        node.chain.ahead_seconds = LIFETIME_DOUBTED_SECONDS
+        node.chain.next_slot()
         assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING  # it is counted anew
         node.chain.next_slot(EXPIRED_SLOTS)
         assert (await findings.find(owed, "", SENDERS)).seen is Seen.FAILED
@@ -163,6 +165,30 @@ async def test_a_node_that_was_away_calls_no_payment_expired_that_was_made_meanw
         assert (await findings.find(owed_by(draft), "", SENDERS)).seen is Seen.NOTHING
         node.chain.lacks = range(0)
         assert (await findings.find(owed_by(draft), "", SENDERS)).seen is Seen.PAID
+
+
+async def test_a_payment_is_not_called_expired_by_a_node_that_was_far_behind_when_it_was_asked_for() -> None:
+    """By its blocks the end has come; a blockhash that it did not know by then is taken still."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as behind,
+        chain_of(behind.url) as chain,
+    ):
+        node.chain.ahead_seconds = -40
+        node.chain.next_slot(300)
+        slot, node.chain.ahead_seconds = node.chain.slot, 0
+        node.chain.next_slot(100)
+        behind.falsify = lambda call, answer: (
+            answer | {"result": slot} if call["method"] in {"getSlot", "getBlockHeight"} else answer
+        )
+        findings, draft = SolanaFindings(chain, clock_ms), paying(node, 10_000)
+        owed = owed_by(draft)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+        behind.calm()
+        node.chain.next_slot(RECENT_SLOTS - 1)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+        executed(node, draft)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.PAID
 
 
 @pytest.mark.parametrize("is_named", [False, True])

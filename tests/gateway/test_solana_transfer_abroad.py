@@ -48,6 +48,7 @@ class Bank:
 
     def pass_minutes(self, count: int) -> None:
         self.ahead_ms += count * 60_000
+        self.site.foreign.node.chain.ahead_seconds = self.ahead_ms // 1000
         self.site.foreign.node.chain.next_slot(count * MINUTE_SLOTS)
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ from tollkeeper.chains.solana import (
     LAG_BLOCKS,
     SLOTS_PER_SECOND_MAX,
     Lifetime,
+    blocks_behind,
     has_all,
     has_ended,
     known_end,
@@ -170,10 +171,12 @@ class SolanaFindings:
         """Where the chain can hold the payment. Its blockhash was there when it was asked for, or never.
 
         What a node said of the newest block is counted from, and asked again after a while, because it may have lied.
+        One that has fallen behind may catch up before the payment's blockhash, which it does not know, has ended.
         """
         counted, now_ms = self._counted.get(owed.key), self._clock_ms()
         if counted is None or now_ms >= counted.doubted_ms:
-            slot, height = await self._chain.head()
+            slot, height, newest = await self._chain.head()
+            height += await blocks_behind(self._chain, newest, now_ms // 1000)
             first_ms, origin_slot = now_ms, slot - now_ms // 1000 * SLOTS_PER_SECOND_MAX
             last_height = height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
             counted = self._counted.get(owed.key)  # by others, too, meanwhile

@@ -428,14 +428,14 @@ class SolanaChain:
         shown = (status for page in statuses for status in page)
         return [read_sighting(status, _deep_enough(one)) for one, status in zip(wanted, shown, strict=True)]
 
-    async def head(self) -> tuple[int, int]:
-        """The newest confirmed slot, and its block's height: of several nodes the lowest and the highest.
+    async def head(self) -> tuple[int, int, int]:
+        """The newest confirmed slot and its block's height: of several nodes the lowest slot, the highest height, slot.
 
         Raises: RpcUnavailable.
         """
         told = [await self.rpc.ask(_HEAD)] if self._witnesses is None else await self._witnesses.told(_HEAD)
         heads = [tuple(map(read_number, answers)) for answers in told]
-        return min(slot for slot, _ in heads), max(height for _, height in heads)
+        return min(slot for slot, _ in heads), max(height for _, height in heads), max(slot for slot, _ in heads)
 
     async def shows_nothing(self, signature: str, slot: int) -> bool:
         """Does a node that knows of this slot show nothing of the transaction? Raises: RpcUnavailable."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.solana.answers import read_number, read_slot, read_value
+from tollkeeper.chains.solana.answers import number_or_none, read_number, read_slot, read_value
 from tollkeeper.chains.solana.history import Block, has_every_block
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 
@@ -28,6 +28,8 @@ BLOCKHASH_LIFETIME_BLOCKS: Final = 150
 LAG_BLOCKS: Final = 32
 # Twice as many as a cluster has: what is looked for in too many slots is found all the same.
 SLOTS_PER_SECOND_MAX: Final = 5
+# Who names a newest block that is older by our clock has fallen behind by more than `LAG_BLOCKS` allow for.
+_LAG_SECONDS_MAX: Final = 20
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": "finalized"}
 _ENDS: Final[list[Call]] = [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", [])]
@@ -76,6 +78,17 @@ async def has_expired(
         return await _has_all_since(chain, lifetime.first_slot, (first_slot, newest), times[1], doubted_since)
 
     return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
+
+
+async def blocks_behind(chain: SolanaChain, slot: int, now_seconds: int) -> int:
+    """So many blocks more than to this newest slot of the nodes there may be; 0 where it is not old, or none tells.
+
+    A clock that is ahead of the blocks' only makes them more. Raises: RpcUnavailable.
+    """
+    (answer,) = await chain.rpc.ask([("getBlockTime", [slot])])
+    made_seconds = number_or_none(answer)
+    behind = 0 if made_seconds is None else now_seconds - made_seconds
+    return behind * SLOTS_PER_SECOND_MAX if behind > _LAG_SECONDS_MAX else 0
 
 
 async def has_ended(chain: SolanaChain, lifetime: Lifetime) -> bool:

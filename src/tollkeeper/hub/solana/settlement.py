@@ -271,7 +271,7 @@ class SolanaSettlements(Settlements):
         if sighting.verdict is not Verdict.TRANSFERRED or sighting.block_number is None:
             msg = "it is not shown yet what became of the payment's transaction"
             raise RpcUnavailable(msg)
-        _, height = await account.chain.head()
+        _, height, _ = await account.chain.head()
         lifetime = Lifetime(sighting.block_number, height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
         row_id = self._signing.settlement_id(known)
         _LOG.warning("transaction_adopted", settlement=row_id, transaction=signature)
