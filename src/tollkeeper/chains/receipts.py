@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 
 import structlog
 
+from tollkeeper.chains.block_beat import BlockBeat
 from tollkeeper.chains.block_logs import BlockLogs, read_log
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
-from tollkeeper.core.block_beat import BlockBeat
 from tollkeeper.core.receipt_logs import Transfer, shows_transfer
 
 if TYPE_CHECKING:
