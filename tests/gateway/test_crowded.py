@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
@@ -73,3 +74,53 @@ async def test_strangers_who_only_connect_stop_no_paid_call(tmp_path: Path, embe
                 assert (status, headers["x-credits-remaining"]) == (200, "4")
             assert "connections_crowded" in {line["event"] for line in program.lines()}
         assert len(target.requests) == 5
+
+
+async def test_a_target_that_hangs_holds_up_its_own_callers_only(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    hang = asyncio.Event()
+
+    async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await hang.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        writer.close()
+
+    shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, embedded_chain.url)
+    limited = ("sh", "-c", f'ulimit -n {FEW}; exec "$@"', "sh")
+    elsewhere = await asyncio.start_server(answer_late, "127.0.0.2", 0)
+    port = elsewhere.sockets[0].getsockname()[1]
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer, AsyncExitStack() as callers:
+        callers.callback(elsewhere.close)
+        callers.callback(hang.set)
+        with shop.serving(under=limited) as program:
+            url = url_of(program)
+
+            async def paid(target_url: str) -> tuple[dict[str, str], bytes]:
+                body = {"targetUrl": target_url, "price": "0.01", "credits": 1000}
+                gate = (await buyer.ask("POST", f"{url}/api/v1/paygates", body=body)).json()
+                gate["accessUrl"] = f"{url}/{gate['slug']}"
+                payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+                return gate, request(gate, more=f"X-Payment: {payment}\r\n")
+
+            gate, good = await paid(target.url)
+            hanging_gate, hanging = await paid(f"http://127.0.0.2:{port}")
+            async with kept(gate) as one:
+                assert (await one.ask(good))[0] == 200
+            waiting = []
+            for _ in range(FEW):  # more than there are descriptors for, of callers and of connections to the target
+                waiting.append(await callers.enter_async_context(kept(hanging_gate)))
+                waiting[-1].writer.write(hanging)
+                await asyncio.sleep(0.01)
+            async with kept(gate) as one:
+                assert (await one.ask(good))[0] == 200
+            hang.set()
+            answers = await asyncio.gather(*(each.answer(hanging) for each in waiting), return_exceptions=True)
+            statuses = Counter(0 if isinstance(said, BaseException) else said[0] for said in answers)
+            assert statuses[200] >= 5
+            assert statuses[503] >= 5
+            async with kept(hanging_gate) as one:
+                status, headers, _ = await one.ask(hanging)
+                assert (status, headers["x-credits-remaining"]) == (200, str(1000 - statuses[200] - 1)), statuses
+            assert "target_crowded" in {line["event"] for line in program.lines()}

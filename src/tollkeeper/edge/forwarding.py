@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,10 +49,16 @@ class Forwarder:
     """The way to every target: resolver, connections, spool, deadlines. One per process and event loop."""
 
     def __init__(
-        self, resolver: Resolver, *, tls: ssl.SSLContext | None = None, spool_folder: Path | None = None
+        self,
+        resolver: Resolver,
+        *,
+        tls: ssl.SSLContext | None = None,
+        spool_folder: Path | None = None,
+        places: int = sys.maxsize,
     ) -> None:
+        """`places`: as of the `pool`."""
         self.resolver = resolver
-        self.pool = TargetPool(tls)
+        self.pool = TargetPool(tls, places=places)
         self.room = SpoolRoom(SPOOL_MEMORY_BYTES, spool_folder)
         self.deadlines = Deadlines()
         self._ways: dict[tuple[str, str, int], Way] = {}

@@ -1,19 +1,25 @@
 """Connections to targets: opened to a checked address, kept for reuse within bounds (contract 3.4, performance 1).
 
-A kept connection serves only exchanges with its own key, which names the address that was checked. Says nothing about
-requests or responses.
+A kept connection serves only exchanges with its own key, which names the address that was checked. No address is given
+more connections than are left for all others, so that a target that hangs holds up its own callers only (A-58). Says
+nothing about requests or responses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import ssl
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from ipaddress import ip_network
 from typing import Final
 from weakref import WeakValueDictionary
+
+import structlog
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.heads import RememberedAnswers
@@ -27,15 +33,20 @@ IDLE_PER_TARGET: Final = 64
 IDLE_IN_ALL: Final = 512
 CONNECT_TIMEOUT_SECONDS: Final = 10.0  # shared by the addresses that are tried
 ADDRESSES_MAX: Final = 4
+_QUIET_SECONDS: Final = 10.0  # between two warnings
 # That this process, or the machine, can open nothing more is not the target's fault.
 _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+log = structlog.get_logger("tollkeeper.edge")
 
 
 class NothingSentError(ApiError):
     """UNAVAILABLE: the target was sent nothing, for a reason of ours."""
 
-    def __init__(self) -> None:
-        super().__init__(Code.UNAVAILABLE, "the gateway can open no connection to the target now; send the same again")
+    def __init__(
+        self, message: str = "the gateway can open no connection to the target now; send the same again"
+    ) -> None:
+        super().__init__(Code.UNAVAILABLE, message)
 
 
 def target_tls_context() -> ssl.SSLContext:
@@ -43,6 +54,15 @@ def target_tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def places_for_targets() -> int:
+    """How many connections to targets this process may have: half of what its callers have descriptors up to.
+
+    A call that waits for its target takes two, one of them with its caller (`listening.strict_protocol`).
+    """
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if descriptors == resource.RLIM_INFINITY else descriptors // 4
 
 
 class TargetPool:
@@ -55,8 +75,12 @@ class TargetPool:
         idle_seconds: float = IDLE_SECONDS,
         idle_per_target: int = IDLE_PER_TARGET,
         idle_in_all: int = IDLE_IN_ALL,
+        places: int = sys.maxsize,
     ) -> None:
-        """`tls` checks targets' certificates; by default the system's trust does, loaded when it is first needed."""
+        """`tls` checks targets' certificates; by default the system's trust does, loaded when it is first needed.
+
+        `places` are what all targets share; with the default, what no two of them need to share.
+        """
         self._tls = tls
         self._idle_seconds = idle_seconds
         self._idle_per_target = idle_per_target
@@ -64,6 +88,10 @@ class TargetPool:
         self._lanes: WeakValueDictionary[TargetKey, Lane] = WeakValueDictionary()  # as long as anybody knows them
         self._expiry: dict[TargetConnection, float] = {}  # of idle ones, in the order of going idle
         self._open: set[TargetConnection] = set()
+        self._places = places
+        self._taken: Counter[str] = Counter()  # by neighbourhood, of those that are open or being opened
+        self._taken_in_all = 0
+        self._quiet_until_seconds = 0.0
         self._answers = RememberedAnswers()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
@@ -139,18 +167,43 @@ class TargetPool:
             connection.drop()
 
     async def _connect(self, key: TargetKey) -> TargetConnection:
+        """Raises: NothingSentError where the address has its share."""
+        self._take_place(key)
         connection = TargetConnection(key, self.lane(key), self._keep, self._forget, self._answers)
-        if key.scheme == "https":
-            if self._tls is None:
-                self._tls = target_tls_context()
-            await connect_secure(self._tls, key.server_name, connection, key.address, key.port)
-        else:
-            await self.loop.create_connection(lambda: connection, key.address, key.port)
+        try:
+            if key.scheme == "https":
+                if self._tls is None:
+                    self._tls = target_tls_context()
+                await connect_secure(self._tls, key.server_name, connection, key.address, key.port)
+            else:
+                await self.loop.create_connection(lambda: connection, key.address, key.port)
+        except BaseException:
+            self._give_place_back(key)
+            raise
         if self._closed or connection.is_closing():
+            self._give_place_back(key)
             connection.abort()
             raise ConnectionResetError
         self._open.add(connection)
         return connection
+
+    def _take_place(self, key: TargetKey) -> None:
+        near = _neighbourhood(key.address)
+        left = self._places - self._taken_in_all + len(self._expiry)
+        if self._taken[near] >= left:
+            if (now := self.loop.time()) >= self._quiet_until_seconds:
+                self._quiet_until_seconds = now + _QUIET_SECONDS
+                log.warning("target_crowded", host=key.server_name, open=self._taken[near], left=left)
+            raise NothingSentError("too many calls wait for the target already; send the same again later")
+        self._taken[near] += 1
+        self._taken_in_all += 1
+
+    def _give_place_back(self, key: TargetKey) -> None:
+        near = _neighbourhood(key.address)
+        self._taken_in_all -= 1
+        self._taken[near] -= 1
+        if not self._taken[near]:
+            del self._taken[near]
 
     def _keep(self, connection: TargetConnection) -> None:
         """Take back a connection that can carry another exchange."""
@@ -171,7 +224,9 @@ class TargetPool:
             self._sweep = self.loop.call_later(1.0, self._expire)
 
     def _forget(self, connection: TargetConnection) -> None:
-        self._open.discard(connection)
+        if connection in self._open:
+            self._open.remove(connection)
+            self._give_place_back(connection.key)
         if connection in self._expiry:
             self._remove(connection)
 
@@ -188,3 +243,8 @@ class TargetPool:
         for connection in [idle for idle, expires in self._expiry.items() if expires <= now]:
             self._evict(connection)
         self._sweep = self.loop.call_later(1.0, self._expire) if self._expiry else None
+
+
+def _neighbourhood(address: str) -> str:
+    """The address, or of IPv6 the network of 64 bits in which one owner has as many as he likes."""
+    return address if ":" not in address else str(ip_network((address.partition("%")[0], 64), strict=False))

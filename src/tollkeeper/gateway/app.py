@@ -27,6 +27,7 @@ from tollkeeper.core.statistics import Kept
 from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.edge.addresses import OwnPlace, Resolver
 from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.pool import places_for_targets
 from tollkeeper.gateway import operations, schemas
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
 from tollkeeper.gateway.calls_described import CALLS
@@ -156,7 +157,7 @@ class Gateway:
         self.resolver = Resolver(
             allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url, config.listening_port)
         )
-        self._forwarder = Forwarder(self.resolver)
+        self._forwarder = Forwarder(self.resolver, places=places_for_targets())
         self.traffic = Traffic(self.purchases, statistics, clock_ms, config.kept)
         self.gates = Gates(
             self.paygates,
