@@ -171,6 +171,7 @@ REFUSED: dict[str, tuple[Behaviour, Code]] = {
     "floods with 1xx for ever": (floods(b"", b"HTTP/1.1 103 E\r\nLink: x\r\n\r\n"), INVALID),
     "has a header of 70 KiB": (answers(OK + b"A: " + b"b" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n"), INVALID),
     "has 10,000 headers": (answers(OK + b"A: bcd\r\n" * 10_000 + b"Content-Length: 0\r\n\r\n"), INVALID),
+    "has 300 headers": (answers(OK + b"A: b\r\n" * 300 + b"Content-Length: 0\r\n\r\n"), INVALID),
     "has an endless header": (floods(OK + b"A: ", b"b" * 1000), INVALID),
     "has endless headers": (floods(OK, b"A: b\r\n" * 100), INVALID),
     "has an endless reason": (floods(b"HTTP/1.1 200 ", b"b" * 1000), INVALID),

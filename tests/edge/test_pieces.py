@@ -63,3 +63,34 @@ def test_a_chunk_full_of_empty_lines_is_one_piece() -> None:
     assert pieces.cut(full[:1000]) == 1000
     assert pieces.cut(full[1000:] + tiny + last + END) == len(full) - 1000 + len(tiny)
     assert pieces.cut(last + END) == len(last)
+
+
+def test_a_chunk_is_followed_however_its_size_is_written() -> None:
+    full = b"\r\n" * 0x8000 + b"\r\n"
+    for size in (b"10000;" + b"x" * 300, b"0" * 300 + b"10000", b"0" * 300 + b"10000;" + b"x" * 70_000):
+        for cut_at in (1, len(size) - 1, len(size), len(size) + 1, len(size) + 2):
+            pieces, data = Pieces(), size + b"\r\n" + full
+            pieces.begin_body(None)
+            assert pieces.cut(data[:cut_at]) == cut_at
+            assert pieces.cut(data[cut_at:] + b"0;a\r\n\r\n" + END) == len(data) - cut_at
+
+
+def test_empty_lines_before_a_request_are_one_piece() -> None:
+    for lines in (b"\r\n" * 1000, b"\n\r\n\r" * 1000):
+        assert Pieces().cut(lines + END, is_between=True) == len(lines)
+
+
+async def test_many_tiny_chunks_are_handed_on_as_one_and_others_have_their_turn() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(get(b"/tiny", b"Transfer-Encoding: chunked", b"Connection: close", method=b"POST"))
+        await asyncio.sleep(0.05)
+        assert listening.seen
+        (connection,) = listening.connections
+        for _ in range(3):
+            connection.data_received(b"1\r\na\r\n" * 2000)
+            assert not connection.transport.is_reading()
+            await asyncio.sleep(0.01)
+            assert connection.transport.is_reading()
+        writer.write(b"0\r\n\r\n")
+        said = await asyncio.wait_for(everything(reader), 5)
+        assert said.endswith(b" /tiny " + b"a" * 6000)

@@ -310,6 +310,7 @@ TOO_LARGE = {
     "one long header": head(b"A: " + b"b" * LIMIT),
     "a payment of 100 KB": head(b"X-Payment: " + b"b" * 100_000),
     "many headers": head(*[b"A%d: b" % number for number in range(5000)]),
+    "300 headers": head(*[b"A%d: b" % number for number in range(300)]),
     "many empty headers": head(*[b"A:"] * 8000),
     "a long target": line(b"GET @?" + b"a" * LIMIT + b" HTTP/1.1"),
     "a long name": head(b"a" * LIMIT + b": b"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 
 import pytest
 
 from tests.edge.called import called
 from tests.edge.callers import caller, everything, first_answer
 from tests.edge.test_calls import CLOSE, bodies, get
+from tollkeeper.edge.heads import RememberedHeads, read_head
 
 LENGTH = 30
 HEAD = get(b"/call/take", b"Content-Length: %d\r\n" % LENGTH, b"POST")
@@ -51,6 +53,24 @@ async def test_each_body_arrives_behind_a_head_that_came_before(seed: int) -> No
             expected += answers
         assert len(running.calls.begun) == len(expected)
         assert len({call.request_id for call in running.calls.begun}) == len(expected)
+
+
+@pytest.mark.parametrize("count", [8, 32, 300])
+def test_what_is_remembered_takes_about_as_much_memory_as_it_has_bytes(count: int) -> None:
+    heads, size_bytes = RememberedHeads(), 0
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            lines = [b"%02x%d: %b" % (line, number, b"x" * (3000 // count - 9)) for line in range(count)]
+            data = get(b"/call", b"\r\n".join(lines) + b"\r\n")
+            fields = [tuple(line.split(b": ")) for line in lines]
+            heads.remember(data, read_head(b"GET", b"/call", fields, 0))  # type: ignore[arg-type]  # two each
+            size_bytes += len(data)
+        del lines, fields
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 5 * size_bytes
 
 
 async def test_a_body_that_looks_like_the_end_of_a_head_is_a_body() -> None:

@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 from tollkeeper.core.errors import ApiError
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.lingering import Lingering
+from tollkeeper.edge.parts import PARTS_AT_ONCE
 from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance, Presence
 
@@ -32,6 +33,7 @@ class CallerConnection(HttpToolsProtocol):
         "_attendance",
         "_begun",
         "_body_seconds",
+        "_came",
         "_chatter_bytes",
         "_closes_early",
         "_current",
@@ -87,6 +89,7 @@ class CallerConnection(HttpToolsProtocol):
         self._unsent_bytes = 0  # by the last `check_patience`
         self._lent_bytes = 0  # read ahead of an upload that its target does not take
         self._is_fed = False  # since the last sweep
+        self._came: list[bytes] | None = None  # of the body, and not yet handed on
         self._head_seconds = self._body_seconds = self._stuck_seconds = 0.0
         self._lingering: Lingering | None = None
 
@@ -116,6 +119,27 @@ class CallerConnection(HttpToolsProtocol):
         """The same, also where nobody can tell: who speaks HTTP/1.0 and sends no more cannot be asked (`presence`)."""
         presence = self._attendance.look()
         return presence is Presence.GONE or (presence is Presence.SILENT and not self._is_http_11)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body. All that comes at once is handed on at once, in however many chunks it was sent."""
+        if self._came is None:
+            self._came = [body]
+        else:
+            self._came.append(body)
+
+    def body_that_came(self) -> bytes | None:
+        """What came of a body since this was asked; after many tiny chunks of it others have their turn."""
+        came, self._came = self._came, None
+        if came is None:
+            return None
+        if len(came) > PARTS_AT_ONCE and not (self.flow.read_paused or self.transport.is_closing()):
+            self.transport.pause_reading()  # the event loop would read some megabytes before it looks at anybody else
+            self.loop.call_soon(self._read_on)
+        return came[0] if len(came) == 1 else b"".join(came)
+
+    def _read_on(self) -> None:
+        if not (self.flow.read_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def forget_request(self) -> None:
         """Let go of the last request, which was read and answered whole; its head may have 32 KiB."""

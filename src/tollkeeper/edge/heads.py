@@ -19,6 +19,7 @@ from tollkeeper.core.framing import BodyEnd, ResponseFraming
 
 REMEMBERED_MAX: Final = 2048
 REMEMBERED_SIZE_BYTES: Final = 4096
+REMEMBERED_HEADERS_MAX: Final = 32
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _END_SIZE_BYTES: Final = 4
 _START_SIZE_BYTES: Final = 24  # of a head: its method, and of its path enough to tell most gates apart
@@ -83,7 +84,8 @@ class RememberedHeads:
     def remember(self, data: bytes, head: RequestHead) -> None:
         """`data` is the whole request whose head this is; nothing followed it."""
         size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
-        if size_bytes > REMEMBERED_SIZE_BYTES or head.content_length != len(data) - size_bytes:
+        is_large = size_bytes > REMEMBERED_SIZE_BYTES or len(head.headers) > REMEMBERED_HEADERS_MAX
+        if is_large or head.content_length != len(data) - size_bytes:
             return
         if head.content_length:
             self._before_body.keep(data[:size_bytes], head)
@@ -146,7 +148,8 @@ class RememberedAnswers:
         body_bytes = framing.declared_bytes if framing.end is BodyEnd.LENGTH else 0
         size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
         is_whole = body_bytes is not None and len(data) == size_bytes + body_bytes
-        if body_bytes is None or not is_whole or size_bytes > REMEMBERED_SIZE_BYTES:
+        is_large = size_bytes > REMEMBERED_SIZE_BYTES or len(headers) > REMEMBERED_HEADERS_MAX
+        if body_bytes is None or not is_whole or is_large:
             return
         head, start = ResponseHead(status, headers, framing), data[:size_bytes]
         self._heads.keep(start, AnsweredHead(head, keep_alive_seconds, start, len(data)))

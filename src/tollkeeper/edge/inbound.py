@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import check_request_head, request_body_bytes
-from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
+from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.edge.caller_connection import CallerConnection
 from tollkeeper.edge.heads import RequestHead, read_head
@@ -171,7 +171,7 @@ class StrictProtocol(CallerConnection):
     def _read(self, data: bytes) -> bytes | None:
         """Read the first piece of `data`; returns what is to be read next, if anything."""
         is_between = not (self._in_head or self._in_body)
-        end = self._pieces.cut(data)
+        end = self._pieces.cut(data, is_between=is_between)
         piece, rest = (data, b"") if end == len(data) else (data[:end], data[end:])
         if is_between:
             self._pieces.begin(piece)
@@ -193,6 +193,7 @@ class StrictProtocol(CallerConnection):
         was_in_head = self._in_head
         self._chatter_bytes += len(data)
         self.parser.feed_data(data)
+        self._hand_on_body()
         if self._in_head:
             # A head that began in these bytes is measured by its parts (`on_header`); of an endless part only
             # the bytes are known.
@@ -224,7 +225,7 @@ class StrictProtocol(CallerConnection):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the head, or a trailer, which is dropped. Raises HEADERS_TOO_LARGE."""
         self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > REQUEST_HEAD_SIZE_BYTES:
+        if self._head_bytes > REQUEST_HEAD_SIZE_BYTES or len(self.headers) >= HEADERS_MAX:
             raise head_too_large()
         if self._in_head:
             name = name.lower()
@@ -332,8 +333,9 @@ class StrictProtocol(CallerConnection):
         finally:
             self._is_starting = False
 
-    def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+    def _hand_on_body(self) -> None:
+        if (body := self.body_that_came()) is None:
+            return
         self._chatter_bytes = 0
         self._is_fed = True
         self._body_seconds = max(0.0, self._body_seconds - len(body) / self.listener.patience.body_bytes_per_second)
@@ -343,11 +345,12 @@ class StrictProtocol(CallerConnection):
         if isinstance(cycle, InboundCall):
             cycle.feed(body)
         else:
-            super().on_body(body)
+            super(CallerConnection, self).on_body(body)  # uvicorn's
 
     def on_message_complete(self) -> None:
         """The last byte of a request."""
         if not self._without_upgrade:
+            self._hand_on_body()
             self._in_body = False
             self._pieces.end_body()
             if self._closes_early:
@@ -407,7 +410,7 @@ class StrictProtocol(CallerConnection):
 
     def _refuse(self, error: ApiError) -> None:
         """Read no more; answer with `error` after the requests that were accepted before it."""
-        self._refusal, self._is_deaf = error, True
+        self._refusal, self._is_deaf, self._came = error, True, None
         log.info("request_refused", code=error.code.value, reason=error.message)
         if self._in_body and self._is_accepted and not self.cycle.response_complete:
             self._withdraw_request()

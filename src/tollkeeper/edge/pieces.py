@@ -11,9 +11,10 @@ import re
 from typing import Final
 
 _EMPTY_LINE: Final = b"\r\n\r\n"
-_LINE_END: Final = b"\r\n"
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?")
-_SIZE_LINE_MAX_BYTES: Final = 256
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]+)(?:;[^\r\n]*)?\r\n")
+_SIZE_LINE_BEGUN: Final = re.compile(rb"([0-9A-Fa-f]+)(;[^\r\n]*)?(\r?)")
+_LINE_ENDS: Final = re.compile(rb"[\r\n]+")
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*")
 
 
 class Pieces:
@@ -30,7 +31,7 @@ class Pieces:
         self.body_left_bytes: int | None = None
         self.is_in_chunks = False
         self._chunk_left_bytes = 0  # with the line's end behind it
-        self._size_line = b""  # the first bytes of a chunk's, where the rest has not come
+        self._size_line = b""  # a chunk's, as far as it has come and counts
 
     def begin_body(self, length_bytes: int | None) -> None:
         """A head was read; `length_bytes` as `framing.request_body_bytes` has it."""
@@ -43,8 +44,14 @@ class Pieces:
         self.body_left_bytes = None
         self.is_in_chunks = False
 
-    def cut(self, data: bytes) -> int:
-        """Where the first piece of `data` ends."""
+    def cut(self, data: bytes, *, is_between: bool = False) -> int:
+        """Where the first piece of `data` ends. `is_between`: no request has begun.
+
+        Line ends before a request are one piece, however many they are.
+        """
+        if is_between and (ends := _LINE_ENDS.match(data)) is not None:
+            self._tail = b""
+            return ends.end()
         left = self.body_left_bytes
         if left is not None:
             end = min(left, len(data))
@@ -68,29 +75,27 @@ class Pieces:
     def _chunks_in(self, data: bytes) -> int:
         """How far `data` is chunks before the last one, and lines that are not all there.
 
-        From the last one on, or a size that is not plain, an empty line is looked for.
+        From the last one on, or a size that is none, an empty line is looked for. Of a size's line that is not all
+        there only the size is kept, however long its extension is.
         """
         carried, self._size_line = self._size_line, b""
         text = carried + data if carried else data
-        at = min(self._chunk_left_bytes, len(text))
-        left = self._chunk_left_bytes - at
-        while at < len(text):
-            line_end = text.find(_LINE_END, at, at + _SIZE_LINE_MAX_BYTES)
-            if line_end < 0 and len(text) - at < _SIZE_LINE_MAX_BYTES:
-                self._size_line, at = text[at:], len(text)
-                break
-            plain = _SIZE_LINE.fullmatch(text, at, line_end) if line_end >= 0 else None
-            size_bytes = int(plain[1], 16) if plain is not None else 0
-            if not size_bytes:
+        end, at = len(text), self._chunk_left_bytes
+        while at < end:
+            line = _SIZE_LINE.match(text, at)
+            if line is not None and (size_bytes := int(line[1], 16)):
+                at = line.end() + size_bytes + 2  # and its line's end
+                continue
+            begun = _SIZE_LINE_BEGUN.fullmatch(text, at) if line is None else None
+            if begun is not None:
+                self._size_line = b"%x%b%b" % (int(begun[1], 16), b";" if begun[2] else b"", begun[3])
+                at = end
+            else:
                 self.is_in_chunks = False
                 self._tail = b"" if at else carried[-3:]
-                break
-            at = line_end + len(_LINE_END)
-            left = size_bytes + len(_LINE_END)
-            taken = min(left, len(text) - at)
-            at, left = at + taken, left - taken
-        self._chunk_left_bytes = left
-        return max(0, at - len(carried))
+            break
+        self._chunk_left_bytes = max(0, at - end)
+        return max(0, min(at, end) - len(carried))
 
     def begin(self, piece: bytes) -> None:
         """A piece between two requests: what stands before the next one, or its first bytes.
@@ -116,6 +121,5 @@ class Pieces:
 
 
 def _without_empty_lines(text: bytes) -> bytes:
-    while text.startswith(b"\r\n"):  # allowed before a request (RFC 9112 2.2)
-        text = text[2:]
-    return text
+    """Those before a request are allowed (RFC 9112 2.2)."""
+    return text[_EMPTY_LINES.match(text).end() :]  # type: ignore[union-attr]  # it matches nothing, too

@@ -21,7 +21,9 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from tollkeeper.core.errors import Code
 from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
+from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead
+from tollkeeper.edge.parts import PARTS_AT_ONCE
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
@@ -85,6 +87,7 @@ class TargetConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answers",
+        "_came",
         "_chatter",
         "_complete",
         "_exchange",
@@ -134,6 +137,7 @@ class TargetConnection(asyncio.Protocol):
         self._write: Callable[[bytes], None]
         self._served = 0
         self._reading_paused = False
+        self._came: list[bytes] = []  # of the body, and not yet handed on
         self._reset("")
 
     def _reset(self, method: str) -> None:
@@ -224,6 +228,8 @@ class TargetConnection(asyncio.Protocol):
         if self._head_bytes > HEAD_SIZE_BYTES:
             raise FramingError("the head or the trailers are too long")
         if self._framing is None:  # else a trailer: dropped
+            if len(self._headers) >= HEADERS_MAX:
+                raise FramingError("the head has too many headers")
             self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
@@ -254,12 +260,15 @@ class TargetConnection(asyncio.Protocol):
         exchange.on_head(status, self._headers, framing)
 
     def on_body(self, data: bytes) -> None:
-        """A part of the body; after the end of the response, bytes that nobody may read."""
+        """A part of the body; after the end of the response, bytes that nobody may read.
+
+        All that comes at once is handed on at once, in however many chunks it was sent.
+        """
         self._chatter = 0
         if self._complete:
             self._reusable = False
-        elif self._exchange is not None:
-            self._exchange.on_body(data)
+        else:
+            self._came.append(data)
 
     def on_message_complete(self) -> None:
         """The end of an informational head or of the response."""
@@ -299,7 +308,9 @@ class TargetConnection(asyncio.Protocol):
         self._chatter += len(data)
         try:
             parser.feed_data(data)
+            self._hand_on_body()
         except (HttpParserError, HttpParserUpgrade) as error:
+            self._hand_on_body()
             self._reusable = False
             cause = error.__context__  # what a callback of ours raised
             if cause is not None and not isinstance(cause, FramingError):
@@ -312,6 +323,19 @@ class TargetConnection(asyncio.Protocol):
             self._finish()
         elif self._chatter > HEAD_SIZE_BYTES:
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
+
+    def _hand_on_body(self) -> None:
+        if came := self._came:
+            self._came = []
+            if len(came) > PARTS_AT_ONCE and not (self._reading_paused or self.transport.is_closing()):
+                self.transport.pause_reading()
+                asyncio.get_running_loop().call_soon(self._read_on)
+            if self._exchange is not None:
+                self._guard(self._exchange.on_body, came[0] if len(came) == 1 else b"".join(came))
+
+    def _read_on(self) -> None:
+        if not (self._reading_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def _take(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
         """A whole response whose head was read before; the parser, between two responses, need not see it."""
