@@ -14,7 +14,7 @@ from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
 from tests.chains.test_solana_uses import ASSET, executed
 from tests.core.solana_payments import account_of
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import Lifetime, SolanaChain, has_ended, has_expired
+from tollkeeper.chains.solana import Lifetime, SolanaChain, blocks_behind, has_ended, has_expired
 from tollkeeper.chains.solana.payments import payments_of, read_payments
 from tollkeeper.chains.solana.uses import UseReader, holding, is_listed
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
@@ -101,8 +101,9 @@ async def test_what_stands_in_the_place_of_any_part_is_read_or_no_answer_and_hid
         lambda: UseReader(solana).find(key, 0),
         lambda: UseReader(solana).find(missing, 0, known_slot=1),
         lambda: is_listed(solana, key.payer, name),
-        lambda: holding(solana, str(account_of(owner)), [name]),
+        lambda: holding(solana, str(account_of(owner)), owner, [name]),
         lambda: has_ended(solana, lifetime),
+        lambda: blocks_behind(solana, 1, since),
         lambda: has_expired(solana, NEVER, blockhash, lifetime, None),
         lambda: has_expired(solana, NEVER, blockhash, lifetime, since),
         lambda: read_payments(solana, [str(FEE_PAYER.pubkey())], [], [], range(10**6)),

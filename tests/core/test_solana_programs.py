@@ -11,7 +11,7 @@ from solders.token.associated import get_associated_token_address
 from solders.token.state import Mint, TokenAccountState
 from solders.token.state import TokenAccount as TheirTokenAccount
 
-from tests.core.solana_payments import DEVNET, PAYER, transfer
+from tests.core.solana_payments import DEVNET, FEE_PAYER, PAYER, transfer
 from tollkeeper.core.solana.message import Instruction
 from tollkeeper.core.solana.programs import (
     ASSOCIATED_TOKEN_PROGRAM,
@@ -105,6 +105,30 @@ def test_a_token_account_is_read_as_solders_writes_it(amount: int, extensions: b
         assert ours is not None
         assert (ours.mint, ours.owner, ours.amount) == (DEVNET.address, str(PAYER.pubkey()), amount)
         assert ours.is_usable is (state == TokenAccountState.Initialized)
+
+
+@pytest.mark.parametrize(("amount", "allowance", "spends"), [(5, 3, 3), (5, 9, 5), (5, 0, 0), (0, 9, 0)])
+def test_of_what_an_account_holds_a_wallet_pays_what_is_its_own_or_what_it_may(
+    amount: int, allowance: int, spends: int
+) -> None:
+    theirs = TheirTokenAccount(
+        mint=Pubkey.from_string(DEVNET.address),
+        owner=PAYER.pubkey(),
+        amount=amount,
+        delegate=FEE_PAYER.pubkey(),
+        state=TokenAccountState.Initialized,
+        is_native=None,
+        delegated_amount=allowance,
+        close_authority=None,
+    )
+    ours = read_token_account(bytes(theirs))
+    assert ours is not None
+    assert ours.spender == (str(FEE_PAYER.pubkey()) if allowance else None)
+    assert [ours.money_of(wallet) for wallet in (ours.owner, str(FEE_PAYER.pubkey()), DEVNET.address)] == [
+        amount,
+        spends,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("size", [0, 82, 164])

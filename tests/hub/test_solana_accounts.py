@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -96,20 +97,26 @@ async def refused_for(world: SolanaHub, source: Pubkey, payer: Keypair, amount: 
     return str(verified.body["details"]["check"])
 
 
+def lets_spend(world: SolanaHub, amount: int) -> Pubkey:
+    """The buyer lets somebody else spend so much from his account; which one that is."""
+    buyers, approval = account_of(BUYER.pubkey()), b"\x04" + amount.to_bytes(8, "little")
+    accounts = [writable(buyers), readable(THIEF.pubkey()), signer(BUYER.pubkey())]
+    done_by(world, BUYER, instruction(TOKEN_PROGRAM, approval, accounts))
+    return buyers
+
+
+def spending(world: SolanaHub, source: Pubkey, number: int = 0) -> dict[str, Any]:
+    """The price from that account, by who may spend from it."""
+    moved = transfer(PRICE, payer=THIEF.pubkey(), pay_to=str(OWNER.pubkey()), source=source)
+    return world.asking(drafted(world.node, compute_limit(), compute_price(), moved, memo(b"%d" % number), buyer=THIEF))
+
+
 async def test_who_may_spend_pays_with_what_he_may_and_no_more(world: SolanaHub) -> None:
-    chain, buyers = world.node.chain, account_of(BUYER.pubkey())
+    chain, buyers = world.node.chain, lets_spend(world, 2 * PRICE)
     chain.open_account(str(THIEF.pubkey()))
-    approval = b"\x04" + (2 * PRICE).to_bytes(8, "little")
-    done_by(
-        world,
-        BUYER,
-        instruction(TOKEN_PROGRAM, approval, [writable(buyers), readable(THIEF.pubkey()), signer(BUYER.pubkey())]),
-    )
     held = chain.token_balance(str(buyers))
     for number in range(2):
-        moved = transfer(PRICE, payer=THIEF.pubkey(), pay_to=str(OWNER.pubkey()), source=buyers)
-        draft = drafted(world.node, compute_limit(), compute_price(), moved, memo(b"%d" % number), buyer=THIEF)
-        assert (await world.settle(world.asking(draft))).body["success"] is True
+        assert (await world.settle(spending(world, buyers, number))).body["success"] is True
     assert (held - chain.token_balance(str(buyers)), chain.token_balance(str(OWNERS))) == (2 * PRICE, 2 * PRICE)
     chain.executed.clear()
     assert await refused_for(world, buyers, THIEF) == "simulation"
@@ -194,20 +201,24 @@ async def test_what_was_executed_and_is_not_known_to_be_takes_nothing_more_of_th
     assert world.earned == BUYER_MICRO
 
 
+async def test_who_may_spend_promises_what_he_may_once(world: SolanaHub) -> None:
+    """However much more the account holds: each would be called a success, and one of them be made."""
+    buyers = lets_spend(world, PRICE)
+    world.node.chain.holds = True
+    asked = [world.settle(spending(world, buyers, number), confirm=False, Prefer="wait=0") for number in range(5)]
+    answers = await asyncio.gather(*asked)
+    assert sorted(str(answer.reason) for answer in answers) == ["None", *["insufficient_funds"] * 4]
+    world.node.chain.release()
+    await world.complete()
+    assert world.earned == PRICE
+
+
 async def test_what_is_under_way_from_another_account_takes_nothing_of_this_one(world: SolanaHub) -> None:
     """A payer may pay from what somebody lets him spend, too."""
-    chain, buyers = world.node.chain, account_of(BUYER.pubkey())
+    chain, buyers = world.node.chain, lets_spend(world, BUYER_MICRO)
     chain.open_account(str(THIEF.pubkey()), PRICE)
-    approval = b"\x04" + BUYER_MICRO.to_bytes(8, "little")
-    done_by(
-        world,
-        BUYER,
-        instruction(TOKEN_PROGRAM, approval, [writable(buyers), readable(THIEF.pubkey()), signer(BUYER.pubkey())]),
-    )
     chain.holds = True
     for source in (buyers, account_of(THIEF.pubkey())):
-        moved = transfer(PRICE, payer=THIEF.pubkey(), pay_to=str(OWNER.pubkey()), source=source)
-        draft = drafted(world.node, compute_limit(), compute_price(), moved, memo(b"held"), buyer=THIEF)
-        assert (await world.settle(world.asking(draft), Prefer="wait=0")).status == 503
+        assert (await world.settle(spending(world, source), Prefer="wait=0")).status == 503
     chain.release()
     assert world.earned == 2 * PRICE

@@ -131,7 +131,7 @@ class Simulation:
     """What settling would meet now. `error` None: it would pass. `fee_money` is what the fee payer has, in lamports.
 
     `blocks_left`: for so many more the blockhash of one that would pass is taken; None where nobody says. `reaches`: is
-    the account that would be paid still the wallet's that it was made for? `balance`: what the paying one holds.
+    the account that would be paid still the wallet's that it was made for? `balance`: what the payer can pay from his.
     """
 
     error: str | None
@@ -312,7 +312,7 @@ class SolanaChain:
         last_height = read_number(height) + (BLOCKHASH_LIFETIME_BLOCKS if left is None else left) + LAG_BLOCKS
         lifetime = Lifetime(read_slot(simulation), last_height)
         reaches = self.configured_asset.holder(transfer.destination, found).is_its_own
-        balance = 0 if source is None else source.amount
+        balance = 0 if source is None else source.money_of(transfer.payer)
         return Simulation(error, lifetime, read_number(read_value(money)), left, reaches, balance)
 
     async def _ask_of_new(self, transfer: SolanaTransfer, calls: Sequence[Call]) -> list[Answer]:

@@ -84,8 +84,8 @@ async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
     return False
 
 
-async def holding(chain: SolanaChain, account: str, signatures: Sequence[str]) -> tuple[int, list[bool]]:
-    """What is held in a token account, and which of these transactions were executed by then, passed or failed.
+async def holding(chain: SolanaChain, account: str, payer: str, signatures: Sequence[str]) -> tuple[int, list[bool]]:
+    """What the payer can pay from a token account, and which of these were executed by then, passed or failed.
 
     The balance first: what is executed in between is taken for what has left it already. At most 256. Raises:
     RpcUnavailable.
@@ -94,7 +94,8 @@ async def holding(chain: SolanaChain, account: str, signatures: Sequence[str]) -
     info, shown = await chain.rpc.ask([("getAccountInfo", [account, {"encoding": "base64", **_CONFIRMED}]), statuses])
     held = read_token(read_value(info), chain.config.token_program)
     sightings = [read_sighting(one, {"confirmed", FINAL}) for one in read_list(shown, signatures)]
-    return 0 if held is None else held.amount, [one.deep or one.verdict is Verdict.REVERTED for one in sightings]
+    executed = [one.deep or one.verdict is Verdict.REVERTED for one in sightings]
+    return 0 if held is None else held.money_of(payer), executed
 
 
 class Searches:

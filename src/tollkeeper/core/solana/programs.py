@@ -121,7 +121,7 @@ def read_transfer_checked(instruction: Instruction) -> TransferChecked | None:
 class TokenAccount:
     """What a token account holds; addresses in base58, the amount in base units.
 
-    `spender`: whom its owner lets spend something from it.
+    `spender`: whom its owner lets spend something from it, `allowance`: how much, which it need not hold.
     """
 
     mint: str
@@ -129,19 +129,27 @@ class TokenAccount:
     amount: int
     is_usable: bool  # initialised and not frozen
     spender: str | None = None
+    allowance: int = 0
+
+    def money_of(self, wallet: str) -> int:
+        """What this wallet can pay from it."""
+        if wallet == self.owner:
+            return self.amount
+        return min(self.amount, self.allowance) if wallet == self.spender else 0
 
 
 def read_token_account(data: bytes) -> TokenAccount | None:
     """The account in these bytes; None where they are none. Extensions of Token-2022 may follow."""
     if len(data) < _TOKEN_ACCOUNT_SIZE_BYTES:
         return None
-    may_spend = data[72:76] == _IS_SOMETHING and any(data[121:129])  # how much, which is used up
+    allowance = int.from_bytes(data[121:129], "little") if data[72:76] == _IS_SOMETHING else 0  # what is left of it
     return TokenAccount(
         mint=encode_key(data[:32]),
         owner=encode_key(data[32:64]),
         amount=int.from_bytes(data[64:72], "little"),
         is_usable=data[108] == _ACCOUNT_INITIALIZED,
-        spender=encode_key(data[76:108]) if may_spend else None,
+        spender=encode_key(data[76:108]) if allowance else None,
+        allowance=allowance,
     )
 
 

@@ -222,7 +222,7 @@ class SolanaSettlements(Settlements):
             rows = [await find_settlement(self._database, replace(order.key, nonce=one)) for one in hashes]
             names = [_name_where_paid_from(transfer.source, row) for row in rows]
             asked = [name for name in names if name]
-            balance, executed = await holding(order.account.chain, transfer.source, asked)
+            balance, executed = await holding(order.account.chain, transfer.source, transfer.payer, asked)
             is_executed = dict(zip(asked, executed, strict=True))
             return balance, [not name or is_executed[name] for name in names]
 
