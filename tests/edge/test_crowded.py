@@ -41,7 +41,7 @@ async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> Non
 
 @pytest.mark.parametrize("kind", ["sends no body", "reads no answer"])
 async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr("tollkeeper.edge.caller_connection._BEHIND_SECONDS", 0.1)
+    monkeypatch.setattr("tollkeeper.edge.caller_connection.BEHIND_SECONDS", 0.1)
     most = 2 * (next_descriptor() + CALLERS)
     quick = Patience(sweep_seconds=0.02)
     async with listener(quick, descriptors_max=most) as listening, AsyncExitStack() as open_ones:
@@ -73,3 +73,18 @@ async def test_where_everybody_is_served_the_next_caller_is_not_taken() -> None:
         reading = [asyncio.wait_for(reader.read(100), 5) for reader in served]
         answers = await asyncio.gather(*reading, return_exceptions=True)
         assert sum(isinstance(one, bytes) and one.startswith(b"HTTP/1.1 200") for one in answers) == count
+
+
+async def test_callers_who_leave_too_much_unread_in_memory_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tollkeeper.edge.patience.BEHIND_SECONDS", 0.1)
+    async with listener(Patience(sweep_seconds=0.02)) as listening, AsyncExitStack() as open_ones:
+        for _ in range(20):
+            reader, writer = await open_ones.enter_async_context(caller(listening))
+            reader._transport.pause_reading()  # type: ignore[attr-defined]  # noqa: SLF001
+            writer.write(get(b"/endless"))
+        await asyncio.sleep(0.5)
+        assert len(listening.connections) == 20
+        unread = sum(one.transport.get_write_buffer_size() for one in listening.connections)
+        next(iter(listening.connections)).listener.sweep.unsent_max_bytes = unread // 2
+        await asyncio.sleep(0.5)
+        assert 5 <= len(listening.connections) <= 12

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import structlog
 
+from tests.edge.callers import listener
+from tests.edge.test_inbound import get
+from tollkeeper.core.patience import Patience
 from tollkeeper.edge.patience import Sweep
 
 
@@ -16,11 +20,15 @@ class Sleeper:
         self.looked_at = 0
         self.fails = fails
 
-    def check_patience(self, now_seconds: float, passed_seconds: float) -> None:
+    def check_patience(self, now_seconds: float, passed_seconds: float) -> int:
         assert 0 < passed_seconds <= now_seconds
         self.looked_at += 1
         if self.fails:
             raise ZeroDivisionError
+        return 0
+
+    def behind_seconds(self) -> float:
+        return 0
 
     def spare_seconds(self) -> float | None:
         return None
@@ -50,3 +58,20 @@ async def test_the_sweep_rests_while_there_is_nothing_to_look_at() -> None:
     await asyncio.sleep(0.05)
     assert sleeper.looked_at > 0
     sweep.forget(sleeper)
+
+
+async def test_who_reads_slowly_gets_his_answer_and_who_reads_nothing_is_given_up() -> None:
+    quick = Patience(sweep_seconds=0.05, read_seconds=0.4)
+    async with listener(quick) as listening:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # the systems hold megabytes all the same
+            reader.setblocking(False)
+            await loop.sock_connect(reader, ("127.0.0.1", listening.port))
+            await loop.sock_sendall(reader, get(b"/endless"))
+            for _ in range(60):
+                await asyncio.sleep(0.03)
+                assert await loop.sock_recv(reader, 8192)
+            assert len(listening.connections) == 1
+            await asyncio.sleep(1)
+            assert not listening.connections

@@ -10,8 +10,8 @@ class Patience:
     """Seconds that a caller may take; the first five are settings.
 
     For a head, from the connection's or its own first byte; to fall behind with a body that comes slower than
-    `body_bytes_per_second`; for an answer that is not being read; between two requests of a connection; to be silent,
-    and in all, behind an answer that ends a connection on which it was sending. Callers are looked at each
+    `body_bytes_per_second`; the same with an answer that is taken slower; between two requests of a connection; to be
+    silent, and in all, behind an answer that ends a connection on which it was sending. Callers are looked at each
     `sweep_seconds`.
     """
 

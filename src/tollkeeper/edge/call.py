@@ -21,13 +21,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from tollkeeper.api import clock_ms, error_envelope, header_pairs, new_request_id_at
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.heads import RequestHead
+from tollkeeper.edge.joined_writes import JOINED_SIZE_BYTES
 from tollkeeper.edge.parts import Part, add_part
 from tollkeeper.edge.presence import CONTINUE
 
 # Of a body that nobody has asked for yet; beyond it the connection is not read.
 AHEAD_SIZE_BYTES: Final = 64 * 1024
-# Up to here copying a body behind its head is cheaper than sending both apart.
-JOINED_SIZE_BYTES: Final = 64 * 1024
 JSON_LINE: Final = b"content-type: application/json\r\n"
 END_OF_HEAD: Final = b"\r\n\r\n"
 CLOSING_END_OF_HEAD: Final = b"\r\nconnection: close\r\n\r\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,16 +17,19 @@ from uvicorn.server import ServerState
 from tollkeeper.core.errors import ApiError
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.lingering import Lingering
+from tollkeeper.edge.listener import Listener
 from tollkeeper.edge.parts import PARTS_AT_ONCE
+from tollkeeper.edge.patience import BEHIND_SECONDS
 from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance, Presence
 
 _NEVER_ASKED_SECONDS: Final = 2.0
-_BEHIND_SECONDS: Final = 5.0
 
 
 class CallerConnection(HttpToolsProtocol):
     """One caller's connection before anything came."""
+
+    listener: ClassVar[Listener]
 
     __slots__ = (
         "_at_once",
@@ -53,7 +56,9 @@ class CallerConnection(HttpToolsProtocol):
         "_lingering",
         "_pieces",
         "_refusal",
+        "_slow_seconds",
         "_stuck_seconds",
+        "_taken_bytes",
         "_unanswered",
         "_unsent_bytes",
         "_without_upgrade",
@@ -90,21 +95,49 @@ class CallerConnection(HttpToolsProtocol):
         self._lent_bytes = 0  # read ahead of an upload that its target does not take
         self._is_fed = False  # since the last sweep
         self._came: list[bytes] | None = None  # of the body, and not yet handed on
-        self._head_seconds = self._body_seconds = self._stuck_seconds = 0.0
+        self._head_seconds = self._body_seconds = self._stuck_seconds = self._slow_seconds = 0.0
+        self._taken_bytes = 0  # of all answers, when something was last seen waiting
         self._lingering: Lingering | None = None
 
     def spare_seconds(self) -> float | None:
         """See `patience.Watched`: between two requests, in a head, or behind the last answer once all of it has left.
 
         Who has asked for nothing yet counts as if he had waited longer than who has. A caller who has fallen behind
-        with his body, or takes nothing of his answer, is nobody who waits.
+        is nobody who waits.
         """
-        behind_seconds = max(self._stuck_seconds, self._body_seconds if self.is_waiting_for_body() else 0.0)
-        if behind_seconds >= _BEHIND_SECONDS:
+        behind_seconds = self.behind_seconds()
+        if behind_seconds >= BEHIND_SECONDS:
             return behind_seconds
         if self._unanswered or self.transport.get_write_buffer_size():
             return None
         return self._head_seconds + (0.0 if self._is_accepted else _NEVER_ASKED_SECONDS)
+
+    def behind_seconds(self) -> float:
+        """See `patience.Watched`: with a body, or with taking an answer."""
+        with_body_seconds = self._body_seconds if self.is_waiting_for_body() else 0.0
+        return max(self._slow_seconds, with_body_seconds)
+
+    def look_at_reading(self, passed_seconds: float) -> int:
+        """Does the caller take his answer? Returns how many bytes wait for him.
+
+        What his system has taken is asked of ours: what waits here stands still until some megabytes of that have left.
+        He falls behind as with a body; and he is slow where the rest would take him longer than he may stand still.
+        """
+        unsent_bytes = self.transport.get_write_buffer_size()
+        before_bytes, self._unsent_bytes = self._unsent_bytes, unsent_bytes
+        if not unsent_bytes:
+            self._stuck_seconds = self._slow_seconds = 0.0
+            return 0
+        known_bytes, self._taken_bytes = self._taken_bytes, self._attendance.taken_bytes()
+        if before_bytes:
+            is_known = self._taken_bytes >= 0
+            taken_bytes = self._taken_bytes - known_bytes if is_known else max(0, before_bytes - unsent_bytes)
+            patience = self.listener.patience
+            due_per_second: float = patience.body_bytes_per_second
+            self._stuck_seconds = max(0.0, self._stuck_seconds + passed_seconds - taken_bytes / due_per_second)
+            due_per_second = max(due_per_second, unsent_bytes / patience.read_seconds)
+            self._slow_seconds = max(0.0, self._slow_seconds + passed_seconds - taken_bytes / due_per_second)
+        return unsent_bytes
 
     def is_waiting_for_body(self) -> bool:
         """Whether it is the caller's turn to send."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -26,7 +26,6 @@ from tollkeeper.edge.caller_connection import CallerConnection
 from tollkeeper.edge.heads import RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
 from tollkeeper.edge.lingering import Lingering
-from tollkeeper.edge.listener import Listener
 from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.presence import Attendance, Presence
 
@@ -49,7 +48,6 @@ class StrictProtocol(CallerConnection):
     """
 
     __slots__ = ()
-    listener: ClassVar[Listener]
 
     # What the transport calls
 
@@ -452,17 +450,14 @@ class StrictProtocol(CallerConnection):
 
     # Giving up
 
-    def check_patience(self, now_seconds: float, passed_seconds: float) -> None:
+    def check_patience(self, now_seconds: float, passed_seconds: float) -> int:
         """See `Watched`. What a caller who is too slow gets is a closed connection."""
         patience = self.listener.patience
         self._head_seconds += 0.0 if self._unanswered else passed_seconds
         self._body_seconds += passed_seconds if self.is_waiting_for_body() else 0.0
         is_between = self._is_accepted and not self._in_head
         idle_seconds = self.timeout_keep_alive if is_between else 0
-        unsent_bytes = self.transport.get_write_buffer_size()
-        is_stuck = 0 < self._unsent_bytes <= unsent_bytes
-        self._unsent_bytes = unsent_bytes
-        self._stuck_seconds = self._stuck_seconds + passed_seconds if is_stuck else 0.0
+        unsent_bytes = self.look_at_reading(passed_seconds)
         if (
             (self._lingering is not None and self._lingering.is_over(now_seconds, unsent_bytes))
             or self._head_seconds >= patience.head_seconds + idle_seconds
@@ -477,6 +472,7 @@ class StrictProtocol(CallerConnection):
                 self.transport.close()
             elif not self._in_body:
                 self.forget_request()
+        return unsent_bytes
 
     # Is the caller there?
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
+
+# Up to here copying is cheaper than sending both apart.
+JOINED_SIZE_BYTES: Final = 64 * 1024
 
 
 class JoinedWrites:
@@ -42,9 +46,12 @@ class JoinedWrites:
         elif self._head is None:
             self._head = data
             self._loop.call_soon(self._send_head)
-        else:
+        elif len(data) <= JOINED_SIZE_BYTES:
             self._is_joining = False
             self._transport.write(self._head + data)
+        else:
+            self._is_joining = False
+            self._transport.writelines([self._head, data])  # of a large one no copy waits for each slow caller
 
     def close(self) -> None:
         """See `asyncio.BaseTransport`."""

@@ -13,6 +13,10 @@ from typing import Final, Protocol
 import structlog
 
 _SHARE: Final = 16  # of what is spare, one in so many gives way at once
+# From here on a caller who holds up his own request gives way.
+BEHIND_SECONDS: Final = 5.0
+# Of answers, what may wait for callers in memory before those who take theirs slowly give way.
+UNSENT_SIZE_BYTES: Final = 256 * 1024 * 1024
 _QUIET_SECONDS: Final = 10.0  # between two warnings
 _first = itemgetter(0)
 
@@ -24,8 +28,14 @@ class Watched(Protocol):
 
     transport: asyncio.Transport
 
-    def check_patience(self, now_seconds: float, passed_seconds: float) -> None:
-        """Give the connection up if its caller has taken too long; both arguments in the loop's time."""
+    def check_patience(self, now_seconds: float, passed_seconds: float) -> int:
+        """Give the connection up if its caller has taken too long; both arguments in the loop's time.
+
+        Returns how many bytes wait for him.
+        """
+
+    def behind_seconds(self) -> float:
+        """By how much the caller has fallen behind with what is his to send or to take."""
 
     def spare_seconds(self) -> float | None:
         """For how long nobody has waited for anything here, to compare with others; None where somebody does."""
@@ -34,8 +44,9 @@ class Watched(Protocol):
 class Sweep:
     """Looks at every watched connection each `seconds`; runs only while there are some. For one event loop."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, unsent_max_bytes: int = UNSENT_SIZE_BYTES) -> None:
         self._seconds = seconds
+        self.unsent_max_bytes = unsent_max_bytes
         self._watched: dict[Watched, None] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None
         self._last_seconds = 0.0
@@ -73,9 +84,27 @@ class Sweep:
         now = loop.time()
         passed, self._last_seconds = now - self._last_seconds, now
         self._timer = loop.call_later(self._seconds, self._run, loop)
+        unsent_bytes = 0
         for connection in list(self._watched):
             try:
-                connection.check_patience(now, passed)
+                unsent_bytes += connection.check_patience(now, passed)
             except Exception:  # one connection's fault must not keep the others from being looked at
                 log.exception("sweep_failed")
                 self.forget(connection)
+        if unsent_bytes > self.unsent_max_bytes:
+            self._relieve(unsent_bytes, now)
+
+    def _relieve(self, unsent_bytes: int, now_seconds: float) -> None:
+        """Too much waits for callers: those who are slow give way, the slowest first."""
+        slow = [(seconds, one) for one in self._watched if (seconds := one.behind_seconds()) >= BEHIND_SECONDS]
+        slow.sort(key=_first, reverse=True)
+        if now_seconds >= self._quiet_until_seconds:
+            self._quiet_until_seconds = now_seconds + _QUIET_SECONDS
+            log.warning("answers_unread", unsent_bytes=unsent_bytes, slow=len(slow))
+        for _, connection in slow:
+            waiting_bytes = connection.transport.get_write_buffer_size()
+            if waiting_bytes:
+                connection.transport.abort()
+            unsent_bytes -= waiting_bytes
+            if unsent_bytes <= self.unsent_max_bytes:
+                return

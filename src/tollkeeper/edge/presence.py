@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
+import struct
 from enum import Enum, auto
 from typing import Final
 
@@ -24,6 +26,10 @@ AHEAD_CALL_BYTES: Final = 32 * 1024 * 1024  # about what systems hold for both e
 AHEAD_ALL_BYTES: Final = 64 * 1024 * 1024
 
 _SENDS_NO_MORE: Final = getattr(select, "POLLRDHUP", 0)  # Linux's; elsewhere an end is seen when it is read
+# `tcpi_bytes_acked` of Linux's `struct tcp_info`, behind 8 bytes, 24 numbers of 4 and two of 8.
+_TCP_INFO: Final = getattr(socket, "TCP_INFO", -1)
+_TAKEN_AT_BYTE: Final = 120
+_TAKEN: Final = struct.Struct("=Q")
 _IS_GONE: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -38,10 +44,11 @@ class Presence(Enum):
 class Attendance:
     """One caller. `is_silent`: its end was read. `socket_number` is below zero once the connection is lost."""
 
-    __slots__ = ("_asked_seconds", "_poll", "is_believed", "is_silent", "socket_number")
+    __slots__ = ("_asked_seconds", "_poll", "_socket", "is_believed", "is_silent", "socket_number")
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self.socket_number: int = transport.get_extra_info("socket").fileno()
+        self._socket: socket.socket = transport.get_extra_info("socket")
+        self.socket_number: int = self._socket.fileno()
         self._poll: select.poll | None = None  # made when it is needed: most connections never are
         self._asked_seconds: float | None = None
         self.is_silent = False
@@ -58,6 +65,14 @@ class Attendance:
         if not seen:
             return Presence.SILENT if self.is_silent else Presence.THERE
         return Presence.GONE if seen[0][1] & _IS_GONE else Presence.SILENT
+
+    def taken_bytes(self) -> int:
+        """How much the caller's system has taken of all that was sent on the connection; below 0 where nobody tells."""
+        try:
+            known = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TAKEN_AT_BYTE + _TAKEN.size)
+            return int(_TAKEN.unpack_from(known, _TAKEN_AT_BYTE)[0])
+        except (OSError, struct.error):
+            return -1
 
     def ask(self, transport: asyncio.Transport, now_seconds: float, *, is_http_11: bool) -> None:
         """Ask a silent caller, once. Only between two answers or before one has begun."""

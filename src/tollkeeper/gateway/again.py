@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms, new_request_id_at
 from tollkeeper.core.framing import BodyEnd
-from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, JOINED_SIZE_BYTES, InboundCall, http_date
+from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, InboundCall, http_date
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS
+from tollkeeper.edge.joined_writes import JOINED_SIZE_BYTES
 from tollkeeper.edge.target import Exchange
 from tollkeeper.gateway.access import PaidCall
 from tollkeeper.gateway.heads import answer_lines, target_head_end
