@@ -457,17 +457,19 @@ class WideStory(EvmStory):
 
     def judge_sale(self, sale: Sale, state: str | None, granted: int, remaining: int, calls: int) -> None:
         nonce = self.nonce(sale.header).lower()
+        is_sold = nonce in self.carried or nonce in self.honoured
+        is_forgotten = self.restored and self.reorganised and not self._is_known(nonce)
+        if not is_sold and state == "LIVE" and is_forgotten:
+            told_of = "SELECT id FROM purchases WHERE nonce = ? AND forgotten_ms IS NOT NULL"
+            self.site.gone += [name for (name,) in self.site.rows(told_of, nonce)]
+            came("sale whose payment is gone and forgotten by its hub")
+            return
         if not sale.contested:
             assert nonce in self.carried, sale
             EvmStory.judge_sale(self, sale, state, granted, remaining, calls)
             return
         told = (sale, state, granted, remaining, calls)
         assert sale.served <= calls <= sale.served + sale.lost, told
-        is_sold = nonce in self.carried or nonce in self.honoured
-        if not is_sold and state == "LIVE" and self.restored and self.reorganised and not self._is_known(nonce):
-            came("sale whose payment is gone and forgotten by its hub")
-            self.site.gone += [name for (name,) in self.site.rows("SELECT id FROM purchases WHERE nonce = ?", nonce)]
-            return
         if sale.gate["id"] in self.deleted:
             assert is_sold or state != "LIVE", told
         else:
