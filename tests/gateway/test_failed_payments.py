@@ -290,6 +290,25 @@ async def test_a_sale_whose_failure_is_taken_back_is_granted_without_its_buyer(
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
+@pytest.mark.parametrize("second", ["refused", pytest.param("unheard", marks=pytest.mark.long)])
+async def test_a_sale_whose_failure_is_taken_back_behind_a_later_try_that_sent_nothing_is_granted(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, second: str
+) -> None:
+    poor = says(200, json.dumps({"success": False, "transaction": "", "errorReason": "insufficient_funds"}))
+    denied = says(401, json.dumps({"error": {"code": "INVALID_SIGNATURE", "message": "not now"}}))
+    async with selling(tmp_path, anvil_fiat_token, target, apart=True) as shop:
+        assert (await shop.fail()).status == 402
+        anvil_fiat_token.mint(shop.buyer.wallet.address, 1_000_000)
+        shop.between.settling = poor if second == "refused" else denied
+        assert (await shop.call()).status == (402 if second == "refused" else 503)
+        shop.between.settling = pass_on
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        assert await shop.revenue("0.01") == "0.01"
+        await shop.sold_once()
+        await assert_nothing_lost(tmp_path, anvil_fiat_token, paid=[authorization_in(shop.payment)])
+
+
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_buyer_who_comes_back_once_the_failure_is_taken_back_is_not_told_to_pay_again(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, *, apart: bool

@@ -17,13 +17,16 @@ from structlog.testing import capture_logs
 from tests.auth.server import free_port, issuer, serving
 from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.forks import take_back
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.tables import cells, filled, read_table
 from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.api import clock_ms
 from tollkeeper.core.batches import Via
+from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.trusted_gateways import GatewayKeys
 from tollkeeper.storage import open_database
 
@@ -166,6 +169,38 @@ async def test_what_failed_for_a_gateway_is_tried_again_for_that_gateway_alone(
         again = await post(hub, body, signed(body, idempotency_key="claim.2"))
         assert again.body["success"] is True
         assert (await post(hub, body, signed(body, idempotency_key="claim.2"))).body["success"] is True
+        assert (await hub.settle(payment)).reason == "duplicate_settlement"
+
+
+async def test_a_next_try_that_was_refused_is_told_of_its_purchase_s_payment_once_the_failure_is_taken_back(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+) -> None:
+    """Nothing was sent for it, and on the other branch the first one's transaction made the payment."""
+    chain = anvil_fiat_token
+    buyer, rpc = chain.wallets.buyer, chain.rpc
+    async with run_hub(tmp_path, chain, trusted_keys=TRUSTED) as hub:
+        payment = new_payment(chain)
+        body = request_of(payment)
+        rpc.call("evm_setAutomine", False)
+        assert (await post(hub, body, {**signed(body), "Prefer": "wait=0"})).status == 503
+        spent = new_payment(chain, value=chain.balance(buyer.address), pay_to="0x" + "99" * 20)
+        data = transfer_calldata(spent.authorization, chain.sign(spent.authorization))
+        raw, _ = chain.transaction(chain.wallets.faucet, USDC_ADDRESS, data, max_priority_fee_per_gas=10**8)
+        rpc.call("eth_sendRawTransaction", raw)
+        rpc.call("evm_mine")
+        rpc.call("evm_setAutomine", True)
+        await hub.complete()
+        assert await hub.status(payment) == "failed"
+        for _ in range(2):
+            assert (await post(hub, body, signed(body, idempotency_key="claim.2"))).reason == "insufficient_funds"
+        assert (await hub.settle(payment, key="stranger.1")).reason == "invalid_exact_evm_transaction_failed"
+        take_back(chain, 1)
+        async with asyncio.timeout(20):
+            while await hub.status(payment) != "success":
+                await hub.complete()
+        for claim in ("claim.2", "claim.1"):
+            assert (await post(hub, body, signed(body, idempotency_key=claim))).body["success"] is True
+        assert (await hub.settle(payment, key="stranger.1")).body["success"] is False
         assert (await hub.settle(payment)).reason == "duplicate_settlement"
 
 

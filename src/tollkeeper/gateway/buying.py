@@ -20,6 +20,7 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.purchases import (
+    FIRST_LOOK_MS,
     NOT_ATTEMPTED,
     Claim,
     PurchaseState,
@@ -413,20 +414,28 @@ class Buying:
             await self._announce()
             raise self.pending(purchase, answer.transaction)
         if answer.outcome is Settlement.UNHEARD:
-            await self._purchases.fail(purchase, NOT_ATTEMPTED, None, now_ms)
+            await self._purchases.fail(
+                purchase, NOT_ATTEMPTED, None, now_ms, follow_ms=await self._look_for_former(purchase, now_ms)
+            )
             await self._announce()
             raise unheard()
+        follow_ms = failure_looked_at_ms(purchase, answer, now_ms, is_seen=self._is_seen(purchase.network))
         await self._purchases.fail(
             purchase,
             answer.reason,
             answer.transaction or None,
             now_ms,
-            follow_ms=failure_looked_at_ms(purchase, answer, now_ms, is_seen=self._is_seen(purchase.network)),
+            follow_ms=follow_ms or await self._look_for_former(purchase, now_ms),
             is_followed_anew=is_failed,
         )
         await self._announce()
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
         raise not_settled(answer, purchase.network)
+
+    async def _look_for_former(self, purchase: Purchase, now_ms: int) -> int | None:
+        """When to look whether an earlier attempt's failure was taken back, of one that sent nothing itself."""
+        was_sent = self._supported().is_ours and await self._purchases.shown_in(purchase) is not None
+        return now_ms + FIRST_LOOK_MS if was_sent else None
 
     async def _announce(self) -> None:
         async with self._decided:

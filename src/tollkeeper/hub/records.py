@@ -66,7 +66,7 @@ class Records:
             bool(answer.get("success")),
             answer.get("transaction") or "",
             answer.get("reason"),
-            known.settlement_id or answer.get("settlementId"),
+            answer.get("settlementId", known.settlement_id),
         )
 
     async def of_same(
@@ -106,14 +106,19 @@ class Records:
                 return success(row)
         return await self.kept(options, refusal(Reason.DUPLICATE.value, row.told_hash, row.id), deadline)
 
-    async def kept(self, options: SettleOptions, outcome: Outcome, deadline: float) -> Outcome:
+    async def kept(
+        self, options: SettleOptions, outcome: Outcome, deadline: float, failed_before: Settlement | None = None
+    ) -> Outcome:
         """The answer, kept with the caller's key, so that the key shows it again.
 
+        `failed_before`: the failed attempt for the same purchase that this next one was refused after. Its failure may
+        be taken back, and then the key shows what it came to: nothing else is asked for its purchase any more.
         Where another request under the key was faster, perhaps in another process, it is what the key shows: the
         payment that was settled or given to that one meanwhile is no duplicate. Raises: CONFLICT, SETTLEMENT_PENDING.
         """
         key = options.idempotency
-        if key is None or await self._database.run(record_answer(key, outcome.recorded(), self._clock_ms())):
+        failed = None if failed_before is None else (failed_before.id, failed_before.attempt)
+        if key is None or await self._database.run(record_answer(key, outcome.recorded(), self._clock_ms(), failed)):
             return outcome
         return await self.of_key(options, deadline) or outcome
 

@@ -220,7 +220,7 @@ class Settlements:
             raise self._records.pending(order.key, "") from error
         claimed, raw, sent = signed.claim.settlement, signed.claim.raw, signed.sent
         if claimed is None or raw is None or sent is None:
-            return await self._not_won(order, signed)
+            return await self._not_won(order, known, signed)
         try:
             advance = await self.pipeline.advance(order.account, claimed, sent, order.deadline, order.caller)
         except StorageError as error:  # sent, and not recorded
@@ -241,7 +241,7 @@ class Settlements:
         reader, value = order.account.chain.authorizations, order.payload.authorization.value
         return await terms_now(order, value, terms, overdrawn, partial(reader.holding, order.key.payer))
 
-    async def _not_won(self, order: Order, signed: Signed) -> Outcome:
+    async def _not_won(self, order: Order, known: Settlement | None, signed: Signed) -> Outcome:
         """The answer to a claim that was not made. Raises: UNAVAILABLE for budget, queue or payer; _KeyTaken."""
         obstacle = signed.claim.obstacle
         if signed.claim.outcome is Claimed.OVER_BUDGET:
@@ -251,7 +251,7 @@ class Settlements:
         if isinstance(obstacle, Suspended):
             raise order.account.gas.suspended(order.key.payer, obstacle)
         if obstacle is not None:
-            return await self._recorded_with_key(order, refusal(Reason.FUNDS.value))
+            return await self._recorded_with_key(order, refusal(Reason.FUNDS.value), known)
         if signed.claim.settlement is None:
             raise _KeyTaken
         return await self._known_payment(order, signed.claim.settlement)
@@ -293,7 +293,7 @@ class Settlements:
         if row is not None and not self._may_be_tried(order, row):
             return await self._known_payment(order, row)
         if reason not in self._how_used_looks:
-            return await self._recorded_with_key(order, refusal(reason.value))
+            return await self._recorded_with_key(order, refusal(reason.value), row)
         return await self._forgotten(order, known, reason)
 
     async def _forgotten(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
@@ -308,7 +308,8 @@ class Settlements:
         if found is not None and is_ours and await self._was_to_make(order, found):
             claim = await self._signing.adopt(order, known, found)
             return await self._adopted(order, claim)
-        return await self._recorded_with_key(order, refusal(reason.value, "" if use is None else use.transaction_hash))
+        refused = refusal(reason.value, "" if use is None else use.transaction_hash)
+        return await self._recorded_with_key(order, refused, known)
 
     async def _was_to_make(self, order: Order, found: SignedTransaction) -> bool:
         """Did this transaction of ours, which used the nonce, make the order's transfer? Raises: RpcUnavailable.
@@ -352,8 +353,10 @@ class Settlements:
             return success(advance.settlement)
         return await self._known_payment(order, advance.settlement)
 
-    async def _recorded_with_key(self, order: Order, outcome: Outcome) -> Outcome:
-        return await self._records.kept(order.options, outcome, order.deadline)
+    async def _recorded_with_key(self, order: Order, outcome: Outcome, known: Settlement | None = None) -> Outcome:
+        """`known`: the row that the order would have tried again."""
+        is_same = known is not None and known.state is State.FAILED and known.is_of_purchase(order.purchase_data)
+        return await self._records.kept(order.options, outcome, order.deadline, known if is_same else None)
 
 
 async def terms_now(

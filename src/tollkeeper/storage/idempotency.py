@@ -48,13 +48,19 @@ async def find_key(database: Database, key: str) -> KnownKey | None:
     return KnownKey(row["fingerprint"], row["settlement_id"], row["attempt"], answer)
 
 
-def record_answer(key: IdempotencyKey, answer: dict[str, Any], now_ms: int) -> Unit[bool]:
-    """Remember what the request of this key was answered; False where it is bound already, and stays as it is."""
+def record_answer(
+    key: IdempotencyKey, answer: dict[str, Any], now_ms: int, failed: tuple[str, int] | None = None
+) -> Unit[bool]:
+    """Remember what the request of this key was answered; False where it is bound already, and stays as it is.
+
+    `failed`: the settlement and attempt that had failed by then; were that taken back, the key shows what came of it.
+    """
+    settlement_id, attempt = failed or (None, None)
     rows = yield _QUERIES.add_key(
         key=key.key,
         fingerprint=key.fingerprint,
-        settlement_id=None,
-        attempt=None,
+        settlement_id=settlement_id,
+        attempt=attempt,
         answer=json.dumps(answer),
         now_ms=now_ms,
     )
