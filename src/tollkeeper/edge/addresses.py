@@ -24,7 +24,8 @@ from tollkeeper.core.addresses import (
     parse_address,
 )
 from tollkeeper.core.errors import ApiError, Code, invalid
-from tollkeeper.edge.lookups import Lookups
+from tollkeeper.edge.lookups import Lookups, NotAskedError
+from tollkeeper.edge.pool import NothingSentError
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses as text; raises OSError
 
@@ -85,7 +86,8 @@ class Resolver:
     async def resolve(self, host: str, port: int) -> list[str]:
         """Every address of `host`, each one allowed.
 
-        Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers.
+        Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers,
+        NothingSentError where others' lookups left no room for this one.
         """
         return self._elsewhere(host, port, await self._resolve(host, port, is_check=False))
 
@@ -146,6 +148,8 @@ class Resolver:
             return await asyncio.wait_for(asking, LOOKUP_TIMEOUT_SECONDS)
         except (OSError, UnicodeError):  # asyncio's TimeoutError is an OSError
             raise _unresolved() from None
+        except NotAskedError:
+            raise NothingSentError("the target's host name cannot be resolved now; send the same again") from None
 
 
 def is_of_this_machine(address: str) -> bool:

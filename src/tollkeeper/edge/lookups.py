@@ -21,6 +21,10 @@ SILENT_KEPT_SECONDS: Final = 600.0
 SILENT_MAX: Final = 1024
 
 
+class NotAskedError(Exception):
+    """Others had all threads for as long as the lookup was waited for: nothing is known of its host."""
+
+
 class _Asking:
     """One lookup. `began_seconds`: since when it has its thread, by `time.monotonic`; None before."""
 
@@ -46,7 +50,7 @@ class Lookups:
         self._silent_until: dict[str, float] = {}
 
     async def addresses(self, host: str, port: int, *, is_check: bool) -> list[str]:
-        """The addresses of `host` as text. Raises: OSError.
+        """The addresses of `host` as text. Raises: OSError; NotAskedError in place of the cancelling.
 
         Whoever has waited long enough gives up by cancelling; nobody else may wait for the same meanwhile. What has no
         thread by then is not asked any more.
@@ -59,6 +63,8 @@ class Lookups:
             if asking.began_seconds is None:
                 asking.found.cancel()
                 self._forget(name, asking)
+                if not self._is_silent(host):
+                    raise NotAskedError from None
             elif asking.is_silent():
                 self._silent_until.pop(host, None)
                 if len(self._silent_until) >= SILENT_MAX:
@@ -72,13 +78,15 @@ class Lookups:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, host: str, port: int, *, is_check: bool) -> _Asking:
-        is_silent = self._silent_until.get(host, 0.0) > time.monotonic()
-        threads = self._of_checks if is_check else self._of_silent if is_silent else self._of_calls
+        threads = self._of_checks if is_check else self._of_silent if self._is_silent(host) else self._of_calls
         self._asking[host, is_check] = asking = _Asking()
         loop = asyncio.get_running_loop()
         asking.found = loop.run_in_executor(threads, _look_up(host, port, asking))
         asking.found.add_done_callback(lambda _: self._forget((host, is_check), asking))
         return asking
+
+    def _is_silent(self, host: str) -> bool:
+        return self._silent_until.get(host, 0.0) > time.monotonic()
 
     def _forget(self, name: tuple[str, bool], asking: _Asking) -> None:
         if self._asking.get(name) is asking:
