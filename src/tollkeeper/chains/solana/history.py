@@ -12,12 +12,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
-from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_number
+from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_list, read_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.chains.rpc import Answer, Call
     from tollkeeper.chains.solana.chain import SolanaChain
 
 _SLOTS_AT_ONCE: Final = 5_000
@@ -37,12 +37,17 @@ class Block(NamedTuple):
 
 
 async def has_every_block(
-    chain: SolanaChain, slots: range, is_behind: Callable[[Block], bool] | None = None, *, since: int | None = None
+    chain: SolanaChain,
+    slots: range,
+    is_behind: Callable[[Block], bool] | None = None,
+    *,
+    since: int | None = None,
+    nothing_of: str = "",
 ) -> bool:
     """Does the node have all finalized blocks of these slots, up to the last one, which has one?
 
     `is_behind`: what comes behind such a block does not matter. `since`: the first block must be no later than this
-    Unix time. Raises: RpcUnavailable.
+    Unix time. `nothing_of`: and does it show nothing of this transaction? Raises: RpcUnavailable.
     """
     first: Block | None = None
     count = 0
@@ -63,8 +68,22 @@ async def has_every_block(
         if since is not None and (first.seconds is None or first.seconds > since):
             return False
         if newest.slot == slots.stop - 1 or (is_behind is not None and is_behind(newest)):
-            return True
+            every = range(slots.start, newest.slot + 1)
+            return not nothing_of or await _lists_all_and_shows_nothing(chain, every, count, nothing_of)
     return False
+
+
+async def _lists_all_and_shows_nothing(chain: SolanaChain, slots: range, count: int, signature: str) -> bool:
+    """Does who shows nothing of the transaction list as many blocks? Raises: RpcUnavailable.
+
+    Asked together, because behind one address there may be several nodes, of which one lacks blocks. Of more slots than
+    one answer lists that is not asked.
+    """
+    if len(slots) > _SLOTS_AT_ONCE_MAX:
+        return True
+    statuses: Call = ("getSignatureStatuses", [[signature], {"searchTransactionHistory": True}])
+    shown, listed = await chain.rpc.ask([statuses, ("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])])
+    return read_list(shown, [signature]) == [None] and isinstance(listed, list) and len(listed) == count
 
 
 async def _listed(chain: SolanaChain, slots: range) -> list[int]:

@@ -74,8 +74,9 @@ async def has_expired(
         if not is_over or not await chain.shows_nothing(signature, max(newest, read_slot(recent))):
             return False
         if doubted_since is None:
-            return await has_all(chain, lifetime, newest)
-        return await _has_all_since(chain, lifetime.first_slot, (first_slot, newest), times[1], doubted_since)
+            return await has_all(chain, lifetime, newest, nothing_of=signature)
+        slots = range(first_slot, newest + 1)
+        return await _has_all_since(chain, lifetime.first_slot, slots, times[1], doubted_since, nothing_of=signature)
 
     return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
 
@@ -117,29 +118,31 @@ def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
     return first_slot <= lifetime.first_slot and height > lifetime.last_height
 
 
-async def has_all(chain: SolanaChain, lifetime: Lifetime, newest: int) -> bool:
+async def has_all(chain: SolanaChain, lifetime: Lifetime, newest: int, *, nothing_of: str = "") -> bool:
     """Does the node have every block of this lifetime, which ended before this finalized slot?
 
-    Raises: RpcUnavailable.
+    `nothing_of`: as in `has_every_block`. Raises: RpcUnavailable.
     """
     slots = range(lifetime.first_slot, newest + 1)
-    return await has_every_block(chain, slots, lambda block: block.height > lifetime.last_height)
+    return await has_every_block(chain, slots, lambda block: block.height > lifetime.last_height, nothing_of=nothing_of)
 
 
-async def _has_all_since(chain: SolanaChain, began: int, slots: tuple[int, int], seconds: int, signed: int) -> bool:
-    """Does the node have every block in which what was signed then may be? Raises: RpcUnavailable.
+async def _has_all_since(
+    chain: SolanaChain, began: int, slots: range, seconds: int, signed: int, *, nothing_of: str
+) -> bool:
+    """Does the node have every block in which what was signed then may be, and show nothing of it?
 
-    `slots`: the first that it has, which is older, and the newest finalized one, of the time `seconds`. `began`: where
-    somebody said that it begins, which saves looking through all since then.
+    `slots`: from the first that it has, which is older, to the newest finalized one, of the time `seconds`. `began`:
+    where somebody said that it begins, which saves looking through all since then. Raises: RpcUnavailable.
     """
-    oldest, newest = slots
+    oldest, newest = slots.start, slots.stop - 1
     early = signed - LIFETIME_DOUBTED_SECONDS
     since_slots = max(seconds - early, 2 * LIFETIME_DOUBTED_SECONDS) * SLOTS_PER_SECOND_MAX
     far = max(oldest, newest - since_slots)
     near = max(far, min(began, newest) - LIFETIME_DOUBTED_SECONDS * SLOTS_PER_SECOND_MAX)
     for start in dict.fromkeys((near, far)):
-        since = early if start > oldest else None
-        if await has_every_block(chain, range(start, newest + 1), _well_behind(signed), since=since):
+        since, some = early if start > oldest else None, range(start, newest + 1)
+        if await has_every_block(chain, some, _well_behind(signed), since=since, nothing_of=nothing_of):
             return True
     return False
 
