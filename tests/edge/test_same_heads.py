@@ -141,3 +141,32 @@ async def test_a_body_longer_than_a_head_may_be_is_taken_too() -> None:
             sent = bytes([48 + number]) * 40_000
             writer.write(head + sent)
             assert await read_answer(reader) == b"POST /call/take " + sent
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_however_many_requests_come_at_once_all_are_answered_in_order_and_others_have_their_turn(
+    seed: int,
+) -> None:
+    chosen = random.Random(seed)
+    kinds = chosen.choices([0, 1, 2], k=500)
+    chunked = get(b"/call/take", b"Transfer-Encoding: chunked\r\n", b"POST") + b"3;x\r\nabc\r\n0\r\n\r\n"
+    sent = [EARLY + body(0), HEAD + body(0), chunked]
+    wanted = [b"early", b"POST /call/take " + body(0), b"POST /call/take abc"]
+    data = b"".join(sent[kind] for kind in kinds)
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/early"))
+        await read_answer(reader)
+        (flood,) = running.server.server_state.connections
+        size_bytes = chosen.randrange(20_000, len(data))
+        flood.data_received(data[:size_bytes])
+        assert len(running.calls.begun) <= 40
+        flood.data_received(data[size_bytes:] if seed else data[size_bytes : size_bytes + 7])  # as if nothing held it
+        writer.write(b"" if seed else data[size_bytes + 7 :])
+        if seed == 1:
+            writer.write_eof()
+        async with caller(running.asgi) as (other, other_writer):
+            other_writer.write(get(b"/call/early"))
+            assert await read_answer(other) == b"early"
+        for kind in kinds:
+            assert await read_answer(reader) == wanted[kind]
+        assert len(running.calls.begun) == len(kinds) + 2

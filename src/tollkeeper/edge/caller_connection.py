@@ -23,6 +23,7 @@ from tollkeeper.edge.patience import BEHIND_SECONDS
 from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance, Presence
 
+REQUESTS_AT_ONCE: Final = 32  # together some milliseconds
 _NEVER_ASKED_SECONDS: Final = 2.0
 
 
@@ -60,6 +61,7 @@ class CallerConnection(HttpToolsProtocol):
         "_stuck_seconds",
         "_taken_bytes",
         "_unanswered",
+        "_unread",
         "_unsent_bytes",
         "_without_upgrade",
         "peer",
@@ -88,6 +90,7 @@ class CallerConnection(HttpToolsProtocol):
         self._is_http_11 = True  # the newest request
         self._refusal: ApiError | None = None
         self._is_deaf = self._is_draining = False
+        self._unread = b""  # of what came, while it waits for its turn
         self._closes_early = False  # an answer before more of the newest body has come closes the connection
         self._pieces = Pieces()
         self._attendance: Attendance
@@ -169,6 +172,38 @@ class CallerConnection(HttpToolsProtocol):
             self.transport.pause_reading()  # the event loop would read some megabytes before it looks at anybody else
             self.loop.call_soon(self._read_on)
         return came[0] if len(came) == 1 else b"".join(came)
+
+    # Where much came at once others have their turn of the event loop first
+
+    def read_all(self, data: bytes, at_once: int = REQUESTS_AT_ONCE) -> None:
+        """Read `data`; what stands behind so many requests is to `wait_turn`."""
+        raise NotImplementedError
+
+    def wait_turn(self, unread: bytes) -> None:
+        """Go on with `unread` in the loop's next turn; nothing else is heard until then."""
+        self._unread, self._is_deaf = unread, True
+        self.transport.pause_reading()
+        self.loop.call_soon(self._take_turn)
+
+    def go_on(self, at_once: int = REQUESTS_AT_ONCE) -> None:
+        """Read what waits for its turn, if anything does."""
+        unread, self._unread = self._unread, b""
+        if unread and self._lingering is None:
+            self._is_deaf, self._begun = False, 0
+            self.read_all(unread, at_once)
+
+    def overhear(self, data: bytes) -> None:
+        """What comes while nothing is heard: it waits as well, or is thrown away behind the last answer."""
+        if self._unread:
+            self._unread += data
+            self.transport.pause_reading()
+        elif self._lingering is not None and not self._lingering.discard(len(data), self.loop.time()):
+            self.transport.abort()
+
+    def _take_turn(self) -> None:
+        self.go_on()
+        if not self._unread:
+            self._read_on()
 
     def _read_on(self) -> None:
         if not (self.flow.read_paused or self.transport.is_closing()):

@@ -22,7 +22,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import check_request_head, request_body_bytes
 from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.edge.call import CallHandler, InboundCall
-from tollkeeper.edge.caller_connection import CallerConnection
+from tollkeeper.edge.caller_connection import REQUESTS_AT_ONCE, CallerConnection
 from tollkeeper.edge.heads import RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
 from tollkeeper.edge.lingering import Lingering
@@ -80,6 +80,7 @@ class StrictProtocol(CallerConnection):
         """See `asyncio.Protocol`. A caller who sends no more gets its answers, and is asked whether it is there."""
         if not self.transport.can_write_eof():
             return False  # TLS ends both ways
+        self.go_on(sys.maxsize)
         newest: Any = self.cycle  # None where the first head of all was refused
         is_cut_short = self._in_head or (self._in_body and newest is not None and not newest.response_complete)
         if is_cut_short and self._refusal is None:
@@ -103,8 +104,7 @@ class StrictProtocol(CallerConnection):
     def data_received(self, data: bytes) -> None:
         """Read what came in; refuse it at the first byte that breaks a rule."""
         if self._is_deaf:
-            if self._lingering is not None and not self._lingering.discard(len(data), self.loop.time()):
-                self.transport.abort()
+            self.overhear(data)
             return
         is_new = not (self._in_head or self._in_body)
         if is_new:
@@ -116,17 +116,21 @@ class StrictProtocol(CallerConnection):
                 self._read_before(*known)
                 return
             self._begun = 0
-        unread: bytes | None = data
-        # What stands behind a request whose answer has ended the connection is nobody's.
-        while unread and not self._has_ended():
-            unread = self._read(unread)
+        self.read_all(data)
         cycle: Any = self.cycle
         is_whole = self._begun == 1 and not (self._in_head or self._in_body or self._is_deaf)
         if is_new and is_whole and self._is_repeatable:
             self.listener.heads.remember(data, cycle.head)
 
-    def _has_ended(self) -> bool:
-        return self._is_deaf or self.transport.is_closing()
+    def read_all(self, data: bytes, at_once: int = REQUESTS_AT_ONCE) -> None:
+        """See `CallerConnection`."""
+        unread: bytes | None = data
+        # What stands behind a request whose answer has ended the connection is nobody's.
+        while unread and not (self._is_deaf or self.transport.is_closing()):
+            if self._begun >= at_once:
+                self.wait_turn(unread)
+                return
+            unread = self._read(unread)
 
     def _answer_at_once(self, head: RequestHead) -> bool:
         """Answer a request without a body, where nothing is due before it and its handler has the answer ready."""
@@ -172,6 +176,9 @@ class StrictProtocol(CallerConnection):
         end = self._pieces.cut(data, is_between=is_between)
         piece, rest = (data, b"") if end == len(data) else (data[:end], data[end:])
         if is_between:
+            if end > CHATTER_BYTES and piece[:1] in (b"\r", b"\n"):
+                self._refuse(malformed("there is too much before it"))
+                return None
             self._pieces.begin(piece)
         elif self._in_head:
             self._pieces.go_on(piece)
@@ -362,10 +369,7 @@ class StrictProtocol(CallerConnection):
     # What uvicorn calls
 
     def on_response_complete(self) -> None:
-        """An answer was written: wait for the next request, or refuse the one that was waiting for its turn.
-
-        Who sends none is given up by the sweep (`check_patience`), for less than uvicorn's timer of each answer.
-        """
+        """An answer was written. No timer for the next request as in uvicorn: `check_patience` costs less."""
         self._current = None
         self._unanswered -= 1
         self._head_seconds = 0.0
