@@ -64,6 +64,9 @@ class Target(asyncio.Protocol):
         """See `SecureSpeaker`."""
         self._write = write
 
+    def rest(self) -> None:
+        """See `secure.SecureSpeaker`; here nobody else waits."""
+
     def ask(self, caller: Caller, data: bytes) -> None:
         """Send these bytes; the answer goes to `caller`."""
         self._caller = caller

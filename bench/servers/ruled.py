@@ -233,6 +233,9 @@ class Target(asyncio.Protocol):
         """See `SecureSpeaker`."""
         self.write = write
 
+    def rest(self) -> None:
+        """See `secure.SecureSpeaker`; here nobody else waits."""
+
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         place, caller = self._place, self.caller

@@ -19,7 +19,7 @@ from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.pool import target_tls_context
 from tollkeeper.edge.relay import ForwardLimits
-from tollkeeper.edge.secure import Secured
+from tollkeeper.edge.secure import Secured, connect_secure
 from tollkeeper.edge.target import TargetConnection
 
 NAME = "good.example"
@@ -115,6 +115,39 @@ async def test_records_may_be_cut_anywhere_and_come_together(
     async with _behind(says, tmp_path, version) as (edge, url):
         for _ in range(3):
             assert (await forward(edge, _asked(url), b"")).body == b"onetwosix"
+
+
+class Listener(asyncio.Protocol):
+    """Who speaks over TLS, and says nothing."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.rests = 0
+
+    def write_through(self, write: Callable[[bytes], None]) -> None: ...
+
+    def rest(self) -> None:
+        self.rests += 1
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+
+
+async def test_behind_many_tiny_records_others_have_their_turn(tmp_path: Path) -> None:
+    server, client = certificate(tmp_path, NAME)
+
+    async def behave(connection: Connection) -> None:
+        cipher = Cipher(connection, server)
+        await cipher.shake_hands()
+        await connection.send(cipher.records(*[b"x"] * 3000))
+        await asyncio.sleep(5)
+
+    async with target(behave) as there:
+        listener = Listener()
+        await connect_secure(client, NAME, listener, "127.0.0.1", there.port)
+        while len(listener.heard) < 3000:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        assert listener.rests
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from tollkeeper.edge.parts import PARTS_AT_ONCE
+
 _RECORD_SIZE_BYTES: Final = 16 * 1024  # no TLS record holds more plain text
 
 
@@ -20,6 +22,9 @@ class SecureSpeaker(Protocol):
 
     def write_through(self, write: Callable[[bytes], None]) -> None:
         """Write by `write` from now on."""
+
+    def rest(self) -> None:
+        """Let others have their turn of the event loop before more is read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`. Follows the handshake."""
@@ -126,6 +131,8 @@ class Secured(asyncio.Protocol):
         except ssl.SSLError as stopped:
             # Without its traceback: that names this frame, and so would keep what was read until the collector comes.
             fault = stopped.with_traceback(None)
+        if len(texts) > PARTS_AT_ONCE:
+            self._speaker.rest()
         if whole := b"".join(texts):
             self._speaker.data_received(whole)
         if fault is not None:

@@ -327,11 +327,16 @@ class TargetConnection(asyncio.Protocol):
     def _hand_on_body(self) -> None:
         if came := self._came:
             self._came = []
-            if len(came) > PARTS_AT_ONCE and not (self._reading_paused or self.transport.is_closing()):
-                self.transport.pause_reading()
-                asyncio.get_running_loop().call_soon(self._read_on)
+            if len(came) > PARTS_AT_ONCE:
+                self.rest()
             if self._exchange is not None:
                 self._guard(self._exchange.on_body, came[0] if len(came) == 1 else b"".join(came))
+
+    def rest(self) -> None:
+        """See `secure.SecureSpeaker`."""
+        if not (self._reading_paused or self.transport.is_closing()):
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
         if not (self._reading_paused or self.transport.is_closing()):
