@@ -257,9 +257,10 @@ async def test_a_node_that_lacks_blocks_in_between_proves_no_failure(world: Sola
 
 @pytest.mark.parametrize("is_first_told", [True, False])
 async def test_a_node_that_lacks_a_success_s_block_does_not_take_it_back(
-    tmp_path: Path, *, is_first_told: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_first_told: bool
 ) -> None:
     """Nor does anything else wait for it, also where the node does not say which block is its first."""
+    monkeypatch.setattr("tollkeeper.hub.solana.finality._SOON_SECONDS", 0.0)
     async with (
         SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
         run_chaos(node.url) as proxy,
@@ -280,6 +281,11 @@ async def test_a_node_that_lacks_a_success_s_block_does_not_take_it_back(
         for _ in range(2):
             await world.complete()
         assert [await world.status(one) for one in (body, other)] == ["success", "success"], "nothing else waits for it"
+        method, passes = "getBlocks" if is_first_told else "getFirstAvailableBlock", 40
+        asked = proxy.calls[method]
+        for _ in range(passes):
+            await world.complete()
+        assert proxy.calls[method] - asked < passes, "it is asked ever more rarely"
         node.chain.lacks = range(0)
         await world.complete()
         assert (await world.status(body), await taken_back(world)) == ("success", 0)

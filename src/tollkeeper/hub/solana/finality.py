@@ -36,6 +36,8 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE: Final = 500
 # A process that comes back looks at what was told in the last hour of its life: a cluster finalizes within seconds.
 _LOOKED_BACK_MS: Final = 3_600_000
+# What the nodes do not tell is asked about in each pass for so long, then ever more rarely, until it is given up.
+_SOON_SECONDS: Final = 10.0
 _GIVEN_UP_SECONDS: Final = 3600.0
 # Another process may have been so slow to commit what it had timed.
 _LATE_MS: Final = 10_000
@@ -53,23 +55,32 @@ class _Fate(Enum):
 class _Watched:
     """Of one network: rows that are not final yet, versions that are, and the time up to which rows were taken in.
 
-    `open_since`: when (event loop time) the nodes first did not tell what became of a row that should be final.
+    `untold`: since when (event loop time) the nodes do not tell what became of a row that should be final, and when
+    they are asked again.
     """
 
     since_ms: int
     waiting: dict[str, Settlement] = field(default_factory=dict)
-    open_since: dict[str, float] = field(default_factory=dict)
+    untold: dict[str, tuple[float, float]] = field(default_factory=dict)
     final: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def forget(self, row: Settlement) -> None:
         """It needs no look any more. A pass that overlaps this one may have been faster."""
         self.waiting.pop(row.id, None)
-        self.open_since.pop(row.id, None)
+        self.untold.pop(row.id, None)
+
+    def is_due(self, row: Settlement) -> bool:
+        """Is it worth a question now?"""
+        _, next_look = self.untold.get(row.id, (0.0, 0.0))
+        return asyncio.get_running_loop().time() >= next_look
 
     def is_given_up(self, row: Settlement) -> bool:
         """Do the nodes still not tell, after so long? What was told long ago is asked about for as long."""
         now = asyncio.get_running_loop().time()
-        return now - self.open_since.setdefault(row.id, now) >= _GIVEN_UP_SECONDS
+        since, _ = self.untold.get(row.id, (now, now))
+        waited = now - since
+        self.untold[row.id] = since, now + (waited if waited > _SOON_SECONDS else 0.0)
+        return waited >= _GIVEN_UP_SECONDS
 
 
 class FinalityWatch:
@@ -129,7 +140,8 @@ class FinalityWatch:
         if not watched.waiting:
             return
         newest = await account.chain.final_slot()
-        due = [row for row in watched.waiting.values() if (row.block_number or 0) <= newest]
+        waiting = watched.waiting.values()
+        due = [row for row in waiting if (row.block_number or 0) <= newest and watched.is_due(row)]
         for start in range(0, len(due), STATUSES_MAX):
             rows = due[start : start + STATUSES_MAX]
             gone = []
