@@ -284,6 +284,18 @@ async def test_the_pool_keeps_so_many_connections_and_drops_the_oldest(pool: Tar
         assert pool.take([connections[4].lane], pool.loop.time()) is None
 
 
+async def test_no_more_than_half_of_all_places_are_kept_for_nobody() -> None:
+    pool = TargetPool(places=8)
+    async with target(serves(sized(b"x"))) as there, target(serves(sized(b"x")), host="127.0.0.2") as other:
+        opened = [await connect(pool, there) for _ in range(4)]
+        opened += [await pool.open("http", ["127.0.0.2"], other.port, "b.example") for _ in range(2)]
+        for connection in opened:
+            await exchange(connection, Recorder())
+        assert pool.idle_count == 4
+        pool.close()
+        await asyncio.sleep(0.01)
+
+
 async def test_the_newest_connection_is_used_first(pool: TargetPool) -> None:
     async with target(serves(sized(b"x"))) as there:
         connections = [await connect(pool, there) for _ in range(3)]

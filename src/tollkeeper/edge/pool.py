@@ -79,12 +79,12 @@ class TargetPool:
     ) -> None:
         """`tls` checks targets' certificates; by default the system's trust does, loaded when it is first needed.
 
-        `places` are what all targets share; with the default, what no two of them need to share.
+        `places` are what all targets share, half of them for idle ones; by default nobody needs to share.
         """
         self._tls = tls
         self._idle_seconds = idle_seconds
         self._idle_per_target = idle_per_target
-        self._idle_in_all = idle_in_all
+        self._idle_in_all = min(idle_in_all, max(1, places // 2))
         self._lanes: WeakValueDictionary[TargetKey, Lane] = WeakValueDictionary()  # as long as anybody knows them
         self._expiry: dict[TargetConnection, float] = {}  # of idle ones, in the order of going idle
         self._open: set[TargetConnection] = set()
