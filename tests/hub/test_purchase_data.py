@@ -172,36 +172,59 @@ async def test_what_failed_for_a_gateway_is_tried_again_for_that_gateway_alone(
         assert (await hub.settle(payment)).reason == "duplicate_settlement"
 
 
+@pytest.mark.parametrize("how", ["refused", "late", "while it fails again"])
 async def test_a_next_try_that_was_refused_is_told_of_its_purchase_s_payment_once_the_failure_is_taken_back(
-    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, how: str
 ) -> None:
     """Nothing was sent for it, and on the other branch the first one's transaction made the payment."""
-    chain = anvil_fiat_token
-    buyer, rpc = chain.wallets.buyer, chain.rpc
+    chain, rpc = anvil_fiat_token, anvil_fiat_token.rpc
     async with run_hub(tmp_path, chain, trusted_keys=TRUSTED) as hub:
         payment = new_payment(chain)
         body = request_of(payment)
+
+        async def next_try() -> Answer:
+            created = int(time.time()) - 120 * (how == "late")
+            return await post(hub, body, signed(body, idempotency_key="claim.2", created=created))
+
         rpc.call("evm_setAutomine", False)
         assert (await post(hub, body, {**signed(body), "Prefer": "wait=0"})).status == 503
-        spent = new_payment(chain, value=chain.balance(buyer.address), pay_to="0x" + "99" * 20)
-        data = transfer_calldata(spent.authorization, chain.sign(spent.authorization))
-        raw, _ = chain.transaction(chain.wallets.faucet, USDC_ADDRESS, data, max_priority_fee_per_gas=10**8)
-        rpc.call("eth_sendRawTransaction", raw)
-        rpc.call("evm_mine")
-        rpc.call("evm_setAutomine", True)
+        mine_without_money(chain)
         await hub.complete()
         assert await hub.status(payment) == "failed"
+        if how == "while it fails again":
+            take_back(chain, 1)
+            await hub.complete()
+            assert await hub.status(payment) == "pending"
+            waiting = asyncio.create_task(next_try())
+            await asyncio.sleep(0.2)
+            mine_without_money(chain)
+            await hub.complete()
+            assert (await waiting).reason == "invalid_exact_evm_transaction_failed"
+        rpc.call("evm_setAutomine", True)
         for _ in range(2):
-            assert (await post(hub, body, signed(body, idempotency_key="claim.2"))).reason == "insufficient_funds"
+            refused = await next_try()
+            if how == "late":
+                assert refused.body["error"]["details"]["reason"] == "signature_expired"
+            elif how == "refused":
+                assert refused.reason == "insufficient_funds"
         assert (await hub.settle(payment, key="stranger.1")).reason == "invalid_exact_evm_transaction_failed"
         take_back(chain, 1)
         async with asyncio.timeout(20):
             while await hub.status(payment) != "success":
                 await hub.complete()
-        for claim in ("claim.2", "claim.1"):
-            assert (await post(hub, body, signed(body, idempotency_key=claim))).body["success"] is True
+        assert (await next_try()).body["success"] is True
+        assert (await post(hub, body, signed(body))).body["success"] is True
         assert (await hub.settle(payment, key="stranger.1")).body["success"] is False
         assert (await hub.settle(payment)).reason == "duplicate_settlement"
+
+
+def mine_without_money(chain: ChainUnderTest) -> None:
+    """A block in which the buyer's money goes elsewhere before anything else."""
+    spent = new_payment(chain, value=chain.balance(chain.wallets.buyer.address), pay_to="0x" + "99" * 20)
+    data = transfer_calldata(spent.authorization, chain.sign(spent.authorization))
+    raw, _ = chain.transaction(chain.wallets.faucet, USDC_ADDRESS, data, max_priority_fee_per_gas=10**8)
+    chain.rpc.call("eth_sendRawTransaction", raw)
+    chain.rpc.call("evm_mine")
 
 
 async def test_a_success_that_nobody_was_told_goes_to_the_same_purchase_whatever_its_gate_asks_by_now(

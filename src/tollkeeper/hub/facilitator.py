@@ -137,9 +137,12 @@ class Facilitator:
         await send_answer(send, 200, envelope(body))
 
     def _purchase_data(self, options: SettleOptions, signature: GatewaySignature) -> dict[str, Any] | None:
-        """The purchase data that is believed: a trusted gateway's of itself. It is no reason to refuse a payment."""
+        """The purchase data that is believed: a trusted gateway's of itself. It is no reason to refuse a payment.
+
+        Of a request that came too late, too: nothing is started for it, and whose next try it is was so all the same.
+        """
         data = options.purchase_data
-        if data is None or not signature.is_trusted:
+        if data is None or not signature.gateways:
             return None
         if signature.speaks_for(data):
             return data

@@ -52,17 +52,18 @@ class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
 class GatewaySignature:
     """From `expires_seconds` on nothing is started for it.
 
-    `gateways`: whom we trust and whose key made it, while it is in force. They are several where one shows another's
-    key as its own, which takes nothing from the other.
+    `gateways`: whom we trust and whose key made it. They are several where one shows another's key as its own, which
+    takes nothing from the other. One that `is_expired` says no more than whose purchase it was about.
     """
 
     gateways: frozenset[str] = frozenset()
     expires_seconds: int | None = None
+    is_expired: bool = False
 
     @property
     def is_trusted(self) -> bool:
         """Was it made by a key that we trust, and is it in force?"""
-        return bool(self.gateways)
+        return bool(self.gateways) and not self.is_expired
 
     def speaks_for(self, purchase_data: Mapping[str, Any]) -> bool:
         """Is the gateway that this purchase data names one of those who signed it?"""
@@ -94,7 +95,7 @@ def read_gateway_signature(
             require_times(signed.parameters, now_seconds, lifetime_max_seconds=SETTLE_REQUEST_LIFETIME_SECONDS)
     except SignatureRefused as refused:
         raise ApiError(Code.INVALID_SIGNATURE, f"the request's signature is refused: {refused}") from None
-    return GatewaySignature(frozenset() if is_expired else gateways, expires_seconds)
+    return GatewaySignature(gateways, expires_seconds, is_expired)
 
 
 def _signed(headers: Mapping[bytes, bytes]) -> Signed | None:

@@ -88,16 +88,24 @@ class Records:
         return await self.of_payment(row, requirements_hash, options, deadline, caller)
 
     async def of_payment(
-        self, row: Settlement, requirements_hash: str, options: SettleOptions, deadline: float, caller: Caller
+        self,
+        row: Settlement,
+        requirements_hash: str,
+        options: SettleOptions,
+        deadline: float,
+        caller: Caller,
+        *,
+        is_same: bool = False,
     ) -> Outcome:
         """The answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING.
 
-        Who has left meanwhile is given nothing: the next one who asks may be there.
+        Who has left meanwhile is given nothing: the next one who asks may be there. `is_same`: it is asked for the
+        purchase that the row is of, whose keys show what becomes of a failure that is taken back (`kept`).
         """
         if row.handed_out_ms is None:
             row = await self._decided(row, options, deadline)
         if row.state is State.FAILED:
-            return await self.kept(options, failed(row), deadline)
+            return await self.kept(options, failed(row), deadline, row if is_same else None)
         if row.handed_out_ms is None and row.requirements_hash == requirements_hash:
             if not caller.look():
                 raise self.pending(row.key, row.transaction_hash)
@@ -111,8 +119,8 @@ class Records:
     ) -> Outcome:
         """The answer, kept with the caller's key, so that the key shows it again.
 
-        `failed_before`: the failed attempt for the same purchase that this next one was refused after. Its failure may
-        be taken back, and then the key shows what it came to: nothing else is asked for its purchase any more.
+        `failed_before`: the failed attempt for the same purchase that this next one was refused after, or for. That
+        may be taken back, and then the key shows what it came to: nothing else is asked for its purchase any more.
         Where another request under the key was faster, perhaps in another process, it is what the key shows: the
         payment that was settled or given to that one meanwhile is no duplicate. Raises: CONFLICT, SETTLEMENT_PENDING.
         """

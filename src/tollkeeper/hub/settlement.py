@@ -166,8 +166,8 @@ class Settlements:
         is_same = row.is_of_purchase(order.purchase_data)
         asked = row.requirements_hash if is_same else order.requirements_hash
         if not self._is_the_row_s(order, row):
-            asked = _NOTHING  # what moved is not what this caller asks for
-        return await self._records.of_payment(row, asked, order.options, order.deadline, order.caller)
+            is_same, asked = False, _NOTHING  # what moved is not what this caller asks for
+        return await self._records.of_payment(row, asked, order.options, order.deadline, order.caller, is_same=is_same)
 
     async def _lead(self, order: Order, row: Settlement | None) -> Outcome:
         """Settles the payment for all callers of this process; they see the outcome through `_leading`."""
