@@ -290,7 +290,7 @@ async def test_a_sale_whose_failure_is_taken_back_is_granted_without_its_buyer(
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
-@pytest.mark.parametrize("second", ["refused", pytest.param("unheard", marks=pytest.mark.long)])
+@pytest.mark.parametrize("second", ["refused", "refused by the hub", pytest.param("unheard", marks=pytest.mark.long)])
 async def test_a_sale_whose_failure_is_taken_back_behind_a_later_try_that_sent_nothing_is_granted(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, second: str
 ) -> None:
@@ -298,10 +298,14 @@ async def test_a_sale_whose_failure_is_taken_back_behind_a_later_try_that_sent_n
     denied = says(401, json.dumps({"error": {"code": "INVALID_SIGNATURE", "message": "not now"}}))
     async with selling(tmp_path, anvil_fiat_token, target, apart=True) as shop:
         assert (await shop.fail()).status == 402
-        anvil_fiat_token.mint(shop.buyer.wallet.address, 1_000_000)
-        shop.between.settling = poor if second == "refused" else denied
-        assert (await shop.call()).status == (402 if second == "refused" else 503)
-        shop.between.settling = pass_on
+        if second == "refused by the hub":  # it trusts no gateway, and nobody's key shows it whose next try that is
+            shop.between.verifying = says(200, json.dumps({"isValid": True}))
+        else:
+            anvil_fiat_token.mint(shop.buyer.wallet.address, 1_000_000)
+            shop.between.settling = poor if second == "refused" else denied
+        assert (await shop.call()).status == (503 if second == "unheard" else 402)
+        assert claim_in(tmp_path) == ("FAILED", 2)
+        shop.between.settling = shop.between.verifying = pass_on
         shop.take_back_the_failure()
         await shop.reached("success")
         assert await shop.revenue("0.01") == "0.01"

@@ -166,6 +166,7 @@ class Completer:
             answer = await self._hub.settle(request)
             if status is not None and await self._is_not_told(purchase, answer, status):
                 return
+            answer = await self._by_earlier_keys(purchase, request, status, answer)
             if answer.outcome is Settlement.UNHEARD and status is None:
                 if not is_of_later(purchase, self._clock_ms()):
                     return  # it may be heard yet: the clock by which it is of a time to come goes on
@@ -184,6 +185,22 @@ class Completer:
             status = await self._hub.payment_status(key_of(purchase))
             is_failed = status is not None and status.status == "failed"
         await self._conclude(purchase, answer, is_failed=is_failed)
+
+    async def _by_earlier_keys(
+        self, purchase: Purchase, request: SettleRequest, status: PaymentStatus | None, answer: SettleAnswer
+    ) -> SettleAnswer:
+        """What an earlier attempt came to, where this one failed and the payment did not; else the answer as it is.
+
+        A hub that trusts no gateway knows of no two requests that they are for one purchase: it keeps with this one's
+        key that it was refused, though an earlier one's failure is taken back. PENDING where it does not say now.
+        """
+        if answer.outcome is not Settlement.FAILED or status is None or status.status == "failed":
+            return answer
+        for attempt in range(1, purchase.attempt):
+            earlier = await self._hub.settle(request.under(f"{purchase.id}.{attempt}"))
+            if earlier.outcome is Settlement.SUCCESS or earlier.reason in AWAY:
+                return earlier
+        return answer
 
     async def _is_not_told(self, purchase: Purchase, answer: SettleAnswer, status: PaymentStatus) -> bool:
         """Does our hub have the payment on record, and not say whether for this claim?

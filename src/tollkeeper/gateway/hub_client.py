@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -56,6 +56,7 @@ _UNREACHABLE: Final = "unreachable"
 _UNAVAILABLE: Final = "unavailable"
 AWAY: Final = frozenset({_UNREACHABLE, _UNAVAILABLE})
 _CODES: Final = frozenset(Code)
+_SIGNING_HEADERS: Final = frozenset({"signature", "signature-input", "content-digest"})
 _LOG = structlog.get_logger("tollkeeper.gateway.hub_client")
 
 
@@ -164,6 +165,11 @@ class SettleRequest:
     def to_bytes(self) -> bytes:
         """For storage."""
         return _ENCODE({"path": self.path, "headers": self.headers, "body": self.body.decode(), "place": self.place})
+
+    def under(self, key: str) -> SettleRequest:
+        """The same under another key, and so unsigned: it shows what that key shows of this very request."""
+        headers = {name: value for name, value in self.headers.items() if name not in _SIGNING_HEADERS}
+        return replace(self, headers=headers | {"idempotency-key": key})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SettleRequest:
