@@ -170,11 +170,11 @@ class GatewaySite:
                 await asyncio.sleep(0.02)
         came(f"{case.kind.value} at a boundary of a gateway")
 
-    async def bought_once(self, signed: Signed, case: Case, deaths: int, *, calls: int = 1) -> None:
-        """The fault came; its payer paid once, and was charged for what was served."""
+    async def bought_once(self, signed: Signed, case: Case, deaths: int, *, calls: int = 1, cut: int = 1) -> None:
+        """The fault came; its payer paid once, and was charged for what was served, and for what a crash `cut`."""
         await self.come(case, deaths)
         self.paid.append(signed.authorization)
-        await self.charged_once(signed, case, calls=calls)
+        await self.charged_once(signed, case, calls=calls, cut=cut)
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """What a statement of ours gives on the gateway's file."""
@@ -215,9 +215,9 @@ class GatewaySite:
                 await self.gateway.url()
                 await asyncio.sleep(0.02)
 
-    async def charged_once(self, signed: Signed, case: Case, *, calls: int = 1) -> None:
-        """One credit is gone for each call that was served; for one that a crash cut short, perhaps another."""
-        lost = 1 if case.kind is Kind.CRASH else 0
+    async def charged_once(self, signed: Signed, case: Case, *, calls: int = 1, cut: int = 1) -> None:
+        """One credit is gone for each call that was served; for each that a crash cut short, perhaps another."""
+        lost = cut if case.kind is Kind.CRASH else 0
         await self.until_sale(
             signed,
             lambda state, _failure, _confirmed, granted, remaining: (

@@ -71,7 +71,7 @@ async def give_back(site: GatewaySite, case: Case) -> None:
     deaths = site.gateway.deaths
     site.gateway.prepare(case)
     await site.until(signed)
-    await site.bought_once(signed, case, deaths)
+    await site.bought_once(signed, case, deaths, cut=2)  # it, and the next one, which may be on its way
 
 
 async def refuse(site: GatewaySite, case: Case) -> None:
