@@ -367,7 +367,7 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     ),
     "sell to the patient": (sell_to_the_patient, ("by_id", "spend_one")),
     "give back": (give_back, ("give_back",)),
-    "refuse": (refuse, ("/verify", "/payments", "claim_purchase", "/settle", "fail")),
+    "refuse": (refuse, ("/verify", "/payments", "claim_purchase", "/settle", "shown_in", "fail")),
     "finish": (finish, ("in_flight", "/payments", "/settle", "grant_purchase")),
     "give up": (give_up, ("in_flight", "/payments", "fail")),
     "trust": (trust, ("unconfirmed", "/payments", "confirm")),
