@@ -42,9 +42,8 @@ LOGIN_MESSAGE_LIFETIME_SECONDS: Final = 5 * 60
 
 # Input (security A-33): what one request may make us read or parse
 REQUEST_HEAD_SIZE_BYTES: Final = 32 * 1024
-HEADERS_MAX: Final = (
-    256  # of a head, of callers and targets alike: a header of two bytes takes fifty times as many here
-)
+# Of a head, of callers and targets alike: a header of two bytes takes fifty times as many here.
+HEADERS_MAX: Final = 256
 PAYMENT_HEADER_SIZE_BYTES: Final = 8 * 1024
 JSON_BODY_SIZE_BYTES: Final = 64 * 1024
 JSON_DEPTH: Final = 8

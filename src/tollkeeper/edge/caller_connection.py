@@ -171,7 +171,7 @@ class CallerConnection(HttpToolsProtocol):
         if len(came) > PARTS_AT_ONCE and not (self.flow.read_paused or self.transport.is_closing()):
             self.transport.pause_reading()  # the event loop would read some megabytes before it looks at anybody else
             self.loop.call_soon(self._read_on)
-        return came[0] if len(came) == 1 else b"".join(came)
+        return b"".join(came)
 
     # Where much came at once others have their turn of the event loop first
 

@@ -330,7 +330,7 @@ class TargetConnection(asyncio.Protocol):
             if len(came) > PARTS_AT_ONCE:
                 self.rest()
             if self._exchange is not None:
-                self._guard(self._exchange.on_body, came[0] if len(came) == 1 else b"".join(came))
+                self._guard(self._exchange.on_body, b"".join(came))
 
     def rest(self) -> None:
         """See `secure.SecureSpeaker`."""
