@@ -30,7 +30,7 @@ from tests.gateway.hostile_hub import (
 )
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
-from tollkeeper.gateway import app, completer
+from tollkeeper.gateway import app, completer, crediting
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.hands import honour_payment
@@ -157,6 +157,36 @@ async def test_no_unclear_answer_of_a_facilitator_serves_anything(apart: Apart) 
         assert answer.status in {402, 502, 503}, (status, text, answer.body)
         assert apart.target.requests == [], (status, text)
     assert apart.received_micro() == 0
+
+
+async def test_who_waited_in_vain_is_told_the_transaction_that_the_hub_names_by_then(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both who bought with the payment and who found it being settled; nothing of it where the hub is silent."""
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    decided = asyncio.Event()
+
+    async def late(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        answer = await forward()
+        await decided.wait()
+        return answer
+
+    apart.hub.settling = late
+    monkeypatch.setattr(crediting, "SETTLE_WAIT_SECONDS", 1)
+    for is_down in (False, False, True):
+        apart.hub.is_down = is_down
+        waited = await apart.pay(gate, payment)
+        assert (waited.status, waited.error_code) == (503, "SETTLEMENT_PENDING"), waited.body
+        details = waited.json()["error"]["details"]
+        apart.hub.is_down = False
+        status = (await apart.buyer.ask("GET", details["statusUrl"])).json()
+        assert details["transaction"] == ("" if is_down else status["transaction"])
+        assert status["transaction"].startswith("0x")
+    monkeypatch.undo()
+    decided.set()
+    served = await apart.pay(gate, payment)
+    assert (served.status, apart.received_micro()) == (200, 10_000), served.body
 
 
 async def test_credits_are_granted_without_the_buyer_when_an_answer_was_lost(apart: Apart) -> None:

@@ -34,7 +34,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.findings import Owed
-from tollkeeper.gateway.following import failure_looked_at_ms
+from tollkeeper.gateway.following import failure_looked_at_ms, key_of
 from tollkeeper.gateway.hub_client import (
     HubUnreachableError,
     SettleAnswer,
@@ -175,7 +175,7 @@ class Buying:
         except TimeoutError:
             if not buyer.taken:
                 buyer.wants = False
-                raise self.pending(attempt.purchase) from None
+                raise await self._pending_now(attempt.purchase) from None
         return await asyncio.shield(attempt.task)
 
     def _finished(self, slot: _Slot, task: asyncio.Task[SpendResult]) -> None:
@@ -208,7 +208,7 @@ class Buying:
                         except TimeoutError:
                             continue
         except TimeoutError:
-            raise self.pending(purchase) from None
+            raise await self._pending_now(purchase) from None
         finally:
             self._awaited[purchase.id] -= 1
             if not self._awaited[purchase.id]:
@@ -445,15 +445,18 @@ class Buying:
         """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
         details: dict[str, Any] = {"retry": "send the same payment again"}
         if purchase is not None:
-            key = PaymentKey(purchase.network, purchase.asset, purchase.payer, purchase.nonce)
             details["purchaseId"] = purchase.id
-            details["statusUrl"] = self._status_url + key.status_path
+            details["statusUrl"] = self._status_url + key_of(purchase).status_path
             details["transaction"] = transaction or purchase.transaction_hash or ""
         return ApiError(
             Code.SETTLEMENT_PENDING,
             "the payment is being settled; send the same payment again, do not sign a new one",
             details=details,
         )
+
+    async def _pending_now(self, purchase: Purchase | None) -> ApiError:
+        """As `pending`, with the transaction that our hub names by now: what it told nobody yet is known there."""
+        return self.pending(purchase, "" if purchase is None else await self._hub.transaction_of(key_of(purchase)))
 
     async def aclose(self) -> None:
         """Waits until no settlement is under way, so that an accepted payment is not left to the completer."""

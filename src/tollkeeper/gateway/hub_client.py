@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 VERIFY_TIMEOUT_SECONDS: Final = 10.0
 # The hub waits up to 30 s for a receipt; a little longer lets its own answer arrive.
 SETTLE_TIMEOUT_SECONDS: Final = 35.0
+_NAMED_WITHIN_SECONDS: Final = 0.5
 CONFIRM_EXTENSION: Final = "confirm"
 # From our hub, in its own words: nothing was started, also (401) where it refuses or has outlived our signature.
 _REFUSALS: Final = frozenset({400, 401, 403, 404, 413, 422})
@@ -334,6 +335,17 @@ class HubClient:
             msg = f"the payment's status answered {status}"
             raise HubUnreachableError(msg)
         return PaymentStatus(body["status"], body.get("transaction") or "", _read_ms(body.get("updatedAt")))
+
+    async def transaction_of(self, key: PaymentKey) -> str:
+        """The transaction that a payment is in by our hub's public word; "" where it names none in half a second."""
+        if not self._is_ours:
+            return ""
+        try:
+            async with asyncio.timeout(_NAMED_WITHIN_SECONDS):
+                told = await self.payment_status(key)
+        except (HubUnreachableError, TimeoutError):
+            return ""
+        return "" if told is None else told.transaction
 
     async def is_ready(self) -> bool:
         """Does the facilitator answer, and can ours do its work?"""

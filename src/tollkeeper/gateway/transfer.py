@@ -39,6 +39,7 @@ from tollkeeper.core.wire import (
 )
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
+from tollkeeper.gateway.creating_once import key_among
 from tollkeeper.gateway.hub_client import (
     HubUnreachableError,
     asked_of,
@@ -53,7 +54,6 @@ from tollkeeper.gateway.transfer_keys import (
     IDEMPOTENCY_KEY,
     key_conflict,
     other_signature,
-    own_key_among,
     own_key_at_hub,
 )
 
@@ -118,7 +118,7 @@ class DirectTransfers:
         Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT, PAYMENT_INVALID,
         INVALID_SIGNATURE; UNAVAILABLE while the facilitator's networks are unknown.
         """
-        own_key = own_key_among(headers.getall(IDEMPOTENCY_KEY, []))
+        own_key = key_among(headers.getall(IDEMPOTENCY_KEY, []))
         wait_seconds = preferred_wait_seconds(headers.get("Prefer", ""))
         network = string_field(body, "network")
         asset = self._asset(normalise(network).name)

@@ -7,7 +7,8 @@ hub has bound it, which is before the transaction goes out, nobody but the payer
 
 A request that was refused, or failed, may be good later, and is then another attempt. Its key is stored, and is random:
 by then the signature may be public. A caller's own `Idempotency-Key` stands in place of all this: it gives one request
-one answer, a refusal for a day (the hub forgets it then), and is bound to the payer, so that callers do not meet.
+one answer, a refusal for a day (the hub forgets it then), and is bound to the payer, so that callers do not meet. One
+that a stranger guesses he can take first: then it is a conflict, nothing is started, and the payer takes another.
 
 Where a fee is charged the key is the pair's, of fee and transfer, and the charge is bound to what was signed: else the
 refusal of another signature would give the fee back while its transfer is under way. With it is kept which facilitator
@@ -23,12 +24,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tollkeeper.core.errors import ApiError, Code, invalid
-from tollkeeper.gateway.creating_once import UNGUESSABLE_LENGTH, key_among
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.storage.transfer_keys import bind_key, keep_key, key_of, renew_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database
@@ -42,14 +42,6 @@ class FirstAsked(NamedTuple):
 
     place: str
     since_ms: int | None
-
-
-def own_key_among(sent: Sequence[str]) -> str | None:
-    """A caller's own key, of all that came. Raises: INVALID_PARAMETER for one that is none or could be guessed."""
-    key = key_among(sent)
-    if key is not None and len(key) < UNGUESSABLE_LENGTH:
-        raise invalid(IDEMPOTENCY_KEY, f"{IDEMPOTENCY_KEY} must have at least {UNGUESSABLE_LENGTH} characters here")
-    return key
 
 
 def own_key_at_hub(own: str, payer: str) -> str:
