@@ -167,6 +167,67 @@ async def test_a_node_that_was_away_calls_no_payment_expired_that_was_made_meanw
         assert (await findings.find(owed_by(draft), "", SENDERS)).seen is Seen.PAID
 
 
+async def test_a_payment_is_not_called_expired_by_two_nodes_behind_one_address_of_which_one_lacks_blocks() -> None:
+    """One lists nothing of the payer, and another one has every block: each answers what is asked together."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as provider,
+        chain_of(provider.url) as chain,
+    ):
+        findings, draft = SolanaFindings(chain, clock_ms), paying(node, 10_000)
+        earlier = [executed(node, paying(node, 1)) for _ in range(3)]
+        owed, never = owed_by(draft), owed_on(node)
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+        assert (await findings.find(never, "", SENDERS)).seen is Seen.NOTHING
+        node.chain.next_slot()
+        name, gap = executed(node, draft), range(node.chain.slot, node.chain.slot + 20)
+        node.chain.next_slot(EXPIRED_SLOTS)
+
+        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            if "getSignaturesForAddress" not in {one["method"] for one in provider.judged}:
+                return answer
+            if call["method"] == "getBlocks":
+                return answer | {"result": [slot for slot in answer["result"] if slot not in gap]}
+            if call["method"] == "getSignaturesForAddress":
+                return answer | {"result": [one for one in answer["result"] if one["signature"] != name]}
+            return answer
+
+        provider.falsify = falsify
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.NOTHING
+        provider.calm()
+        assert (await findings.find(owed, "", SENDERS)).seen is Seen.PAID
+        assert (await findings.find(never, "", SENDERS)).seen is Seen.FAILED, f"{earlier} are other ones"
+
+
+async def test_a_payer_with_many_transactions_has_what_was_never_made_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it goes on paying others meanwhile: all that it made is listed again with the blocks."""
+    monkeypatch.setattr("tollkeeper.chains.solana.payments._PAGE", 5)
+    monkeypatch.setattr("tollkeeper.chains.solana.uses._LISTED_FIRST", 2)
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as proxy,
+        chain_of(proxy.url) as chain,
+    ):
+        findings, never = SolanaFindings(chain, clock_ms), owed_on(node)
+        for count in (0, 1, 2, 4, 10):
+            for _ in range(count):
+                executed(node, paying(node, 1))
+            assert (await findings.find(never, "", SENDERS)).seen is Seen.NOTHING
+        node.chain.next_slot(EXPIRED_SLOTS)
+        for _ in range(3):
+            executed(node, paying(node, 1))
+        asked: list[Any] = []
+
+        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            if {one["method"] for one in proxy.judged} == {"getBlocks", "getSignaturesForAddress"}:
+                asked.append(call["method"])
+            return answer
+
+        proxy.falsify = falsify
+        assert (await findings.find(never, "", SENDERS)).seen is Seen.FAILED
+        assert sorted(asked) == ["getBlocks", *["getSignaturesForAddress"] * 5]
+
+
 async def test_a_payment_is_not_called_expired_by_a_node_that_was_far_behind_when_it_was_asked_for() -> None:
     """By its blocks the end has come; a blockhash that it did not know by then is taken still."""
     async with (

@@ -44,8 +44,8 @@ def _unchanged(_call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
 class ChaosNode:
     """`act` judges each HTTP request by its methods; `falsify` may change each answer; `calls` counts methods.
 
-    `judged` are the calls that `act` is asked about. Where it does not take batches each call is a request of its own,
-    as of some nodes.
+    `judged` are the calls that `act` is asked about, and of whose answers `falsify` is. Where it does not take batches
+    each call is a request of its own, as of some nodes.
     """
 
     url: str = ""
@@ -104,6 +104,7 @@ async def run_chaos(node_url: str) -> AsyncIterator[ChaosNode]:
         if act is Act.LOSE_ANSWER:
             request.transport.abort()
             return web.Response()
+        chaos.judged = calls  # another request may have come meanwhile
         if isinstance(answered, list):
             by_id = {call["id"]: call for call in calls}
             return web.json_response([chaos.falsify(by_id[answer["id"]], answer) for answer in answered])

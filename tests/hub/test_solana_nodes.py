@@ -324,6 +324,19 @@ async def test_an_end_is_not_proven_by_two_nodes_behind_one_address_of_which_one
         assert await world.status(body) == "success"
 
 
+def lacking_where_statuses_are_asked_for(
+    provider: ChaosNode, gap: range
+) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+    """A falsifier: a second node behind the address, which lacks these blocks, answers what is asked together."""
+    lacking = saying(getSignatureStatuses=unseen, getBlocks=lambda slots: [slot for slot in slots if slot not in gap])
+
+    def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        together = {one["method"] for one in provider.judged}
+        return lacking(call, answer) if "getSignatureStatuses" in together else answer
+
+    return falsify
+
+
 async def test_an_end_is_not_proven_by_two_nodes_behind_one_address_of_which_one_lacks_blocks(tmp_path: Path) -> None:
     """One shows nothing of the transaction, and another one has every block: each answers what is asked together."""
     async with hub_of_two_nodes(tmp_path, 1) as (world, provider):
@@ -334,20 +347,28 @@ async def test_an_end_is_not_proven_by_two_nodes_behind_one_address_of_which_one
         world.node.chain.release()
         gap = range(world.node.chain.slot - 1, world.node.chain.slot + 20)
         world.node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
-        lacking = saying(
-            getSignatureStatuses=unseen, getBlocks=lambda slots: [slot for slot in slots if slot not in gap]
-        )
-
-        def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-            together = {one["method"] for one in provider.judged}
-            return lacking(call, answer) if "getSignatureStatuses" in together else answer
-
-        provider.falsify = falsify
+        provider.falsify = lacking_where_statuses_are_asked_for(provider, gap)
         await world.complete()
         assert (await world.status(body), world.earned) == ("pending", 10_000)
         provider.calm()
         await world.complete()
         assert await world.status(body) == "success"
+
+
+async def test_a_success_is_not_taken_back_by_two_nodes_behind_one_address_of_which_one_lacks_blocks(
+    tmp_path: Path,
+) -> None:
+    async with hub_of_two_nodes(tmp_path, 1) as (world, provider):
+        world.node.chain.next_slot(2)
+        body = world.payment()
+        assert (await world.settle(body)).body["success"] is True
+        gap = range(world.node.chain.slot - 1, world.node.chain.slot + 20)
+        world.node.chain.next_slot(FINAL_SLOTS + 1)
+        provider.falsify = lacking_where_statuses_are_asked_for(provider, gap)
+        with capture_logs() as logs:
+            await world.complete()
+        assert await world.status(body) == "success"
+        assert [line for line in logs if line["event"] == "settlements_reorganised"] == []
 
 
 async def test_a_success_is_not_taken_back_by_two_nodes_behind_one_address_of_which_one_stands_still(

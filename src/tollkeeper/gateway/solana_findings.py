@@ -149,9 +149,8 @@ class SolanaFindings:
             slot = await known_end(chain, lifetime)
             if slot is None:
                 return False
-            uses = UseReader(chain, self._uses)
-            found = await uses.find(key, lifetime.first_slot, known_slot=slot)
-            return found is None and await has_all(chain, lifetime, slot)
+            unseen = await UseReader(chain, self._uses).unseen(key, lifetime.first_slot, slot)
+            return unseen is not None and await has_all(chain, lifetime, slot, unseen)
 
         return bool(await self._chain.agreed(judge, lambda is_absent: not is_absent))
 

@@ -15,7 +15,7 @@ from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_list, read_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tollkeeper.chains.rpc import Answer, Call
     from tollkeeper.chains.solana.chain import SolanaChain
@@ -25,6 +25,16 @@ _SLOTS_AT_ONCE_MAX: Final = 100_000  # a megabyte
 _SLOTS_MAX: Final = 2_000_000  # some nine days; only a node that lies makes us want more
 _FINALIZED: Final = {"commitment": FINAL}
 _HEAD_ALONE: Final = {"transactionDetails": "none", "rewards": False, "maxSupportedTransactionVersion": 0, **_FINALIZED}
+
+
+class Unseen(NamedTuple):
+    """What a node is asked together with the list of its blocks, and whether its answers show nothing of something.
+
+    `is_so` is told the answers and the last slot that matters.
+    """
+
+    calls: Sequence[Call]
+    is_so: Callable[[Sequence[Answer], int], bool]
 
 
 class Block(NamedTuple):
@@ -42,12 +52,12 @@ async def has_every_block(
     is_behind: Callable[[Block], bool] | None = None,
     *,
     since: int | None = None,
-    nothing_of: str = "",
+    unseen: Unseen | None = None,
 ) -> bool:
     """Does the node have all finalized blocks of these slots, up to the last one, which has one?
 
     `is_behind`: what comes behind such a block does not matter. `since`: the first block must be no later than this
-    Unix time. `nothing_of`: and does it show nothing of this transaction? Raises: RpcUnavailable.
+    Unix time. `unseen`: and does it show nothing of that? Raises: RpcUnavailable.
     """
     first: Block | None = None
     count = 0
@@ -69,21 +79,28 @@ async def has_every_block(
             return False
         if newest.slot == slots.stop - 1 or (is_behind is not None and is_behind(newest)):
             every = range(slots.start, newest.slot + 1)
-            return not nothing_of or await _lists_all_and_shows_nothing(chain, every, count, nothing_of)
+            return unseen is None or await _lists_all_and_shows_nothing(chain, every, count, unseen)
     return False
 
 
-async def _lists_all_and_shows_nothing(chain: SolanaChain, slots: range, count: int, signature: str) -> bool:
-    """Does who shows nothing of the transaction list as many blocks? Raises: RpcUnavailable.
+def no_status_of(signatures: Sequence[str]) -> Unseen:
+    """Nothing became of any of these transactions. At most 256."""
+    statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
+    nothing = [None] * len(signatures)
+    return Unseen([statuses], lambda answers, _: read_list(answers[0], signatures) == nothing)
+
+
+async def _lists_all_and_shows_nothing(chain: SolanaChain, slots: range, count: int, unseen: Unseen) -> bool:
+    """Does who shows nothing of it list as many blocks? Raises: RpcUnavailable.
 
     Asked together, because behind one address there may be several nodes, of which one lacks blocks. Of more slots than
     one answer lists that is not asked.
     """
     if len(slots) > _SLOTS_AT_ONCE_MAX:
         return True
-    statuses: Call = ("getSignatureStatuses", [[signature], {"searchTransactionHistory": True}])
-    shown, listed = await chain.rpc.ask([statuses, ("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])])
-    return read_list(shown, [signature]) == [None] and isinstance(listed, list) and len(listed) == count
+    blocks: Call = ("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])
+    *shown, listed = await chain.rpc.ask([*unseen.calls, blocks])
+    return unseen.is_so(shown, slots.stop - 1) and isinstance(listed, list) and len(listed) == count
 
 
 async def _listed(chain: SolanaChain, slots: range) -> list[int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.solana.answers import number_or_none, read_number, read_slot, read_value
-from tollkeeper.chains.solana.history import Block, has_every_block
+from tollkeeper.chains.solana.history import Block, Unseen, has_every_block, no_status_of
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 
 if TYPE_CHECKING:
@@ -74,9 +74,10 @@ async def has_expired(
         if not is_over or not await chain.shows_nothing(signature, max(newest, read_slot(recent))):
             return False
         if doubted_since is None:
-            return await has_all(chain, lifetime, newest, nothing_of=signature)
+            return await has_all(chain, lifetime, newest, no_status_of([signature]))
         slots = range(first_slot, newest + 1)
-        return await _has_all_since(chain, lifetime.first_slot, slots, times[1], doubted_since, nothing_of=signature)
+        unseen = no_status_of([signature])
+        return await _has_all_since(chain, lifetime.first_slot, slots, times[1], doubted_since, unseen=unseen)
 
     return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
 
@@ -118,17 +119,17 @@ def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
     return first_slot <= lifetime.first_slot and height > lifetime.last_height
 
 
-async def has_all(chain: SolanaChain, lifetime: Lifetime, newest: int, *, nothing_of: str = "") -> bool:
+async def has_all(chain: SolanaChain, lifetime: Lifetime, newest: int, unseen: Unseen) -> bool:
     """Does the node have every block of this lifetime, which ended before this finalized slot?
 
-    `nothing_of`: as in `has_every_block`. Raises: RpcUnavailable.
+    `unseen`: as in `has_every_block`. Raises: RpcUnavailable.
     """
     slots = range(lifetime.first_slot, newest + 1)
-    return await has_every_block(chain, slots, lambda block: block.height > lifetime.last_height, nothing_of=nothing_of)
+    return await has_every_block(chain, slots, lambda block: block.height > lifetime.last_height, unseen=unseen)
 
 
 async def _has_all_since(
-    chain: SolanaChain, began: int, slots: range, seconds: int, signed: int, *, nothing_of: str
+    chain: SolanaChain, began: int, slots: range, seconds: int, signed: int, *, unseen: Unseen
 ) -> bool:
     """Does the node have every block in which what was signed then may be, and show nothing of it?
 
@@ -142,7 +143,7 @@ async def _has_all_since(
     near = max(far, min(began, newest) - LIFETIME_DOUBTED_SECONDS * SLOTS_PER_SECOND_MAX)
     for start in dict.fromkeys((near, far)):
         since, some = early if start > oldest else None, range(start, newest + 1)
-        if await has_every_block(chain, some, _well_behind(signed), since=since, nothing_of=nothing_of):
+        if await has_every_block(chain, some, _well_behind(signed), since=since, unseen=unseen):
             return True
     return False
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tollkeeper.chains.receipts import Verdict, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import read_number
+from tollkeeper.chains.solana.history import Unseen
 from tollkeeper.core import ed25519
 from tollkeeper.core.base58 import encode, encode_key, parse_key
 from tollkeeper.core.errors import ApiError
@@ -26,6 +27,7 @@ from tollkeeper.core.wire import SolanaPayload
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
+    from tollkeeper.chains.rpc import Answer, Call
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.solana.message import SolanaTransaction
@@ -125,7 +127,7 @@ async def signatures_of(
     `first`: so many are asked for before the others. Who has not come to `known_slot` yet lists nothing.
     """
     before: dict[str, str] = {}
-    where = {"commitment": commitment, **({"minContextSlot": known_slot} if known_slot else {})}
+    where = _where(commitment, known_slot)
     size = first
     while True:
         options = {"limit": size, **before, **where}
@@ -140,6 +142,35 @@ async def signatures_of(
         if len(entries) < size or entries[-1].slot < slots.start:
             return
         size, before = _PAGE, {"before": entries[-1].signature}
+
+
+def nothing_else_listed(
+    address: str, names: Sequence[str], first_slot: int, *, commitment: str, known_slot: int, first: int = _PAGE
+) -> Unseen:
+    """Nothing was executed with this account from this slot on but these, which `signatures_of` came to.
+
+    They are asked for again, all of them at once: whoever answers has listed each page to where the next one begins.
+    """
+    where, known = _where(commitment, known_slot), frozenset(names)
+    size = first if len(names) < first else _PAGE
+    ends = names[size - 1 :: size]
+    pages = [{"limit": size, **where}, *({"limit": size, "before": end, **where} for end in ends)]
+    calls: list[Call] = [("getSignaturesForAddress", [address, options]) for options in pages]
+
+    def is_so(answers: Sequence[Answer], last_slot: int) -> bool:
+        listed = [_entries(answer) for answer in answers]
+        if any(end not in {one.signature for one in page} for end, page in zip(ends, listed, strict=False)):
+            return False  # there are more by now
+        last = listed[-1]
+        is_whole = len(last) < size or last[-1].slot < first_slot
+        wanted = range(first_slot, last_slot + 1)
+        return is_whole and all(one.signature in known for page in listed for one in page if one.slot in wanted)
+
+    return Unseen(calls, is_so)
+
+
+def _where(commitment: str, known_slot: int) -> dict[str, Any]:
+    return {"commitment": commitment, **({"minContextSlot": known_slot} if known_slot else {})}
 
 
 def _entries(page: Any) -> list[Listed]:  # noqa: ANN401 - JSON

@@ -17,7 +17,14 @@ from weakref import WeakValueDictionary
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.answers import FINAL, read_list, read_sighting, read_token, read_value
-from tollkeeper.chains.solana.payments import asset_of, payments_in, require_name, signatures_of, transaction_bytes
+from tollkeeper.chains.solana.payments import (
+    asset_of,
+    nothing_else_listed,
+    payments_in,
+    require_name,
+    signatures_of,
+    transaction_bytes,
+)
 from tollkeeper.core.solana.message import MalformedTransaction, read_transaction
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.receipts import Sighting
     from tollkeeper.chains.rpc import Answer, Call
     from tollkeeper.chains.solana.chain import SolanaChain
+    from tollkeeper.chains.solana.history import Unseen
     from tollkeeper.core.reconciliation import ChainPayment
     from tollkeeper.core.wire import PaymentKey
 
@@ -144,11 +152,28 @@ class UseReader:
         payments = payments_in(asset_of(self._chain), signature, answer, {})
         return Use(payments[0], sighting) if payments else None
 
-    async def find(self, key: PaymentKey, first_slot: int, *, known_slot: int = 0) -> str | None:
+    async def find(self, key: PaymentKey, first_slot: int) -> str | None:
         """The payment's transaction among those of its payer from this slot on; None where it is not there.
 
-        `known_slot`: only who knows of that one may say so. Raises: RpcUnavailable.
+        Raises: RpcUnavailable.
         """
+        found, _ = await self._look_for(key, first_slot, 0)
+        return found
+
+    async def unseen(self, key: PaymentKey, first_slot: int, known_slot: int) -> Unseen | None:
+        """How who knows of that slot says of the payment that it is not there; None where it is.
+
+        Raises: RpcUnavailable.
+        """
+        found, names = await self._look_for(key, first_slot, known_slot)
+        if found is not None:
+            return None
+        return nothing_else_listed(
+            key.payer, names, first_slot, commitment="confirmed", known_slot=known_slot, first=_LISTED_FIRST
+        )
+
+    async def _look_for(self, key: PaymentKey, first_slot: int, known_slot: int) -> tuple[str | None, list[str]]:
+        """The payment's transaction, and all that were listed. Raises: RpcUnavailable."""
         slots = range(first_slot, 2**63)
         listed = signatures_of(
             self._chain, key.payer, slots, commitment="confirmed", first=_LISTED_FIRST, known_slot=known_slot
@@ -166,7 +191,7 @@ class UseReader:
         found = next((name for name in names if known[name] == key.nonce), None)
         while len(self._messages) > _MESSAGES_MAX:
             self._messages.popitem(last=False)
-        return found
+        return found, names
 
     async def _read(self, signatures: Sequence[str]) -> list[Answer]:
         return await self._chain.rpc.ask([("getTransaction", [one, _WHOLE]) for one in signatures])

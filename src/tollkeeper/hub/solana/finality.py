@@ -18,11 +18,11 @@ import structlog
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import STATUSES_MAX
-from tollkeeper.chains.solana.history import has_every_block
+from tollkeeper.chains.solana.history import has_every_block, no_status_of
 from tollkeeper.storage.settlements import list_confirmed, newest_confirmed_ms, reopen_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tollkeeper.chains.receipts import Sighting
     from tollkeeper.chains.solana import SolanaChain
@@ -175,8 +175,11 @@ async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_Fa
             sighting.verdict is Verdict.ABSENT and fate is _Fate.GONE
             for sighting, fate in zip(sightings, fates, strict=True)
         ]
-        slots = {row.block_number or 0 for row, is_unseen in zip(rows, unseen, strict=True) if is_unseen}
-        known = await _known(chain, slots, newest) if slots else slots
+        missing: dict[int, list[str]] = {}
+        for row, is_unseen in zip(rows, unseen, strict=True):
+            if is_unseen:
+                missing.setdefault(row.block_number or 0, []).append(row.transaction_hash)
+        known = await _known(chain, missing, newest) if missing else set()
         return [
             _Fate.OPEN if is_unseen and (row.block_number or 0) not in known else fate
             for row, fate, is_unseen in zip(rows, fates, unseen, strict=True)
@@ -191,26 +194,31 @@ def _fate(row: Settlement, sighting: Sighting, newest: int) -> _Fate:
     return _Fate.FINAL if sighting.deep else _Fate.OPEN
 
 
-async def _known(chain: SolanaChain, slots: set[int], newest: int) -> set[int]:
+async def _known(chain: SolanaChain, missing: Mapping[int, Sequence[str]], newest: int) -> set[int]:
     """Those of these slots of which the node can tell what they hold; none where it does not say which it has.
 
     It no longer has their blocks, or never had, where it was set up since; or it lacks them, because it was away. All
-    at once are asked for first: as a rule they are all there.
+    at once are asked for first: as a rule they are all there. `missing`: what it did not show, by slots.
     """
     try:
         oldest = await chain.first_slot()
     except RpcUnavailable:  # as in `_has_blocks`
         return set()
-    kept = sorted(slot for slot in slots if slot >= oldest)
-    if not kept or await _has_blocks(chain, kept[0], kept[-1], newest):
+    kept = {slot: missing[slot] for slot in sorted(missing) if slot >= oldest}
+    if not kept or await _has_blocks(chain, kept, newest):
         return set(kept)
-    return {slot for slot in kept if await _has_blocks(chain, slot, slot, newest)}
+    return {slot for slot, names in kept.items() if await _has_blocks(chain, {slot: names}, newest)}
 
 
-async def _has_blocks(chain: SolanaChain, first: int, last: int, newest: int) -> bool:
-    """Does it have them? Who does not show what it lists has it no more than who does not list it."""
+async def _has_blocks(chain: SolanaChain, missing: Mapping[int, Sequence[str]], newest: int) -> bool:
+    """Does who shows nothing of these have all blocks from the first to the last of the slots?
+
+    Who does not show what it lists has it no more than who does not list it.
+    """
+    unseen = no_status_of([name for names in missing.values() for name in names])
+    slots, last = range(min(missing), newest + 1), max(missing)
     try:
-        return await has_every_block(chain, range(first, newest + 1), lambda block: block.slot > last)
+        return await has_every_block(chain, slots, lambda block: block.slot > last, unseen=unseen)
     except RpcUnavailable:  # nothing else waits for it, and it is asked again
         return False
 
