@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
 from tests.core.solana_payments import compute_limit, compute_price, encoded, memo
 from tests.hub.chaos import Act, ChaosNode, run_chaos
-from tests.hub.solana_hub import SolanaHub, body_of, hub_of, run_solana_hub
+from tests.hub.solana_hub import NETWORK, SolanaHub, body_of, hub_of, run_solana_hub
 from tests.hub.test_solana_nodes import saying, unseen
+from tollkeeper.api import clock_ms
+from tollkeeper.chains.solana.history import MissingBlocks
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
@@ -212,6 +215,40 @@ async def test_what_we_carried_out_is_not_refused_because_one_node_lists_nothing
             assert (settled.body["success"], settled.body["transaction"]) == (True, paid.body["transaction"])
             assert (await world.verify(never)).reason == EXPIRED
             assert (await world.settle(never)).reason == EXPIRED
+
+
+@pytest.mark.parametrize("is_too_old", [False, True])
+async def test_what_we_carried_out_is_not_refused_by_a_node_that_lacks_its_block(
+    tmp_path: Path, *, is_too_old: bool
+) -> None:
+    """As after a backup was restored: nobody is told that it was never made, and the operator is told of the node."""
+    now_ms = clock_ms()
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
+        node.chain.next_slot(10)
+        async with hub_of(tmp_path, node) as world:
+            body, never = world.payment(), world.payment()
+            paid = await world.settle(body)
+        node.chain.lacks = range(node.chain.slot, node.chain.slot + 20)
+        node.chain.next_slot(RECENT_SLOTS + 1 if is_too_old else FINAL_SLOTS + 30)
+        fresh = tmp_path / "fresh"
+        fresh.mkdir()
+        async with hub_of(fresh, node, now_ms=lambda: now_ms) as world:
+            bodies = [body, never] if is_too_old else [body]
+            with capture_logs() as logs:
+                told = [await ask(one) for one in bodies for ask in (world.verify, world.settle)]
+            assert [(one.status, one.code) for one in told] == [(503, "UNAVAILABLE")] * len(told)
+            assert [line["node"] for line in logs if line["event"] == "blocks_missing"] == [1]
+            node.chain.lacks = range(0)
+            world.account.chain.missing = MissingBlocks(NETWORK)  # a moment later
+            settled = await world.settle(body)
+            assert (settled.body["success"], settled.body["transaction"]) == (True, paid.body["transaction"])
+            if is_too_old:
+                assert (await world.settle(never)).reason == EXPIRED
+                node.chain.lacks = range(3, 20)
+                world.account.chain.missing = MissingBlocks(NETWORK)
+                assert (await world.settle(never)).code == "UNAVAILABLE"
+                now_ms += 3_600_000  # what it forgot was made before it began
+                assert (await world.settle(never)).reason == EXPIRED
 
 
 async def test_a_payer_with_many_transactions_is_looked_through_in_pages(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from tests.chains.solana_node import WALLETS, paying
 from tests.hub.chaos import Act, run_chaos
@@ -242,8 +243,11 @@ async def test_a_node_that_lacks_blocks_in_between_proves_no_failure(world: Sola
     slot = world.node.chain.slot
     world.node.chain.lacks = range(slot - 3, slot + 30)
     world.node.chain.next_slot(EXPIRED_SLOTS)
-    await world.complete()
+    with capture_logs() as logs:
+        await world.complete()
+        await world.complete()
     assert (await world.status(body), world.earned) == ("pending", 10_000)
+    assert [line["node"] for line in logs if line["event"] == "blocks_missing"] == [1], "the operator is told, once"
     world.node.chain.holds = True
     other = world.payment()
     assert (await world.settle(other, Prefer="wait=0")).status == 503

@@ -31,6 +31,7 @@ from tollkeeper.chains.solana.answers import (
     read_value,
 )
 from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
+from tollkeeper.chains.solana.history import MissingBlocks
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.sending import Rehanding, submit, submit_to_all
 from tollkeeper.chains.solana.uses import Searches
@@ -158,7 +159,7 @@ class SolanaChain:
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._ages, self._newcomers = BlockhashAges(self.rpc), Newcomers(self.rpc)
-        self.searches = Searches()
+        self.searches, self.missing = Searches(), MissingBlocks(config.network.name)
         self._mint = config.asset or config.network.usdc.address
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self)
         self._rehanding = Rehanding(self)

@@ -8,21 +8,33 @@ there must be, while not every slot has a block.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import structlog
+
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_list, read_number
+from tollkeeper.chains.solana.vouching import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tollkeeper.chains.nodes import Node
     from tollkeeper.chains.rpc import Answer, Call
     from tollkeeper.chains.solana.chain import SolanaChain
+
+_LOG = structlog.get_logger("tollkeeper.chains.solana")
 
 _SLOTS_AT_ONCE: Final = 5_000
 _SLOTS_AT_ONCE_MAX: Final = 100_000  # a megabyte
 _SLOTS_MAX: Final = 2_000_000  # some nine days; only a node that lies makes us want more
+_RECENT_SLOTS: Final = 9_000  # some hour
+_UNLISTED_SLOTS: Final = 64  # who lags so much lacks nothing for that
+_TOLD_SECONDS: Final = 60.0
+_AGAIN_SECONDS: Final = 5.0
 _FINALIZED: Final = {"commitment": FINAL}
 _HEAD_ALONE: Final = {"transactionDetails": "none", "rewards": False, "maxSupportedTransactionVersion": 0, **_FINALIZED}
 
@@ -44,6 +56,44 @@ class Block(NamedTuple):
     parent_slot: int
     height: int
     seconds: int | None
+
+
+class MissingBlocks:
+    """Which of one network's nodes lack blocks: an operator is told once a minute, and nodes are asked seldom."""
+
+    def __init__(self, network: str) -> None:
+        self._network = network
+        self._told: dict[Node, float] = {}  # when (event loop time) it may be told of again
+        self._recent: dict[Node, tuple[float, bool]] = {}  # until when it is as it was
+        self._asking = asyncio.Lock()
+
+    def tell(self, chain: SolanaChain, reason: str = "it lists fewer blocks than there are") -> None:
+        """The node lacks blocks by which something was to be proven."""
+        node, now = node_of(chain.rpc), asyncio.get_running_loop().time()
+        if now >= self._told.get(node, -math.inf):
+            self._told[node] = now + _TOLD_SECONDS
+            _LOG.error("blocks_missing", network=self._network, node=node.position, reason=reason)
+
+    async def require_recent(self, chain: SolanaChain) -> None:
+        """Raises: RpcUnavailable where the node does not show that it has all blocks of some hour."""
+        node, now = node_of(chain.rpc), asyncio.get_running_loop().time
+        async with self._asking:
+            until, has_all = self._recent.get(node, (-math.inf, False))
+            if now() >= until:
+                has_all = await _has_recent(chain)
+                self._recent[node] = now() + (_TOLD_SECONDS if has_all else _AGAIN_SECONDS), has_all
+        if not has_all:
+            msg = "the node does not show every block of the last hour, and what it does not show may be there"
+            raise RpcUnavailable(msg)
+
+
+async def _has_recent(chain: SolanaChain) -> bool:
+    try:
+        newest = await chain.final_slot()
+        slots = range(max(0, newest + 1 - _RECENT_SLOTS), newest + 1)
+        return await has_every_block(chain, slots, lambda block: block.slot > newest - _UNLISTED_SLOTS)
+    except RpcUnavailable:
+        return False
 
 
 async def has_every_block(
@@ -74,6 +124,7 @@ async def has_every_block(
         count += len(listed)
         begins = first.slot == slots.start or first.parent_slot < slots.start
         if not begins or newest.height - first.height + 1 != count:
+            chain.missing.tell(chain)
             return False
         if since is not None and (first.seconds is None or first.seconds > since):
             return False
@@ -100,7 +151,12 @@ async def _lists_all_and_shows_nothing(chain: SolanaChain, slots: range, count: 
         return True
     blocks: Call = ("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])
     *shown, listed = await chain.rpc.ask([*unseen.calls, blocks])
-    return unseen.is_so(shown, slots.stop - 1) and isinstance(listed, list) and len(listed) == count
+    if not unseen.is_so(shown, slots.stop - 1):
+        return False
+    has_all = isinstance(listed, list) and len(listed) == count
+    if not has_all:
+        chain.missing.tell(chain)
+    return has_all
 
 
 async def _listed(chain: SolanaChain, slots: range) -> list[int]:
@@ -110,7 +166,7 @@ async def _listed(chain: SolanaChain, slots: range) -> list[int]:
         listed = [read_number(slot) for slot in answer]
         if all(slot in slots for slot in listed) and all(one < other for one, other in pairwise(listed)):
             return listed
-    raise _not_shown("list the blocks that it has", answer)
+    raise _not_shown(chain, "list the blocks that it has", answer)
 
 
 async def _block(chain: SolanaChain, slot: int) -> Block:
@@ -121,9 +177,11 @@ async def _block(chain: SolanaChain, slot: int) -> Block:
         parent_slot, height = read_number(shown["parentSlot"]), read_number(shown["blockHeight"])
         return Block(slot, parent_slot, height, number_or_none(shown.get("blockTime")))
     except (AttributeError, KeyError, TypeError) as error:
-        raise _not_shown("show a block that it lists", answer) from error
+        raise _not_shown(chain, "show a block that it lists", answer) from error
 
 
-def _not_shown(what: str, answer: Answer) -> RpcUnavailable:
+def _not_shown(chain: SolanaChain, what: str, answer: Answer) -> RpcUnavailable:
     said = f": {answer.message}" if isinstance(answer, RpcError) else ""
-    return RpcUnavailable(f"the node does not {what}{said}")
+    reason = f"the node does not {what}{said}"
+    chain.missing.tell(chain, reason)
+    return RpcUnavailable(reason)

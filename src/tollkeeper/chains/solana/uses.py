@@ -56,16 +56,18 @@ class Use:
     sighting: Sighting
 
 
-async def is_named(chain: SolanaChain, account: str, signature: str) -> bool:
+async def is_named(chain: SolanaChain, account: str, signature: str, *, by_whole: bool = False) -> bool:
     """Does any node name this transaction, as `is_listed` says? Raises: RpcUnavailable.
 
     Whoever names it has it from the chain: only its fee payer can make its name. That no node does as many must say as
-    an outcome needs.
+    an outcome needs, where it is `by_whole` such as have every block of some hour.
     """
     found: list[bool] = []
 
     async def judge(node: SolanaChain) -> bool:
         found.append(await is_listed(node, account, signature))
+        if by_whole and not found[-1]:
+            await chain.missing.require_recent(node)
         return found[-1]
 
     told = await chain.agreed(judge, lambda is_there: is_there)

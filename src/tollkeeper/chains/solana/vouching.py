@@ -23,11 +23,16 @@ class NodeReads:
     """The reads of one node, in place of those of a network's `Rpc`."""
 
     def __init__(self, rpc: Rpc, node: Node) -> None:
-        self._rpc, self._node = rpc, node
+        self._rpc, self.node = rpc, node
 
     async def ask(self, calls: Sequence[Call]) -> list[Answer]:
         """Its answers. Raises: RpcUnavailable."""
-        return await self._rpc.ask_of(self._node, calls)
+        return await self._rpc.ask_of(self.node, calls)
+
+
+def node_of(rpc: Rpc | NodeReads) -> Node:
+    """The node that is read; the first one, where it may be any."""
+    return rpc.node if isinstance(rpc, NodeReads) else rpc.nodes.all[0]
 
 
 class SolanaWitnesses(Witnesses):

@@ -56,6 +56,8 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 # Kept beside the payment, as the other family's end is kept in it: where the chain can hold the transaction.
 _FIRST_SLOT: Final = "firstSlot"
 _LAST_HEIGHT: Final = "lastValidBlockHeight"
+# So long after its start what a hub has forgotten, restored from a backup, is not called too old by a node with a gap.
+_FORGOTTEN_MS: Final = 3_600_000
 
 
 def lifetime_of(row: Settlement) -> Lifetime:
@@ -188,6 +190,7 @@ class SolanaSettlements(Settlements):
         """Takes the parts of `Settlements`."""
         super().__init__(*parts)
         database, clock_ms, _, membership, metrics = parts
+        self._began_ms = clock_ms()
         self._signing = SolanaSigning(database, clock_ms, membership)
         self.pipeline.recovery = SolanaRecovery(database, clock_ms, metrics, SecondTry(self._signing))
 
@@ -249,7 +252,7 @@ class SolanaSettlements(Settlements):
         if reason not in self._how_used_looks:
             return None
         try:
-            signature, sighting = await _own_transaction(account, transfer)
+            signature, sighting = await self._own_transaction(account, transfer)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
         if sighting is not None:  # while nobody knows whether it failed, nobody is told to pay again
@@ -263,7 +266,7 @@ class SolanaSettlements(Settlements):
         It is settled by what the chain shows of it, once that is beyond doubt: whoever is refused for it pays twice.
         """
         account: SolanaAccount = order.account
-        signature, sighting = await _own_transaction(account, order.payload)
+        signature, sighting = await self._own_transaction(account, order.payload)
         if sighting is None:
             return await self._recorded_with_key(order, refusal(reason.value))
         if _has_failed(sighting):
@@ -282,6 +285,22 @@ class SolanaSettlements(Settlements):
         finally:
             self._active.discard(row_id)
 
+    async def _own_transaction(self, account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting | None]:
+        """Our signature, by which the chain names the payment's transaction, and what it shows of one that it lists.
+
+        Raises: RpcUnavailable.
+        No node is asked about the signature before it has named it itself: whoever has it can have the transaction
+        executed, if what it said of the blockhash is a lie, and nothing of that would be in our books or count in a
+        budget. What this process has begun is in the books; what a restored backup forgot was made before.
+        """
+        fee_payer = account.fee_payers.of(transfer.fee_payer)
+        _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
+        is_young = self._clock_ms() - self._began_ms < _FORGOTTEN_MS
+        if not await is_named(account.chain, transfer.payer, signature, by_whole=is_young):
+            return signature, None
+        (sighting,) = await account.chain.see([signature])
+        return signature, sighting
+
 
 def _name_where_paid_from(source: str, row: Settlement | None) -> str:
     """The transaction of a payment under way that is made from this account; empty for another account's."""
@@ -294,21 +313,6 @@ def _name_where_paid_from(source: str, row: Settlement | None) -> str:
 def _is_signed(account: SolanaAccount, payment: Payment) -> bool:
     """Is it a payment of this mint that its payer signed, whoever was to pay its fee?"""
     return all(check.ok for check in payer_checks(payment.transacted, account.asset))
-
-
-async def _own_transaction(account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting | None]:
-    """Our signature, by which the chain names the payment's transaction, and what it shows of one that it lists.
-
-    Raises: RpcUnavailable.
-    No node is asked about the signature before it has named it itself: whoever has it can have the transaction
-    executed, if what it said of the blockhash is a lie, and nothing of that would be in our books or count in a budget.
-    """
-    fee_payer = account.fee_payers.of(transfer.fee_payer)
-    _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
-    if not await is_named(account.chain, transfer.payer, signature):
-        return signature, None
-    (sighting,) = await account.chain.see([signature])
-    return signature, sighting
 
 
 def _has_failed(sighting: Sighting) -> bool:
