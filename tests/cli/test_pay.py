@@ -160,9 +160,9 @@ def test_a_payment_of_unknown_outcome_is_sent_again_and_never_signed_anew() -> N
     receipt = base64.b64encode(b'{"success": true, "transaction": "0xabc"}').decode()
     answers = [
         Reply(402, {"x402Version": 1, "accepts": [entry()]}),
+        Reply(503, pending, {"Retry-After": "0", "X-Credit-Token": "pur_1.abc"}),
         Reply(503, pending, {"Retry-After": "0"}),
-        Reply(503, pending),
-        Reply(200, {"served": True}, {"X-Payment-Response": receipt}),
+        Reply(200, {"served": True}, {"X-Payment-Response": receipt, "X-Credits-Remaining": "2"}),
     ]
 
     def answer(_request: Request) -> Reply:
@@ -175,15 +175,22 @@ def test_a_payment_of_unknown_outcome_is_sent_again_and_never_signed_anew() -> N
     sent = [request.headers.get("x-payment") for request in server.received]
     assert sent[0] is None
     assert len(set(sent[1:])) == 1
+    # The last answer tells no token, because it did not buy: it is kept, and shown where it alone counts.
+    assert "credits left 2\ncredit token pur_1.abc\n" in done.stderr
+    tokens = [request.headers.get("x-credit-token") for request in server.received]
+    assert tokens == [None, None, "pur_1.abc", "pur_1.abc"]
 
 
 def test_a_payment_whose_answer_is_lost_is_handed_to_its_buyer() -> None:
     """Whether it was carried out nobody knows here, so the very same one is to be sent again."""
     asked = {"x402Version": 1, "accepts": [entry()]}
+    pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
 
     def answer(request: Request) -> Reply:
-        if "x-payment" in request.headers:
+        if "x-credit-token" in request.headers:
             raise ConnectionResetError
+        if "x-payment" in request.headers:
+            return Reply(503, pending, {"Retry-After": "0", "X-Credit-Token": "pur_1.abc"})
         return Reply(402, asked)
 
     with serving(answer) as server:
@@ -191,7 +198,7 @@ def test_a_payment_whose_answer_is_lost_is_handed_to_its_buyer() -> None:
     assert done.returncode == 1
     assert "send this same payment again" in done.stderr
     (paid,) = {request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}
-    assert f"X-Payment: {paid}" in done.stderr
+    assert f"X-Payment: {paid}\nX-Credit-Token: pur_1.abc" in done.stderr
 
 
 def test_a_refusal_says_why_and_ends_with_1(stack: Stack, tmp_path: Path) -> None:

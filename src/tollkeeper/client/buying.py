@@ -12,7 +12,7 @@ import base64
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
@@ -38,7 +38,8 @@ _TARGET_SECONDS: Final = 630  # a gateway gives its target 600
 _PENDING_SECONDS: Final = 90
 _RETRY_SECONDS_MAX: Final = 10
 _NONCE_SIZE_BYTES: Final = 32
-_KEPT: Final = (("credits left", "x-credits-remaining"), ("credit token", "x-credit-token"))
+_CREDITS_IN: Final = "x-credit-token"
+_KEPT: Final = (("credits left", "x-credits-remaining"), ("credit token", _CREDITS_IN))
 _MEMO_SIZE_BYTES: Final = 16
 
 
@@ -59,11 +60,12 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """An answer. Header names are lower case."""
+    """An answer. Header names are lower case. `token` is the credit token that an earlier answer told."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    token: str | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -88,7 +90,8 @@ class Called:
         """What the buyer wants to know beside the body: what was paid, what is left, how to spend it."""
         receipt = self.receipt
         paid = [(name, str(receipt[name])) for name in ("transaction", "network", "payer") if receipt.get(name)]
-        kept = [(name, self.headers[key]) for name, key in _KEPT if key in self.headers]
+        headers = {**({} if self.token is None else {_CREDITS_IN: self.token}), **self.headers}
+        kept = [(name, headers[key]) for name, key in _KEPT if key in headers]
         return [*paid, *kept, *([("refused", self.reason)] if self.reason else [])]
 
 
@@ -105,21 +108,27 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
         payment = await _sign(session, requirements, key, wish)
         cost = format_usdc(int(requirements["maxAmountRequired"]))
         tell(f"paying {cost} USDC on {requirements['network']} to {requirements['payTo']}")
+        proof = {"X-Payment": payment}
         try:
-            return await _call_paid(session, wish, payment)
+            return await _call_paid(session, wish, proof)
         except RefusedError as error:
-            raise RefusedError(
-                f"{error}. Whether it was paid is not known: send this same payment again, do not sign a new one\n"
-                f"X-Payment: {payment}"
-            ) from error
+            shown = "\n".join(f"{name}: {value}" for name, value in proof.items())
+            advice = "Whether it was paid is not known: send this same payment again, do not sign a new one"
+            raise RefusedError(f"{error}. {advice}\n{shown}") from error
 
 
-async def _call_paid(session: aiohttp.ClientSession, wish: Wish, payment: str) -> Called:
+async def _call_paid(session: aiohttp.ClientSession, wish: Wish, proof: dict[str, str]) -> Called:
+    """Calls until the outcome is known. A credit token that an answer tells on the way is put into `proof`.
+
+    No later answer tells it again, and where the token counts the payment alone is not served any more.
+    """
     deadline = time.monotonic() + _PENDING_SECONDS
     while True:
-        called = await _call(session, wish, {**wish.headers, **_chosen(wish), "X-Payment": payment})
+        called = await _call(session, wish, {**wish.headers, **_chosen(wish), **proof})
         if not called.is_pending:
-            return called
+            return replace(called, token=proof.get("X-Credit-Token"))
+        if _CREDITS_IN in called.headers:
+            proof["X-Credit-Token"] = called.headers[_CREDITS_IN]
         if time.monotonic() >= deadline:
             raise RefusedError(f"the gateway says {called.reason}")
         told = called.headers.get("retry-after", "")
