@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -121,7 +122,12 @@ def test_an_account_without_ether_deploys_nothing_and_is_named(tmp_path: Path, a
     config = configured(tmp_path, anvil, fund=False)
     refused = deploy(config)
     assert refused.returncode == 1
-    assert address_of_key(OTHER_KEY) in refused.stderr
+    assert checksum_address(address_of_key(OTHER_KEY)) in refused.stderr
+    needed = re.search(r"has 0 wei and needs (\d+) for the gas: fund it", refused.stderr)
+    assert needed is not None
+    anvil.call("anvil_setBalance", address_of_key(OTHER_KEY), hex(int(needed[1])))
+    funded = deploy(config)
+    assert funded.returncode == 0, funded.stderr
 
 
 @pytest.mark.parametrize("network", ["base", "solana", "nowhere"])

@@ -152,6 +152,19 @@ def test_paths_are_relative_to_the_file_that_names_them(config: Callable[[str], 
     settings = load_settings(Role.SERVE, file, environ=environ)
     assert [one.reveal() for one in settings.signer_keys] == [bytes.fromhex(KEY)]
     assert settings.database_url == f"sqlite:///{tmp_path}/state/tollkeeper.db"
+    urls = {"sqlite:///other.db": f"sqlite:///{tmp_path}/other.db", "sqlite:////var/x.db": "sqlite:////var/x.db"}
+    for url, meant in urls.items():
+        assert load({"TOLLKEEPER_DATABASE_URL": url}, file=file).database_url == meant
+
+
+def test_a_node_that_is_named_twice_vouches_for_nobody() -> None:
+    again = {**ENOUGH, "TOLLKEEPER_RPC_URL_BASE_SEPOLIA": f"{RPC}, https://other.example.org, {RPC}/"}
+    assert "named twice" in problems(again)["TOLLKEEPER_RPC_URL_BASE_SEPOLIA"]
+
+
+def test_a_number_with_a_point_is_to_be_quoted(config: Callable[[str], Path]) -> None:
+    with pytest.raises(SettingsError, match=r"transfer_fee: it is .*: put a number with a point in quotes"):
+        load(file=config("transfer_fee = 0.002"))
 
 
 def test_a_hub_settles_with_as_many_keys_as_its_files_hold(config: Callable[[str], Path], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tollkeeper.chains.batcher import (
 from tollkeeper.chains.receipts import quantity
 from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
 from tollkeeper.core.batches import DEPLOYER_ADDRESS, DEPLOYER_CODE_HASH
-from tollkeeper.core.evm import Transaction, keccak256, rlp_encode
+from tollkeeper.core.evm import Transaction, checksum_address, keccak256, rlp_encode
 from tollkeeper.hub.signer import PolicyError
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ async def deploy_batcher(rpc: Rpc, signer: Signer, policy: DeploymentPolicy, *, 
     if by_deployer and code_hash(there) == batcher_code_hash():
         return Deployment(batcher_address(), "", is_usual=True)
     is_usual = by_deployer and code_hash(deployer) == DEPLOYER_CODE_HASH
-    nonce, tip_wei, base_fee_wei = await _look(rpc, signer, policy)
+    nonce, tip_wei, fee_wei = await _look(rpc, signer, policy)
     creation = batcher_artifact().creation
     transaction = Transaction(
         chain_id=policy.chain_id,
         nonce=nonce,
         max_priority_fee_per_gas=tip_wei,
-        max_fee_per_gas=min(2 * base_fee_wei + tip_wei, policy.max_fee_per_gas_max),
+        max_fee_per_gas=fee_wei,
         gas=_GAS,
         to=DEPLOYER_ADDRESS if is_usual else CREATION,
         value=0,
@@ -110,7 +110,7 @@ def created_address(creator: str, nonce: int) -> str:
 
 
 async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int, int, int]:
-    """The next nonce, the tip and the base fee. Raises: DeploymentError, RpcUnavailable."""
+    """The next nonce, the tip and the most for each gas. Raises: DeploymentError, RpcUnavailable."""
     answers = await rpc.ask(
         [
             ("eth_chainId", []),
@@ -129,10 +129,12 @@ async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int
     if base_fee_wei + tip_wei > policy.max_fee_per_gas_max:
         msg = f"gas costs more than the configured {policy.max_fee_per_gas_max} wei"
         raise DeploymentError(msg)
-    if quantity(balance) < _GAS * (base_fee_wei + tip_wei):
-        msg = f"{signer.address} holds too little for the gas: fund it, or name another key"
+    fee_wei = min(2 * base_fee_wei + tip_wei, policy.max_fee_per_gas_max)
+    if quantity(balance) < _GAS * fee_wei:  # what a node wants to see there, most of which is not spent
+        has = f"has {quantity(balance)} wei and needs {_GAS * fee_wei} for the gas"
+        msg = f"{checksum_address(signer.address)} {has}: fund it, or name another key"
         raise DeploymentError(msg)
-    return quantity(nonce), tip_wei, base_fee_wei
+    return quantity(nonce), tip_wei, fee_wei
 
 
 async def _see_it_mined(rpc: Rpc, transaction_hash: str) -> None:

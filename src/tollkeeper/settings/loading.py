@@ -292,8 +292,9 @@ def _hub_url(sources: Sources, role: Role) -> str | None:
 
 
 def _database_url(sources: Sources, role: Role) -> str:
-    directory = sources.base / (sources.text("data_dir") or "data")
-    return sources.take("database_url", text_of.parse_database_url, f"sqlite:///{directory / _DATABASE_NAME[role]}")
+    default = f"{sources.text('data_dir') or 'data'}/{_DATABASE_NAME[role]}"
+    path = sources.take("database_url", text_of.parse_database_url, default).removeprefix("sqlite:///")
+    return f"sqlite:///{sources.base / path}"
 
 
 def _files(sources: Sources) -> FileSettings:
@@ -313,6 +314,8 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
     for name, network in NETWORKS.items():
         node = network_setting("rpc_url", name)
         urls = sources.several(node, text_of.parse_rpc_url)
+        if len({url.rstrip("/") for url in urls}) < len(urls):  # it would bear witness to what it said itself
+            sources.report(node, "a node is named twice", "name each once")
         settings = _OF_FAMILY[network.family](sources, network, urls)
         if urls or name in sources.sections:
             networks[name] = settings

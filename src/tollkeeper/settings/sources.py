@@ -70,7 +70,8 @@ class Sources:
         for name, (source, value) in values.items():
             text = _toml_text(value)
             if text is None:
-                self._note(source, "it is not a string, a whole number, true, false or a list of these")
+                remedy = "put a number with a point in quotes" if isinstance(value, float) else ""
+                self._note(source, "it is not a string, a whole number, true, false or a list of these", remedy)
             else:
                 self._given[name] = _Given(source, text, from_file=True)
 
