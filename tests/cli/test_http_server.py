@@ -119,11 +119,18 @@ async def test_a_request_sent_while_the_server_begins_to_stop_is_still_answered(
     assert all(b"connection: close" in answer for answer in answers[:2])
 
 
-async def test_a_taken_port_is_said_with_its_address() -> None:
+async def test_what_cannot_be_listened_on_is_said_with_what_to_choose() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=f"127.0.0.1:{port} "):
+        with pytest.raises(ListenError) as refused:
             listen("127.0.0.1", port)
+        busy = f"127.0.0.1:{port} cannot be listened on (Address already in use): "
+        assert str(refused.value) == busy + "end what listens there, or choose another port (--port)"
+        with pytest.raises(ListenError) as refused:
+            listen("127.0.0.1", port, "metrics_address")
+        assert str(refused.value) == busy + "end what listens there, or choose another metrics_address"
+    with pytest.raises(ListenError, match=r"192.0.2.1:80 .*: choose an address of this machine \(--host\)"):
+        listen("192.0.2.1", 80)
 
 
 @pytest.mark.parametrize(

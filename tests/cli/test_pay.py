@@ -88,9 +88,10 @@ def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> No
     [
         ((), 2, "either --key-file or --test-wallet"),
         (("--test-wallet", "--max", "nothing"), 2, "--max must be a decimal USDC amount"),
-        (("--test-wallet", "--network", "dogecoin"), 2, "network is not supported"),
+        (("--test-wallet", "--network", "dogecoin"), 2, "--network: it is no network of this version: base,"),
         (("--test-wallet", "--header", "X"), 2, "Name: value"),
-        (("--test-wallet", "--data", "@/nowhere/at/all"), 2, "No such file"),
+        (("--test-wallet", "--header", "X: a\nY: b"), 2, "--header: a header has no control characters"),
+        (("--test-wallet", "--data", "@/nowhere/at/all"), 2, "--data: /nowhere/at/all cannot be read (No such file"),
         (("--test-wallet", "--max", "0.01"), 1, "it costs 0.02 USDC, which is more than the limit of 0.01"),
         (("--key-file", "{solana_key}"), 1, "not by this wallet there: name another wallet, or by --network"),
         (("--test-wallet", "--network", SOLANA), 1, "name a node that tells it"),
@@ -110,10 +111,18 @@ def test_what_cannot_be_paid_is_refused_before_anything_is_signed(
     assert done.stdout == ""
 
 
+def test_what_is_no_url_is_said_at_once() -> None:
+    for url in ("nonsense", "ftp://127.0.0.1/x", "127.0.0.1:8402/weather"):
+        done = finished("pay", url, "--test-wallet")
+        assert (done.returncode, f"{url} does not begin with http://" in done.stderr) == (2, True)
+
+
 def test_a_network_on_which_the_gate_is_not_paid_is_refused_by_the_gate(stack: Stack) -> None:
     done = finished("pay", gate(stack), "--test-wallet", "--network", "solana-mainnet")
     assert done.returncode == 1
-    assert "refused INVALID_NETWORK" in done.stderr
+    assert (
+        "refused INVALID_NETWORK: this PayGate is not paid on that network (base-sepolia, solana-devnet)" in done.stderr
+    )
 
 
 def entry(**changes: object) -> dict[str, Any]:

@@ -114,6 +114,13 @@ def test_a_target_needs_no_wallet_where_the_gateway_asks_for_none(stack: Stack) 
         (("--price", "0.5", "--file", "{file}", "--key-file", "{file}"), 2, "--key-file"),
         (("--price", "free", "--file", "{file}", "--key-file", "{key}"), 1, "INVALID_AMOUNT"),
         (("--price", "0.5", "--target", "http://x/", "--gateway", "http://127.0.0.1:9"), 1, "no answer"),
+        (("--price", "0.5", "--target", "http://x/", "--gateway", "127.0.0.1:8402"), 2, "does not begin with http://"),
+        (("--price", "0.5", "--target", "http://x/", "--gateway", "{target}"), 1, "does not answer as a gateway does"),
+        (
+            ("--price", "0.5", "--file", "{file}", "--key-file", "{key}", "--gateway", "{target}"),
+            1,
+            "does not answer as a gateway does",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_and_nothing_is_made(
@@ -121,7 +128,8 @@ def test_what_cannot_be_done_is_said_and_nothing_is_made(
 ) -> None:
     file = tmp_path / "x"
     file.write_text("x")
-    given = [one.format(file=file, key=key_file) for one in arguments]
+    target = stack.target_url.replace("/weather", "/echo")  # it answers JSON to whatever is asked
+    given = [one.format(file=file, key=key_file, target=target) for one in arguments]
     where = () if "--gateway" in given else ("--gateway", stack.gateway_url)
     refused = finished("paygate", "create", *given, *where)
     assert refused.returncode == code

@@ -152,6 +152,20 @@ async def balance(rpc_url: str, token: str, holder: str) -> int:
         return await buyer.balance_micro(rpc_url, token, holder)
 
 
+def test_a_node_that_does_not_answer_is_said() -> None:
+    done = finished("sandbox", "--port", "0", "--rpc-url", "http://127.0.0.1:9")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "http://127.0.0.1:9 (--rpc-url) does not serve" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--rpc-url", "--relayer-key", "--log-level", "--engine"])
+def test_an_option_that_cannot_be_read_is_named(option: str) -> None:
+    done = finished("sandbox", "--port", "0", option, "nonsense")
+    assert done.returncode == 2
+    assert f"Invalid value: {option}" in done.stderr
+
+
 def test_the_database_of_a_chain_that_is_gone_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sandbox.db").write_bytes(b"")
     done = finished("sandbox", "--port", "0", "--data-dir", tmp_path)

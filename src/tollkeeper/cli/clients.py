@@ -44,13 +44,15 @@ def create_command(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter("give either --target or --file")
     if file is not None and key_file is None:
         raise typer.BadParameter("a file needs --key-file: it belongs to a wallet")
+    _check_url("--gateway", gateway)
     chosen = {"network": network, "paymentAddress": payment_address}
     fields = {"price": price, "credits": credit_count, "title": title, **{k: v for k, v in chosen.items() if v}}
     key = None if key_file is None else _read_wallet_key(key_file)
     try:
         made = asyncio.run(make_paygate(gateway.rstrip("/"), key, fields, target or file or ""))
     except (RefusedError, OSError) as error:
-        refuse(str(error), code=EXIT_FAILED)
+        remedy = ": name its owner's wallet by --key-file" if key is None and "AUTH_REQUIRED" in str(error) else ""
+        refuse(f"{error}{remedy}", code=EXIT_FAILED)
     typer.echo(made["accessUrl"])
     for warning in made.get("warnings", ()):
         say(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
@@ -77,6 +79,7 @@ def replace_command(
     gateway = gateway or (link.rstrip("/").rpartition("/")[0] if "://" in link else None)
     if gateway is None:
         raise typer.BadParameter("a slug alone needs --gateway")
+    _check_url("--gateway", gateway)
     key = _read_wallet_key(key_file)
     try:
         gate = asyncio.run(replace_file(gateway.rstrip("/"), key, link, file))
@@ -108,21 +111,27 @@ def pay_command(  # noqa: PLR0913 - one for each option
 
     from tollkeeper.client.buying import Wish, pay
     from tollkeeper.client.requests import RefusedError
+    from tollkeeper.core.configuration import parse_network
     from tollkeeper.core.errors import ApiError
-    from tollkeeper.core.networks import normalise
     from tollkeeper.core.usdc import parse_usdc
     from tollkeeper.sandbox.wallets import buyer_keys
 
     if (key_file is None) != test_wallet:
         raise typer.BadParameter("give either --key-file or --test-wallet")
+    _check_url("the link", url)
     try:
-        chosen = None if network is None else normalise(network)
+        chosen = None if network is None else parse_network(network)
+    except ValueError as error:
+        raise typer.BadParameter(f"--network: {error}") from None
+    try:
         most_micro = parse_usdc(most, field="--max")
         body = None if data is None else Path(data[1:]).read_bytes() if data.startswith("@") else data.encode()
         headers = dict(_header_of(line) for line in header or [])
     except ApiError as error:
         raise typer.BadParameter(error.message) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise typer.BadParameter(f"--data: {error.filename} cannot be read ({error.strerror})") from None
+    except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     keys = buyer_keys() if key_file is None else (_read_wallet_key(key_file),)
     wish = Wish(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
@@ -148,8 +157,16 @@ def _read_wallet_key(path: Path) -> WalletKey:
         raise typer.BadParameter(f"--key-file: {error}") from None
 
 
+def _check_url(name: str, text: str) -> None:
+    """Raises: BadParameter for what no request can be sent to."""
+    if not text.lower().startswith(("http://", "https://")):
+        raise typer.BadParameter(f"{name}: {text} does not begin with http:// or https://")
+
+
 def _header_of(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
-    if not colon:
+    if not colon or not name.strip():
         raise ValueError("--header: a header is written as 'Name: value'")
+    if not line.isprintable():
+        raise ValueError("--header: a header has no control characters")
     return name.strip(), value.strip()

@@ -31,9 +31,10 @@ _PAGE: Final = 100
 
 async def log_in(session: aiohttp.ClientSession, base_url: str, key: WalletKey) -> str:
     """An access token of the gateway or hub at `base_url` (specification 5.3). Raises: RefusedError."""
-    asked = await ask(session, "GET", f"{base_url}/api/v1/auth/message?walletAddress={key.address}")
+    asked = await ask(session, "GET", f"{base_url}/api/v1/auth/message?walletAddress={key.address}", has="message")
     proof = {"message": asked["message"], "signature": key.sign_text(asked["message"])}
-    token: str = (await ask(session, "POST", f"{base_url}/api/v1/auth/login", json=proof))["accessToken"]
+    answer = await ask(session, "POST", f"{base_url}/api/v1/auth/login", has="accessToken", json=proof)
+    token: str = answer["accessToken"]
     return token
 
 
@@ -96,7 +97,7 @@ async def create_paygate(
 ) -> dict[str, Any]:
     """A new PayGate with these fields. Raises: RefusedError."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return await ask(session, "POST", gateway_url + _PATH, json=dict(fields), headers=headers)
+    return await ask(session, "POST", gateway_url + _PATH, has="accessUrl", json=dict(fields), headers=headers)
 
 
 async def upload_paygate(
@@ -128,7 +129,8 @@ async def _send_form(  # noqa: PLR0917 - what a request is made of
         form.add_field(name, str(value))
     content = _content(path, progress)
     form.add_field("file", content, filename=clean_name(path.name), content_type="application/octet-stream")
-    return await ask(session, method, url, data=form, headers={"Authorization": f"Bearer {token}"})
+    headers = {"Authorization": f"Bearer {token}"}
+    return await ask(session, method, url, has="accessUrl", data=form, headers=headers)
 
 
 async def _content(path: Path, progress: Callable[[int], None]) -> AsyncIterator[bytes]:

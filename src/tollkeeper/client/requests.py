@@ -20,8 +20,15 @@ def open_session(wait_seconds: float = _WAIT_SECONDS) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
 
-async def ask(session: aiohttp.ClientSession, method: str, url: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The JSON object that was answered with success. Raises: RefusedError."""
+async def ask(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    *,
+    has: str = "",
+    **options: Any,  # noqa: ANN401 - the session's own
+) -> dict[str, Any]:
+    """The JSON object that was answered with success, which `has` a field where one is named. Raises: RefusedError."""
     try:
         async with session.request(method, url, allow_redirects=False, **options) as answer:
             body = msgspec.json.decode(await answer.read())
@@ -29,10 +36,17 @@ async def ask(session: aiohttp.ClientSession, method: str, url: str, **options: 
         raise RefusedError(f"no answer that could be read from {url}: {str(error) or type(error).__name__}") from error
     if not isinstance(body, dict) or not 200 <= answer.status < 300:
         raise RefusedError(f"the gateway refused: {reason_of(body) or f'status {answer.status}'}")
+    if has and has not in body:
+        raise RefusedError(f"{url} does not answer as a gateway does: is that one's URL?")
     return body
 
 
 def reason_of(body: object) -> str:
-    """Code and message of a refusal; empty where there are none."""
+    """Code and message of a refusal, and what there is instead; empty where there are none."""
     said = body.get("error") if isinstance(body, dict) else None
-    return f"{said.get('code')}: {said.get('message')}" if isinstance(said, dict) else ""
+    if not isinstance(said, dict):
+        return ""
+    details = said.get("details")
+    supported = details.get("supported") if isinstance(details, dict) else None
+    instead = f" ({', '.join(map(str, supported))})" if isinstance(supported, list) else ""
+    return f"{said.get('code')}: {said.get('message')}{instead}"

@@ -8,9 +8,10 @@ import os
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.client.payments import authorization_for, payment_for
+from tollkeeper.client.requests import reason_of
 from tollkeeper.core import configuration as text_of
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.evm import checksum_address
@@ -19,11 +20,15 @@ from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm_engine import EngineName
 from tollkeeper.sandbox.stack import SOLANA, Options, Sandbox, open_sandbox
+from tollkeeper.serving import StartError
 from tollkeeper.serving.http_server import run, until_signalled
 from tollkeeper.settings import wants_colours
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+T = TypeVar("T")
 
 ENGINES: Final = {"auto": None, "pyrevm": EngineName.REVM, "pyevm": EngineName.PYEVM}
 SLUG: Final = "weather"
@@ -42,14 +47,21 @@ def parse_engine(text: str) -> EngineName | None:
 def parse_options(
     port: int, data_dir: Path | None, engine: str, rpc_url: str | None, relayer_key: str | None, log_level: str
 ) -> Options:
-    """The options as they were typed. Raises: ValueError."""
+    """The options as they were typed. Raises: ValueError naming the one that is wrong."""
+
+    def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from None
+
     return Options(
         port=port,
         data_dir=data_dir,
         engine=parse_engine(engine),
-        rpc_url=None if rpc_url is None else text_of.parse_rpc_url(rpc_url),
-        relayer_key=None if relayer_key is None else parse_private_key(relayer_key),
-        log_level=text_of.choice(LogLevel)(log_level),
+        rpc_url=None if rpc_url is None else parsed("--rpc-url", text_of.parse_rpc_url, rpc_url),
+        relayer_key=None if relayer_key is None else parsed("--relayer-key", parse_private_key, relayer_key),
+        log_level=parsed("--log-level", text_of.choice(LogLevel), log_level),
     )
 
 
@@ -78,7 +90,7 @@ def say(text: str) -> None:
 
 
 async def welcome(sandbox: Sandbox) -> str:
-    """Makes a first gate and a payment for it. Returns what the user reads."""
+    """Makes a first gate and a payment for it. Returns what the user reads. Raises: StartError."""
     body = {
         "slug": SLUG,
         "targetUrl": sandbox.target_url,
@@ -92,7 +104,10 @@ async def welcome(sandbox: Sandbox) -> str:
         created = await buyer.ask("POST", f"{sandbox.gateway_url}/api/v1/paygates", body=body)
         url = created.json().get("accessUrl", f"{sandbox.gateway_url}/{SLUG}")  # there already: an earlier run's
         challenge = await buyer.ask("GET", url)
-    requirements = challenge.json()["accepts"][0]
+    asked = challenge.json()
+    if "accepts" not in asked:  # only another's node can fail to serve
+        raise StartError(f"{sandbox.rpc_url} (--rpc-url) does not serve: {reason_of(asked)}")
+    requirements = asked["accepts"][0]
     now_seconds = int(time.time())
     authorization = replace(
         authorization_for(requirements, sandbox.wallets.buyer.address, os.urandom(32), now_seconds),

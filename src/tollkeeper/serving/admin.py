@@ -36,7 +36,7 @@ async def serving_metrics(address: tuple[str, int] | None, text: Callable[[], Aw
     async with AsyncExitStack() as parts:
         if address is not None:
             try:
-                listening = listen(*address)
+                listening = listen(*address, "metrics_address")
             except ListenError as error:
                 _LOG.error("metrics_not_served", reason=str(error))
             else:

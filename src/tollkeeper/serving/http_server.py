@@ -12,6 +12,7 @@ import signal
 import socket
 from dataclasses import dataclass
 from email.utils import formatdate
+from errno import EACCES, EADDRINUSE
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -62,13 +63,23 @@ class Address:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes any free one. Raises: ListenError."""
+def listen(host: str, port: int, setting: str | None = None, *, shares_port: bool = False) -> socket.socket:
+    """A listening socket; port 0 takes any free one. `setting` names the address, unless --host and --port do.
+
+    Raises: ListenError, which says what to choose instead.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=shares_port)
     except OSError as error:
-        msg = f"{host}:{port} cannot be listened on ({error.strerror or error})"
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # what follows is the address once more
+        if error.errno == EADDRINUSE:
+            remedy = f"end what listens there, or choose another {setting or 'port (--port)'}"
+        elif error.errno == EACCES:
+            remedy = f"choose another {setting or 'port, from 1024 on (--port)'}"
+        else:
+            remedy = f"choose {f'another {setting}' if setting else 'an address of this machine (--host)'}"
+        msg = f"{host}:{port} cannot be listened on ({reason}): {remedy}"
         raise ListenError(msg) from error
 
 

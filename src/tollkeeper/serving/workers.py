@@ -24,7 +24,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.keyring import parse_key_ring
 from tollkeeper.serving.admin import serving_metrics, told_metrics
 from tollkeeper.serving.child import Child
-from tollkeeper.serving.http_server import Address, ListenError, listen
+from tollkeeper.serving.http_server import Address, listen
 from tollkeeper.serving.hubs import Hubs
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.ledger_keeper import LedgerKeeper
@@ -92,12 +92,7 @@ def listen_shared(host: str, port: int, count: int) -> Iterator[socket.socket]:
     with listen(host, port) as alone:
         port = alone.getsockname()[1]
     for _ in range(count):
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            yield socket.create_server((host, port), family=family, backlog=2048, reuse_port=True)
-        except OSError as error:
-            msg = f"{host}:{port} cannot be listened on ({error.strerror or error})"
-            raise ListenError(msg) from error
+        yield listen(host, port, shares_port=True)
 
 
 class Family:
