@@ -102,7 +102,7 @@ class Facilitator:
         if isinstance(asked, Check):
             await send_answer(send, 200, envelope(_refused_unread(body, asked)))
             return
-        await self._trusted_keys.know(headers)
+        await self._trusted_keys.know(headers, options.purchase_data)
         signature = read_gateway_signature(
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )

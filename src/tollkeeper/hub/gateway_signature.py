@@ -36,16 +36,20 @@ COVERED: Final = ("@method", "@path", "content-digest", "idempotency-key")
 class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
     """Of each gateway that we trust, by its public URL: its public keys by key id. Two may use one key id."""
 
-    ask: Callable[[], Awaitable[None]] | None = None  # reads them anew; None where they never change
+    ask: Callable[[object], Awaitable[None]] | None = None  # reads them anew; None where they never change
 
-    async def know(self, headers: Mapping[bytes, bytes]) -> None:
-        """Reads them anew where a request says that it is signed by a key which is none of them."""
+    async def know(self, headers: Mapping[bytes, bytes], purchase_data: Mapping[str, Any] | None = None) -> None:
+        """Reads them anew where a request says that it is signed by a key which is none of them.
+
+        None of the gateway's that its `purchase_data` names, where we trust that one: another may use the same key id.
+        """
         signed = None if self.ask is None else _signed(headers)
         if self.ask is None or signed is None:
             return
-        key_id = signed.parameters.key_id or ""
-        if not any(key_id in keys for keys in self.values()):
-            await self.ask()
+        key_id, named = signed.parameters.key_id or "", (purchase_data or {}).get("gateway")
+        asked = [self[named]] if isinstance(named, str) and named in self else self.values()
+        if not any(key_id in keys for keys in asked):
+            await self.ask(named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """The keys of the gateways whose word a hub takes for `purchaseData`: from their JWKS, kept up to date (contract 6, 7).
 
 Only issuers that the operator named are asked, every five minutes, and at once where a request is signed by a key that
-nobody knows: a gateway that starts again may have a new one. One that does not answer keeps the keys that it last
-showed; one that never answered has none, and its settlements are carried out without their `purchaseData`.
+nobody knows: a gateway that starts again may have a new one. Strangers can make us ask, too, so that is bounded; who
+says that it is one of the issuers waits until they may be asked again, because what is settled without its
+`purchaseData` never has them. One that does not answer keeps the keys that it last showed; one that never answered has
+none, and its settlements are carried out without their `purchaseData`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _LOG = structlog.get_logger("tollkeeper.serving")
 _TIMEOUT_SECONDS: Final = 5
 _RETRY_SECONDS: Final = 2
 _REFRESH_SECONDS: Final = 300
-_AGAIN_SECONDS: Final = 10.0
+_AGAIN_SECONDS: Final = 2.0
 _ANSWER_SIZE_BYTES: Final = 64 * 1024
 
 
@@ -39,21 +41,41 @@ class GatewayKeys:
         self._keys = keys
         self._seldom_seconds = seldom_seconds
         self._shown: dict[str, dict[str, VerifyingKey]] = {}
+        self._silent: set[str] = set()  # who gave no answer when it was asked last
         self._asked_at = float("-inf")
         self._one_asks = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None  # the next asking for a key, before it begins
         keys.ask = self.ask
 
     async def keep_fresh(self) -> None:
         """Asks now and then, until cancelled."""
-        while True:
-            await self._ask()
-            await asyncio.sleep(_REFRESH_SECONDS if len(self._shown) == len(self._issuers) else _RETRY_SECONDS)
-
-    async def ask(self) -> None:
-        """Asks now, because of a key that nobody knows; not where they were asked a moment ago."""
-        async with self._one_asks:
-            if asyncio.get_running_loop().time() >= self._asked_at + self._seldom_seconds:
+        try:
+            while True:
                 await self._ask()
+                await asyncio.sleep(_REFRESH_SECONDS if len(self._shown) == len(self._issuers) else _RETRY_SECONDS)
+        finally:
+            if self._next is not None:
+                self._next.cancel()
+
+    async def ask(self, named: object) -> None:
+        """Asks because of a key that nobody knows; where they were asked a moment ago, later, or not at all.
+
+        It is waited for where the request is of one of the issuers, as it says (`named`), and that one answered last
+        time. All who wait are told by one asking, which begins behind them all.
+        """
+        is_due = asyncio.get_running_loop().time() >= self._asked_at + self._seldom_seconds
+        is_worth_it = named in self._issuers and named not in self._silent
+        if not is_worth_it and (not is_due or self._one_asks.locked()):
+            return
+        if self._next is None:
+            self._next = asyncio.create_task(self._ask_next())
+        await asyncio.shield(self._next)
+
+    async def _ask_next(self) -> None:
+        async with self._one_asks:
+            await asyncio.sleep(self._asked_at + self._seldom_seconds - asyncio.get_running_loop().time())
+            self._next = None
+            await self._ask()
 
     async def _ask(self) -> None:
         self._asked_at = asyncio.get_running_loop().time()
@@ -68,7 +90,9 @@ class GatewayKeys:
     async def _ask_one(self, session: aiohttp.ClientSession, issuer: str) -> None:
         try:
             self._shown[issuer] = await _read_keys(session, issuer)
+            self._silent.discard(issuer)
         except (aiohttp.ClientError, OSError, ValueError) as error:
+            self._silent.add(issuer)
             _LOG.warning("gateway_keys_unreadable", issuer=issuer, reason=type(error).__name__)
 
 
