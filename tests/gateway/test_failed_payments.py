@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.chains.batching import payers
 from tests.chains.chain_under_test import ChainUnderTest
@@ -23,13 +24,14 @@ from tests.chains.forks import take_back
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_evm import PAYEE
-from tests.gateway.hostile_hub import HostileHub, lose_answer, pass_on, run_hostile_hub, says
+from tests.gateway.hostile_hub import Forward, HostileHub, Settling, cut, lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import new_payment
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.gateway import completer
+from tollkeeper.hub.app import Hub
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.hands import honour_payment
@@ -39,6 +41,7 @@ from tollkeeper.settings import NetworkSettings, Role
 NETWORK = "base-sepolia"
 CREDITS = 5
 DECIDED_SECONDS = 60
+USED = "0x98de503528ee59b575ef0c0a2576a82497bfc029a5685b209e9ec333479b10a5"
 
 
 @dataclass(slots=True)
@@ -106,6 +109,20 @@ class Shop:
         """
         paid_in = int(self.chain.rpc.call("eth_getTransactionReceipt", self.spent)["blockNumber"], 16)
         take_back(self.chain, int(self.chain.rpc.call("eth_blockNumber"), 16) - paid_in + 1, *raws)
+
+    def pay_elsewhere(self) -> None:
+        """On another branch the money of the payment, which was made, went elsewhere before."""
+        chain, payer = self.chain, self.buyer.wallet
+        used = authorization_in(self.payment)
+        (log,) = chain.rpc.call("eth_getLogs", {"fromBlock": "0x0", "topics": [USED, None, used.nonce]})
+        value = chain.balance(payer.address) + used.value
+        spent = new_payment(chain, signer=payer, value=value, pay_to="0x" + "99" * 20)
+        signature = bytes.fromhex(spent.body["paymentPayload"]["payload"]["signature"][2:])
+        raw, self.spent = chain.transaction(
+            chain.wallets.faucet, USDC_ADDRESS, transfer_calldata(spent.authorization, signature)
+        )
+        depth = int(chain.rpc.call("eth_blockNumber"), 16) - int(log["blockNumber"], 16) + 1
+        take_back(chain, depth, raw)
 
     async def presented_by_a_stranger(self, path: str = "/settle") -> dict[str, Any]:
         """The hub's answer to who has the payment from the chain, and asks for the very same."""
@@ -245,6 +262,34 @@ async def test_what_failed_in_public_once_is_its_buyer_s_to_try_again_whatever_b
         assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 1)), served.body
 
 
+async def test_what_failed_in_public_behind_its_gateway_s_back_is_its_buyer_s_to_try_again(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the gateway's clock its request was too late for the hub, and by the hub's it was not."""
+    chain = anvil_fiat_token
+    look_often(monkeypatch)
+    async with selling(tmp_path, chain, target, apart=True, creditBinding="token") as shop:
+        shop.between.settling = cut
+        token = {"X-Credit-Token": (await shop.call()).headers["x-credit-token"]}
+        with closing(sqlite3.connect(tmp_path / "gateway.db", timeout=20)) as books, books:
+            books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 100000")
+        assert await becomes(tmp_path, "FAILED") == 1
+        shop.between.settling = pass_on
+        chain.rpc.call("evm_setAutomine", False)
+        heard = asyncio.create_task(
+            shop.buyer.ask("POST", shop.hub_url + "/settle", body=json.loads(shop.between.settles[0]))
+        )
+        await shop.mine_without_money()
+        chain.rpc.call("evm_setAutomine", True)
+        assert (await heard).json()["success"] is False
+        look_now(tmp_path)
+        await asyncio.sleep(1)
+        chain.mint(shop.buyer.wallet.address, 1_000_000)
+        watched = await shop.call()
+        assert (watched.status, watched.error_code) == (403, "CREDIT_TOKEN_REQUIRED"), watched.headers
+        assert (await shop.call(**token)).status == 200
+
+
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_failed_payment_that_a_stranger_carries_out_is_listed_until_it_is_honoured(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, *, apart: bool
@@ -311,6 +356,75 @@ async def test_a_sale_whose_failure_is_taken_back_behind_a_later_try_that_sent_n
         assert await shop.revenue("0.01") == "0.01"
         await shop.sold_once()
         await assert_nothing_lost(tmp_path, anvil_fiat_token, paid=[authorization_in(shop.payment)])
+
+
+async def test_an_earlier_try_that_its_hub_does_not_tell_of_now_is_asked_for_again(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub refused the next try, and the payment is made after all: for whom, only the earlier one's key tells.
+
+    Before it does, the payment fails again, which is not told by the next one's key either, and is taken back, too.
+    """
+    look_often(monkeypatch)
+    error = json.dumps({"error": {"type": "server", "code": "INTERNAL_ERROR", "message": "not now"}})
+    troubles = [says(503, "{}"), says(500, error), says(400, error)]
+    left: list[Settling] = [cut] * 1000
+
+    async def troubled(request: web.Request, forward: Forward) -> web.StreamResponse:
+        is_earlier = request.headers["Idempotency-Key"].endswith(".1")
+        return await (left.pop(0) if is_earlier and left else pass_on)(request, forward)
+
+    async with selling(tmp_path, anvil_fiat_token, target, apart=True) as shop:
+        assert (await shop.fail()).status == 402
+        shop.between.verifying = says(200, json.dumps({"isValid": True}))
+        assert (await shop.call()).status == 402
+        assert claim_in(tmp_path) == ("FAILED", 2)
+        shop.between.settling, shop.between.verifying = troubled, pass_on
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        look_now(tmp_path)
+        assert await becomes(tmp_path, "CLAIMED") == 2
+        shop.pay_elsewhere()
+        await shop.reached("failed")
+        assert await becomes(tmp_path, "FAILED") == 2
+        left[:] = troubles
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        look_now(tmp_path)
+        async with asyncio.timeout(20):
+            while left:
+                assert claim_in(tmp_path)[0] in {"FAILED", "CLAIMED"}
+                await asyncio.sleep(0.05)
+        assert await becomes(tmp_path, "LIVE") == 2
+        await shop.sold_once()
+        await assert_nothing_lost(tmp_path, anvil_fiat_token, paid=[authorization_in(shop.payment)])
+
+
+async def test_an_earlier_try_that_asked_for_something_else_is_left_to_the_operator_once_its_payment_is_made(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate was changed between the tries, and the hub trusts no gateway: it refuses to tell what it knows."""
+    chain = anvil_fiat_token
+    look_often(monkeypatch)
+    async with selling(tmp_path, chain, target, apart=True) as shop:
+        assert (await shop.fail()).status == 402
+        gate = f"{shop.url}/api/v1/paygates/{shop.gate['id']}"
+        assert (await shop.buyer.ask("PUT", gate, body={"title": "of another name"})).status == 200
+        shop.between.verifying = says(200, json.dumps({"isValid": True}))
+        assert (await shop.call()).status == 402
+        shop.between.verifying = pass_on
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        look_now(tmp_path)
+        assert await becomes(tmp_path, "CLAIMED") == 2
+        monkeypatch.setattr(completer, "_NOT_TOLD_MS", 500)
+        assert await becomes(tmp_path, "PARKED") == 2
+        assert (await shop.call()).error_code == "SETTLEMENT_PENDING"
+        network = NetworkSettings(NETWORKS[NETWORK], (chain.url,), asset_name=chain.token_name)
+        settings = settings_for(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, networks={NETWORK: network})
+        order = {"gate": shop.gate["slug"], "transaction": (await shop.status())["transaction"], "nonce": None}
+        assert (await honour_payment(settings, order))["done"]["credits"] == CREDITS
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -444,6 +558,19 @@ def claim_in(folder: Path) -> tuple[str, int]:
     with closing(sqlite3.connect(f"file:{folder / 'gateway.db'}?mode=ro", uri=True)) as books:
         ((state, attempt),) = books.execute("SELECT state, attempt FROM purchases").fetchall()
         return state, attempt
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateway and hub go over what is under way ten times as often as they do."""
+    monkeypatch.setattr(completer.Completer, "interval_seconds", 0.2)
+    defaults = Hub.__init__.__kwdefaults__ or {}
+    monkeypatch.setitem(defaults, "completer_interval_seconds", 0.2)
+
+
+def look_now(folder: Path) -> None:
+    """What became of its payment is looked at in the next pass."""
+    with closing(sqlite3.connect(folder / "gateway.db", timeout=20)) as books, books:
+        books.execute("UPDATE purchases SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
 
 
 async def becomes(folder: Path, wanted: str) -> int:

@@ -164,9 +164,10 @@ class Completer:
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
             answer = await self._hub.settle(request)
-            if status is not None and await self._is_not_told(purchase, answer, status):
-                return
-            answer = await self._by_earlier_keys(purchase, request, status, answer)
+            if status is not None:
+                answer = await self._by_earlier_keys(purchase, request, status, answer)
+                if await self._is_not_told(purchase, answer, status):
+                    return
             if answer.outcome is Settlement.UNHEARD and status is None:
                 if not is_of_later(purchase, self._clock_ms()):
                     return  # it may be heard yet: the clock by which it is of a time to come goes on
@@ -180,27 +181,31 @@ class Completer:
             answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
         else:
             return  # it may still be on its way to the hub; it expires soon
-        is_failed = False
-        if answer.outcome is Settlement.FAILED and answer.transaction:  # for its key, but perhaps made for another
+        is_failed = answer.outcome is Settlement.REFUSED and status is not None
+        if answer.outcome is Settlement.FAILED:  # for its key, but perhaps made for another
             status = await self._hub.payment_status(key_of(purchase))
             is_failed = status is not None and status.status == "failed"
         await self._conclude(purchase, answer, is_failed=is_failed)
 
     async def _by_earlier_keys(
-        self, purchase: Purchase, request: SettleRequest, status: PaymentStatus | None, answer: SettleAnswer
+        self, purchase: Purchase, request: SettleRequest, status: PaymentStatus, answer: SettleAnswer
     ) -> SettleAnswer:
         """What an earlier attempt came to, where this one failed and the payment did not; else the answer as it is.
 
         A hub that trusts no gateway knows of no two requests that they are for one purchase: it keeps with this one's
-        key that it was refused, though an earlier one's failure is taken back. PENDING where it does not say now.
+        key that it was refused, though an earlier one's failure is taken back. Where it does not say of all of them
+        now, or refuses to, because an earlier one asked for something else, it has not told.
         """
-        if answer.outcome is not Settlement.FAILED or status is None or status.status == "failed":
+        if answer.outcome is not Settlement.FAILED or status.status == "failed":
             return answer
+        untold: SettleAnswer | None = None
         for attempt in range(1, purchase.attempt):
             earlier = await self._hub.settle(request.under(f"{purchase.id}.{attempt}"))
-            if earlier.outcome is Settlement.SUCCESS or earlier.reason in AWAY:
+            if earlier.outcome is Settlement.SUCCESS:
                 return earlier
-        return answer
+            if earlier.outcome is not Settlement.FAILED:
+                untold = untold or earlier
+        return untold or answer
 
     async def _is_not_told(self, purchase: Purchase, answer: SettleAnswer, status: PaymentStatus) -> bool:
         """Does our hub have the payment on record, and not say whether for this claim?

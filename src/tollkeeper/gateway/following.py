@@ -173,7 +173,9 @@ class Following:
             paid_ms = max(paid_ms, standing.since_ms)
         is_used_up = is_used_up or (purchase.remaining == 0 and state is not PurchaseState.FAILED)
         next_ms = next_look_ms(paid_ms, now_ms, is_used_up=is_used_up)
-        transaction = known if state is PurchaseState.FAILED else standing.transaction or known
+        # What failed here by clocks alone our hub may have sent all the same: its transaction shows it to everybody.
+        is_kept = state is PurchaseState.FAILED and not is_ours
+        transaction = known if is_kept else standing.transaction or known
         return self._seen(purchase, transaction, paid_ms, next_ms, is_told=standing.fate is not _Fate.UNTOLD)
 
     async def _is_decided(self, purchase: Purchase, standing: _Standing, now_ms: int, *, had_failed: bool) -> bool:
