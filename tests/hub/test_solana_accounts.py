@@ -29,7 +29,9 @@ from tests.core.solana_payments import (
     writable,
 )
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, run_solana_hub
+from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
+from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import BUYER_MICRO
 
 PRICE = 10_000
@@ -199,6 +201,25 @@ async def test_what_was_executed_and_is_not_known_to_be_takes_nothing_more_of_th
     world.node.chain.release()
     assert (await world.settle(world.payment(PRICE))).body["success"] is True
     assert world.earned == BUYER_MICRO
+
+
+async def test_what_can_be_executed_no_more_takes_nothing_of_the_payer_s_money(world: SolanaHub) -> None:
+    """Also while no node has every block, and so proves that it was not: its payer need not wait for that."""
+    chain = world.node.chain
+    chain.next_slot(10)
+    chain.holds = True
+    body = world.payment(BUYER_MICRO)
+    assert (await world.settle(body, Prefer="wait=0")).status == 503
+    chain.drop()
+    chain.lacks = range(chain.slot + 1, chain.slot + 20)
+    chain.next_slot(RECENT_SLOTS)
+    assert (await world.settle(world.payment(PRICE))).reason == "insufficient_funds", "it may be made yet"
+    chain.next_slot(LAG_BLOCKS + FINAL_SLOTS + 1)
+    await world.complete()
+    chain.release()
+    assert await world.status(body) == "pending"
+    assert (await world.settle(world.payment(PRICE))).body["success"] is True
+    assert (await world.status(body), world.earned) == ("pending", PRICE)
 
 
 async def test_who_may_spend_promises_what_he_may_once(world: SolanaHub) -> None:

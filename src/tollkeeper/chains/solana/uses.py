@@ -11,12 +11,12 @@ import asyncio
 from collections import OrderedDict
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana.answers import FINAL, read_list, read_sighting, read_token, read_value
+from tollkeeper.chains.solana.answers import FINAL, read_list, read_number, read_sighting, read_token, read_value
 from tollkeeper.chains.solana.payments import (
     asset_of,
     nothing_else_listed,
@@ -94,18 +94,34 @@ async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
     return False
 
 
-async def holding(chain: SolanaChain, account: str, payer: str, signatures: Sequence[str]) -> tuple[int, list[bool]]:
-    """What the payer can pay from a token account, and which of these were executed by then, passed or failed.
+class Holding(NamedTuple):
+    """What a payer can pay from a token account, and which transactions were executed by then, passed or failed.
 
-    The balance first: what is executed in between is taken for what has left it already. At most 256. Raises:
-    RpcUnavailable.
+    `height`: of the newest block before that; what had to be executed by then is in the balance, or never will be.
+    """
+
+    money: int
+    executed: list[bool]
+    height: int
+
+
+async def holding(chain: SolanaChain, account: str, payer: str, signatures: Sequence[str]) -> Holding:
+    """Of these transactions, at most 256. Raises: RpcUnavailable.
+
+    The balance first: what is executed in between is taken for what has left it already.
     """
     statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
-    info, shown = await chain.rpc.ask([("getAccountInfo", [account, {"encoding": "base64", **_CONFIRMED}]), statuses])
+    height, info, shown = await chain.rpc.ask(
+        [
+            ("getBlockHeight", [_CONFIRMED]),
+            ("getAccountInfo", [account, {"encoding": "base64", **_CONFIRMED}]),
+            statuses,
+        ]
+    )
     held = read_token(read_value(info), chain.config.token_program)
     sightings = [read_sighting(one, {"confirmed", FINAL}) for one in read_list(shown, signatures)]
     executed = [one.deep or one.verdict is Verdict.REVERTED for one in sightings]
-    return 0 if held is None else held.money_of(payer), executed
+    return Holding(0 if held is None else held.money_of(payer), executed, read_number(height))
 
 
 class Searches:

@@ -218,16 +218,22 @@ class SolanaSettlements(Settlements):
         return None, SolanaTerms(simulated.lifetime, simulated.balance)
 
     async def _terms_now(self, order: Order, terms: Any, overdrawn: Overdrawn) -> Any:  # noqa: ANN401 - `SolanaTerms`
-        """As everywhere. What pays from another account takes nothing of this one. Raises: as `terms_now`."""
+        """As everywhere. What pays from another account takes nothing, nor does what can be executed no more.
+
+        Raises: as `terms_now`.
+        """
         transfer: SolanaTransfer = order.payload
 
         async def held(hashes: Sequence[str]) -> tuple[int, list[bool]]:
             rows = [await find_settlement(self._database, replace(order.key, nonce=one)) for one in hashes]
-            names = [_name_where_paid_from(transfer.source, row) for row in rows]
-            asked = [name for name in names if name]
-            balance, executed = await holding(order.account.chain, transfer.source, transfer.payer, asked)
-            is_executed = dict(zip(asked, executed, strict=True))
-            return balance, [not name or is_executed[name] for name in names]
+            paying = {row.transaction_hash: row for row in rows if row and _is_paid_from(transfer.source, row)}
+            found = await holding(order.account.chain, transfer.source, transfer.payer, list(paying))
+            open_yet = {
+                row.key.nonce
+                for row, is_executed in zip(paying.values(), found.executed, strict=True)
+                if not is_executed and found.height <= lifetime_of(row).last_height
+            }
+            return found.money, [one not in open_yet for one in hashes]
 
         return await terms_now(order, transfer.value, terms, overdrawn, held)
 
@@ -302,12 +308,10 @@ class SolanaSettlements(Settlements):
         return signature, sighting
 
 
-def _name_where_paid_from(source: str, row: Settlement | None) -> str:
-    """The transaction of a payment under way that is made from this account; empty for another account's."""
-    if row is None or not row.transaction_hash:
-        return ""
+def _is_paid_from(source: str, row: Settlement) -> bool:
+    """Is a payment under way made from this account?"""
     transfer = transfer_of(SolanaPayload(json.loads(row.payment)["payload"]["transaction"]))
-    return row.transaction_hash if transfer is not None and transfer.source == source else ""
+    return bool(row.transaction_hash) and transfer is not None and transfer.source == source
 
 
 def _is_signed(account: SolanaAccount, payment: Payment) -> bool:
