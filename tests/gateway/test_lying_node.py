@@ -22,6 +22,7 @@ from tests.gateway.foreign_on_evm import SalesOnEvm, site_on_evm
 from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import ChaosNode, run_chaos
+from tests.hub.test_lying_nodes import listing
 from tollkeeper.chains import vouching
 from tollkeeper.core.evm import (
     AUTHORIZATION_USED_TOPIC,
@@ -88,6 +89,8 @@ def paying(chain: ChainUnderTest, authorization: Authorization) -> Shown:
                 result = place | {"status": "0x1", "logs": logs}
             case "eth_getTransactionByHash":
                 result = {"hash": MADE_UP, "from": chain.wallets.relayer.address}
+            case "eth_getBlockByNumber":
+                result = listing(result, MADE_UP)
             case _ if is_state(method, params):
                 result = f"0x{1:064x}"
         return result

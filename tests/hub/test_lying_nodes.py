@@ -73,8 +73,16 @@ async def test_a_node_that_lies_about_a_receipt_makes_neither_success_nor_failur
     assert await hub_of_three.status(payment) == "success"
 
 
-def liar(chain: ChainUnderTest, payment: TestPayment) -> Any:
-    """Shows what would have come of any transaction of ours: this transfer, in a block that is really there."""
+def listing(block: Any, *transactions: str) -> Any:
+    """The block with more transactions in it."""
+    return block and block | {"transactions": [*block["transactions"], *transactions]}
+
+
+def liar(chain: ChainUnderTest, payment: TestPayment, *, lists_it: bool = True) -> Any:
+    """Shows what would have come of any transaction of ours: this transfer, in a block that is really there.
+
+    `lists_it`: what it shows of its blocks fits to that.
+    """
     authorization = payment.authorization
 
     def topic(address: str) -> str:
@@ -85,10 +93,14 @@ def liar(chain: ChainUnderTest, payment: TestPayment) -> Any:
         ([TRANSFER_TOPIC, topic(authorization.payer), topic(authorization.pay_to)], f"0x{authorization.value:064x}"),
     ]
     logs = [{"address": USDC_ADDRESS, "topics": topics, "data": data} for topics, data in events]
+    made_up: set[str] = set()
 
     def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_getBlockByNumber" and lists_it:
+            return answer | {"result": listing(answer["result"], *made_up)}
         if call["method"] != "eth_getTransactionReceipt":
             return answer
+        made_up.add(call["params"][0])
         block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
         named = {"transactionHash": call["params"][0], "blockHash": block["hash"], "blockNumber": block["number"]}
         return answer | {"result": named | {"status": "0x1", "logs": logs}}
@@ -124,6 +136,22 @@ async def test_where_several_nodes_must_show_a_payment_one_that_lies_makes_no_su
         assert (await hub.settle(new_payment(chain), prefer="wait=0")).status == 503
         chain.rpc.call("evm_setAutomine", True)
         assert (await hub.settle(new_payment(chain))).body["success"] is True
+
+
+async def test_a_node_alone_that_shows_a_receipt_of_a_transaction_that_its_block_does_not_list_makes_no_success(
+    tmp_path: Path, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
+) -> None:
+    chain, payment = embedded_chain, new_payment(embedded_chain)
+    chain.rpc.call("evm_setAutomine", False)
+    nodes[0].falsify = liar(chain, payment, lists_it=False)
+    async with run_hub(tmp_path, chain, config={"rpc_urls": (nodes[0].url,), "timeout_seconds": 1.0}) as hub:
+        assert (await hub.settle(payment, prefer="wait=1")).code == "SETTLEMENT_PENDING"
+        await hub.complete()
+        assert await hub.status(payment) == "pending"
+        nodes[0].calm()
+        chain.rpc.call("evm_mine")
+        await hub.complete()
+        assert (await hub.settle(payment, prefer="wait=1")).body["success"] is True
 
 
 async def test_a_lie_is_believed_only_where_no_other_node_can_be_reached_for_a_while(
@@ -162,6 +190,8 @@ def denying(payment: TestPayment, proof: str) -> Any:
                 result = "0x0"
             case "eth_getBlockByNumber" if is_expired:
                 result = result | {"timestamp": hex(payment.authorization.valid_before + 100)}
+            case "eth_getBlockByNumber" if is_foreign:
+                result = listing(result, elsewhere)
             case "eth_getLogs" if is_foreign:
                 result = [log | {"transactionHash": elsewhere} for log in result]
             case "eth_getTransactionByHash" if params == [elsewhere]:

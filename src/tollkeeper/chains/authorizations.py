@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.blocks import Block, read_block, word_of
-from tollkeeper.chains.receipts import counted, hash_of_block, quantity
+from tollkeeper.chains.receipts import counted, hash_of_block, quantity, transactions_of_block
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core import evm
 from tollkeeper.core.signed_transactions import SignedTransaction, signed_by
@@ -143,7 +143,7 @@ class AuthorizationReader:
             return None
         number = counted(log.get("blockNumber"))
         (block,) = await self._ask([("eth_getBlockByNumber", [hex(number), False])])
-        if hash_of_block(block) != block_hash.lower():
+        if hash_of_block(block) != block_hash.lower() or found.lower() not in transactions_of_block(block):
             return None
         is_cancellation = str(topics[0]).lower() == evm.AUTHORIZATION_CANCELED_TOPIC
         return Use(found.lower(), number, block_hash.lower(), latest - number + 1, is_cancellation)

@@ -1,10 +1,10 @@
 """What the chain shows of a transaction of ours: its receipt, judged against the transfer that it should have made.
 
-A sighting counts only where the block that the receipt names is the canonical one at its number, and it is `deep` once
-that block has the configured number of confirmations (contract 5.2; security A-14, A-15). One watcher task per network
-asks for all awaited transactions in one batch: soon after they were sent, then ever more rarely, and whenever a block
-is due. What a settlement becomes is not decided here. Of very many at once only some are asked for by their receipts;
-the logs of the blocks that those name show the others (decision 0031).
+A sighting counts only where the block that the receipt names is the canonical one at its number and lists the
+transaction, and it is `deep` once that block has the configured number of confirmations (contract 5.2; security A-14,
+A-15). One watcher task per network asks for all awaited transactions in one batch: soon after they were sent, then ever
+more rarely, and whenever a block is due. What a settlement becomes is not decided here. Of very many at once only some
+are asked for by their receipts; the logs of the blocks that those name show the others (decision 0031).
 """
 
 from __future__ import annotations
@@ -229,9 +229,11 @@ def _sightings(
         raise RpcUnavailable(msg)
     latest = counted(head)
     canonical = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
+    listed = {number: transactions_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
     sightings = [NOTHING_SEEN] * len(wanted)
     for index, (verdict, number, block_hash) in shown.items():
-        if canonical.get(number) == block_hash:
+        # Of a transaction that its block does not list, whatever a node shows was made up.
+        if canonical.get(number) == block_hash and wanted[index].transaction_hash in listed[number]:
             is_deep = latest - number + 1 >= wanted[index].depth_blocks
             sightings[index] = Sighting(verdict, is_deep, number, block_hash)
     return sightings
@@ -249,6 +251,12 @@ def hash_of_block(block: object) -> str | None:
     """The hash that a block object names; None where there is no such block."""
     block_hash = block.get("hash") if isinstance(block, dict) else None
     return block_hash.lower() if isinstance(block_hash, str) else None
+
+
+def transactions_of_block(block: object) -> frozenset[str]:
+    """The hashes that a block object lists, in lower case; none where there is no such block."""
+    listed = block.get("transactions") if isinstance(block, dict) else None
+    return frozenset(one.lower() for one in listed if isinstance(one, str)) if isinstance(listed, list) else frozenset()
 
 
 T = TypeVar("T")
