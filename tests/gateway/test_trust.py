@@ -53,6 +53,7 @@ async def test_a_trusted_sale_that_is_never_mined_is_void_failed_in_the_history_
             chain.rpc.call("evm_setAutomine", True)
         refused = await buyer.call(gate["accessUrl"], payment)
         assert (refused.status, refused.error_code) == (402, "CREDITS_EXHAUSTED")
+        assert "failed" in refused.json()["errorDetail"]["message"]
         owned = await read()
         assert owned["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
         assert owned["counters"]["revenue"] == "0"

@@ -436,14 +436,14 @@ class PaidCall(Crediting):
         standing = self.access.limit.challenged(self.call)
         self.call.answer(402, UNPAID_LINES + standing, shown.body(profile, iso(clock_ms())))
 
-    def exhausted(self, payer: str) -> None:
+    def exhausted(self, spent: ExhaustedError) -> None:
         """See `Steps`."""
         opened = self.opened
         if opened.is_deleted:
             self._answer_refusal(not_found())
             return
         self.enter(Stage.OVER)
-        detail = calls.exhausted(payer).body()
+        detail = calls.exhausted(spent.payer, is_unpaid=spent.is_unpaid).body()
         profile = calls.profile_on(self.call, self.access.profile)
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
         self.access.traffic.challenged(opened.gate.id, self.call)

@@ -234,7 +234,9 @@ def next_try_withheld(purchase_id: str, transaction_hash: str) -> ApiError:
     )
 
 
-def exhausted(payer: str) -> ApiError:
-    """What is said of a payment whose credits are used up."""
+def exhausted(payer: str, *, is_unpaid: bool) -> ApiError:
+    """What is said of a payment whose credits are used up, or void since it failed."""
     message = with_advice("the credits of this payment are used up; sign a new payment", payer)
+    if is_unpaid:
+        message = "the payment failed after its first calls, and its credits are void; sign a new one once it has expired"
     return ApiError(Code.CREDITS_EXHAUSTED, message)

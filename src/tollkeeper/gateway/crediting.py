@@ -17,7 +17,7 @@ from tollkeeper.core.challenge import Profile
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.core.purchases import Spend, purchase_of_token
+from tollkeeper.core.purchases import SETTLEMENT_FAILED, Spend, purchase_of_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
@@ -281,7 +281,7 @@ class Crediting(Steps):
         if result.outcome is Spend.IN_FLIGHT:
             await self.access.buying.wait_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
-            raise ExhaustedError(purchase.payer)
+            raise ExhaustedError(purchase.payer, is_unpaid=purchase.failure == SETTLEMENT_FAILED)
         elif result.outcome is Spend.WITHHELD:
             is_repeatable = presented is not None and presented.tender.is_repeatable
             raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)

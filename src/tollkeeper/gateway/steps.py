@@ -24,11 +24,15 @@ GIVEN_UP_CODES: Final = {500: Code.INTERNAL_ERROR, GIVEN_UP_STATUS: Code.UNAVAIL
 
 
 class ExhaustedError(Exception):
-    """The payment's credits are used up here: answered as if unpaid, so that a client may pay again."""
+    """The payment's credits are used up here: answered as if unpaid, so that a client may pay again.
 
-    def __init__(self, payer: str) -> None:
+    `is_unpaid`: what was left of them is void, because the payment proved failed after it was sold for.
+    """
+
+    def __init__(self, payer: str, *, is_unpaid: bool = False) -> None:
         super().__init__("the credits are used up")
         self.payer = payer
+        self.is_unpaid = is_unpaid
 
 
 class Stage(Enum):
@@ -81,7 +85,7 @@ class Steps(ABC):
         try:
             step(*arguments)
         except ExhaustedError as spent:
-            self.call.guard(self.exhausted, spent.payer)
+            self.call.guard(self.exhausted, spent)
         except ApiError as error:
             self.call.guard(self.refuse, error)
         except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
@@ -111,8 +115,8 @@ class Steps(ABC):
             self.guard(_raise, fault)
 
     @abstractmethod
-    def exhausted(self, payer: str) -> None:
-        """Answers a payment of this payer whose credits are used up."""
+    def exhausted(self, spent: ExhaustedError) -> None:
+        """Answers a payment whose credits are used up."""
 
     @abstractmethod
     def refuse(self, error: ApiError) -> None:
