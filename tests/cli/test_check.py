@@ -52,13 +52,13 @@ async def books(config: Path) -> Books:
 
 
 def test_sound_books_agree_and_a_difference_is_a_line_and_an_exit_code(config: Path, books: Books) -> None:
-    sound = finished("db", "check", "--config", config)
+    sound = finished("db", "check", "--no-chain", "--config", config)
     assert (sound.returncode, sound.stdout) == (0, "the books agree\n")
     content = books.path.read_bytes()
     books.break_with("UPDATE credits SET remaining = 1", "PRAGMA wal_checkpoint(TRUNCATE)")
     broken = books.path.read_bytes()
     assert broken != content
-    found = finished("db", "check", "--config", config)
+    found = finished("db", "check", "--no-chain", "--config", config)
     assert found.returncode == 1
     lines = found.stdout.splitlines()
     assert lines[-1] == f"{len(lines) - 1} differences"
@@ -86,12 +86,12 @@ async def test_what_is_under_way_on_a_network_that_was_taken_out_of_the_settings
 def test_it_works_beside_a_running_server(config: Path) -> None:
     with running("serve", "--config", config, "--port", "0") as process:
         process.wait_for_event("serving")
-        done = finished("db", "check", "--config", config)
-        assert (done.returncode, done.stdout) == (0, "the books agree\n")
-        with_chain = finished("db", "check", "--chain", "--config", config)
+        without_chain = finished("db", "check", "--no-chain", "--config", config)
+        assert (without_chain.returncode, without_chain.stdout) == (0, "the books agree\n")
+        with_chain = finished("db", "check", "--config", config)
         assert (with_chain.returncode, with_chain.stdout) == (0, "books and chain agree\n"), with_chain.stderr
         no_node = {"TOLLKEEPER_RPC_URL_BASE_SEPOLIA": "http://127.0.0.1:1"}
-        unseen = finished("db", "check", "--chain", "--config", config, environ=no_node)
+        unseen = finished("db", "check", "--config", config, environ=no_node)
         assert (unseen.returncode, "cannot be compared" in unseen.stderr) == (1, True)
         assert process.process.poll() is None
 
@@ -117,6 +117,8 @@ def test_what_was_not_compared_with_the_chain_is_not_said_to_agree(config: Path,
     environ = {"TOLLKEEPER_HUB_URL": "http://127.0.0.1:1", "TOLLKEEPER_DATABASE_URL": f"sqlite:///{books.path}"}
     unseen = processes.finished(*check, "--for", "gateway", environ=environ)
     assert (unseen.returncode, "no node" in unseen.stderr, unseen.stdout) == (1, True, "")
+    alone = processes.finished("db", "check", "--config", config, "--for", "gateway", environ=environ)
+    assert "cannot be compared" not in alone.stderr
 
 
 def test_no_database_is_a_refusal(config: Path) -> None:

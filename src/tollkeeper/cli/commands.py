@@ -193,15 +193,19 @@ def check_command(
     *,
     config: Config = None,
     role: ForRole = Role.SERVE,
-    chain: Annotated[bool, typer.Option("--chain", help="Compare the books with the chain too.")] = False,
+    chain: Annotated[
+        bool | None,
+        typer.Option("--chain/--no-chain", help="Compare the books with the chain too; unless said, where nodes are set."),
+    ] = None,
     since_block: Annotated[
         int | None, typer.Option(help="The first block to compare; else the first that the books name.", min=0)
     ] = None,
     network: Annotated[str | None, typer.Option(help="Compare this network with its chain, and no other.")] = None,
 ) -> None:
-    """Compare the books with themselves and list every difference. Changes nothing; a server may be running.
+    """Compare the books with themselves and the chain, and list every difference. Changes nothing; a server may be
+    running.
 
-    Example: tollkeeper db check --chain
+    Example: tollkeeper db check --since-block 21000000
     """
     import asyncio
 
@@ -214,6 +218,8 @@ def check_command(
         msg = f"{network} is no network of this configuration"
         raise typer.BadParameter(msg)
     differences, left, problem = inspect_books(settings), dict[str, int](), ""
+    if chain is None:
+        chain = any(one.rpc_urls for one in settings.networks.values())
     if chain:
         networks = settings.networks if network is None else {network: settings.networks[network]}
         try:

@@ -1,4 +1,4 @@
-"""The books compared with the chain, in both directions: by `db check --chain` and while serving (security I7).
+"""The books compared with the chain, in both directions: by `db check` and while serving (security I7).
 
 The job reads each block once, well behind the newest, and remembers how far it came; the command reads from the first
 block that the books name (a gateway's name none: from a day ago), or from where it is told. What differs is listed and
