@@ -195,15 +195,16 @@ def check_command(
     role: ForRole = Role.SERVE,
     chain: Annotated[
         bool | None,
-        typer.Option("--chain/--no-chain", help="Compare the books with the chain too; unless said, where nodes are set."),
+        typer.Option("--chain/--no-chain", help="Compare with the chain too; unless said, where a node is set."),
     ] = None,
     since_block: Annotated[
         int | None, typer.Option(help="The first block to compare; else the first that the books name.", min=0)
     ] = None,
     network: Annotated[str | None, typer.Option(help="Compare this network with its chain, and no other.")] = None,
 ) -> None:
-    """Compare the books with themselves and the chain, and list every difference. Changes nothing; a server may be
-    running.
+    """Compare the books with themselves and the chain, and list every difference.
+
+    Changes nothing; a server may be running.
 
     Example: tollkeeper db check --since-block 21000000
     """

@@ -238,5 +238,5 @@ def exhausted(payer: str, *, is_unpaid: bool) -> ApiError:
     """What is said of a payment whose credits are used up, or void since it failed."""
     message = with_advice("the credits of this payment are used up; sign a new payment", payer)
     if is_unpaid:
-        message = "the payment failed after its first calls, and its credits are void; sign a new one once it has expired"
+        message = "the payment failed after all, and its credits are void; sign a new one once it has expired"
     return ApiError(Code.CREDITS_EXHAUSTED, message)
