@@ -7,7 +7,7 @@ import gc
 import warnings
 
 from tollkeeper.core.errors import ApiError
-from tollkeeper.gateway.steps import Steps
+from tollkeeper.gateway.steps import ExhaustedError, Steps
 
 
 class Request(Steps):
@@ -20,8 +20,8 @@ class Request(Steps):
     def tasks(self) -> set[asyncio.Task[None]]:
         return self.mine
 
-    def exhausted(self, payer: str) -> None:
-        raise AssertionError(payer)
+    def exhausted(self, spent: ExhaustedError) -> None:
+        raise AssertionError(spent)
 
     def refuse(self, error: ApiError) -> None:
         raise AssertionError(error)
