@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from prometheus_client import REGISTRY
 
 from tests.cli import processes
 from tests.cli.processes import configured
@@ -19,7 +18,7 @@ from tests.gateway.composed import settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving.inspection import inspect_books, keep_inspecting
+from tollkeeper.serving.inspection import REGISTRY, inspect_books, keep_inspecting
 from tollkeeper.serving.reconciling import not_compared
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import open_database

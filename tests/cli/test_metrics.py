@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -70,6 +71,8 @@ def test_requests_nodes_and_the_ledger_are_told_at_an_address_of_their_own(confi
         assert value(found, "tollkeeper_hub_signer_settlements_left", network="base-sepolia") >= 0
         assert ("tollkeeper_purchases_total", frozenset()) in found
         assert ("tollkeeper_ledger_queue", frozenset()) in found
+        assert found["tollkeeper_sales_held", frozenset()] == 0
+        assert 0 <= time.time() - found["tollkeeper_books_checked_timestamp_seconds", frozenset()] < 100
         assert not [name for name, labels in found if slug in str(labels)]
         assert ask(f"{url}/metrics").status == 404
         admin = process.wait_for_event("metrics_served")["url"].removesuffix("/metrics")
@@ -120,4 +123,6 @@ async def test_several_workers_are_told_together_and_apart(
         assert value(found, "tollkeeper_purchases_total") == 1
         assert value(found, "tollkeeper_ledger_batch_spends_sum") == 4
         assert value(found, "tollkeeper_hub_settlements_total", state="CONFIRMED", process="hub") == 1
-        assert {dict(labels)["process"] for _, labels in found} == {"hub", "worker 1", "worker 2"}
+        assert {dict(labels)["process"] for _, labels in found} == {"hub", "parent", "worker 1", "worker 2"}
+        of_books = [dict(labels) for name, labels in found if name == "tollkeeper_books_checked_timestamp_seconds"]
+        assert of_books == [{"process": "parent"}], "who checks them tells of them"

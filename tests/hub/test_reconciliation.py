@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import settings_for
@@ -19,7 +18,7 @@ from tollkeeper.chains import payments
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving.reconciling import compare_with_chain, keep_reconciling
+from tollkeeper.serving.reconciling import REGISTRY, compare_with_chain, keep_reconciling
 from tollkeeper.settings import Role
 
 

@@ -17,11 +17,13 @@ import structlog
 from tollkeeper.api import envelope, error_envelope, new_request_id
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.serving.http_server import HttpServer, ListenError, listen
-from tollkeeper.serving.measuring import CONTENT_TYPE, joined
+from tollkeeper.serving.measuring import CONTENT_TYPE, exposition, joined
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
+
+    from prometheus_client import Metric
 
     from tollkeeper.serving.access import Message, Receive, Send
 
@@ -98,8 +100,8 @@ async def telling_metrics(path: Path | None, text: Callable[[], Awaitable[bytes]
         server.close()
 
 
-async def told_metrics(paths: Mapping[str, Path]) -> bytes:
-    """The metrics of all these processes; of one that does not answer there are none."""
+async def told_metrics(paths: Mapping[str, Path], own: Iterable[Metric]) -> bytes:
+    """The metrics of all these processes, and the parent's `own`; of one that does not answer there are none."""
 
     async def ask(path: Path) -> bytes:
         try:
@@ -113,4 +115,4 @@ async def told_metrics(paths: Mapping[str, Path]) -> bytes:
             return b""
 
     answers = await asyncio.gather(*(ask(path) for path in paths.values()))
-    return joined(dict(zip(paths, answers, strict=True)))
+    return joined({"parent": exposition(own), **dict(zip(paths, answers, strict=True))})

@@ -23,6 +23,7 @@ from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, conten
 from tollkeeper.gateway.hub_client import HubClient, Transport
 from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
+from tollkeeper.serving import inspection, reconciling
 from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.admin import serving_metrics, telling_metrics
 from tollkeeper.serving.control import taking_orders
@@ -79,8 +80,10 @@ async def compose(settings: Settings, inspection_seconds: float = INSPECTION_SEC
         await parts.enter_async_context(serving_metrics(settings.metrics_address, measured.text))
         auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings, database, inspection_seconds)))
+        measured.books = (inspection.REGISTRY,)
         if settings.role is not Role.GATEWAY:
             parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
+            measured.books += (reconciling.REGISTRY,)
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))
             among = await _alone(settings, database)
@@ -125,7 +128,8 @@ async def compose_hub(
         public_url = settings.public_url.text + (HUB_PREFIX if is_alone else "")
         life = None if is_alone else HUB_LIFE_SECONDS
         opened = await _open_hub(parts, settings, database, auth, signer_keys, public_url, shared_life_seconds=life)
-        measured = Measured(hub=opened, spans=_spans(parts, settings))
+        compared = (reconciling.REGISTRY,) if is_first else ()
+        measured = Measured(hub=opened, spans=_spans(parts, settings), books=compared)
         await parts.enter_async_context(telling_metrics(metrics, measured.text))
         app = _traced(_hub_app(opened), measured.spans)
         yield AccessLog(app, counts=measured.counts) if is_alone else _fronted(app, settings, measured)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.serving.admin import told_metrics
 from tollkeeper.serving.child import Child
+from tollkeeper.serving.inspection import REGISTRY
 from tollkeeper.serving.worker_messages import Announced, Changed, NewRing, Post
 from tollkeeper.storage.leases import end_all
 
@@ -48,7 +49,7 @@ class Hubs:
 
     async def metrics(self) -> bytes:
         """What all of them measure."""
-        return await told_metrics({child.name: child.metrics for child in self._children})
+        return await told_metrics({child.name: child.metrics for child in self._children}, REGISTRY.collect())
 
     async def start(self, listening: list[socket.socket], sockets: ExitStack) -> None:  # noqa: ARG002 - as `Family`'s
         """Returns when all serve. Raises: StartError, StorageError."""

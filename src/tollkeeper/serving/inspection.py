@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from prometheus_client import Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 from tollkeeper.api import clock_ms
 from tollkeeper.settings import Role
@@ -33,9 +33,18 @@ INTERVAL_SECONDS: Final = 60.0
 _PAUSE_FACTOR: Final = 30
 _LOGGED_MAX: Final = 20
 _LOG = structlog.get_logger("tollkeeper.serving.inspection")
-_DIFFERENCES: Final = Gauge("tollkeeper_differences", "Differences that the last check of the books found.", ["rule"])
-_HELD: Final = Gauge("tollkeeper_sales_held", "Sales that break an invariant: nothing is spent of them.")
-_CHECKED: Final = Gauge("tollkeeper_books_checked_timestamp_seconds", "When the books were last checked.")
+REGISTRY: Final = CollectorRegistry()  # told by the process that checks, and by no other
+_DIFFERENCES: Final = Gauge(
+    "tollkeeper_differences", "Differences that the last check of the books found", ["rule"], registry=REGISTRY
+)
+_HELD: Final = Gauge(
+    "tollkeeper_sales_held", "Sales that break an invariant: nothing is spent of them", registry=REGISTRY
+)
+_CHECKED: Final = Gauge(
+    "tollkeeper_books_checked_timestamp_seconds",
+    "When the books were last checked; before the first check, when the process was started",
+    registry=REGISTRY,
+)
 
 
 def inspect_books(settings: Settings) -> list[Difference]:
@@ -93,6 +102,7 @@ async def _hold_sales(database: Database, broken: dict[str, str], held: frozense
 async def keep_inspecting(settings: Settings, database: Database, interval_seconds: float = INTERVAL_SECONDS) -> None:
     """Checks the books every minute, more rarely where that takes long, and holds what is broken, until cancelled."""
     pause = interval_seconds
+    _CHECKED.set(time.time())
     while True:
         await asyncio.sleep(pause)
         begun, used_seconds = time.monotonic(), 0.0

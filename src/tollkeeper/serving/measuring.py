@@ -23,7 +23,7 @@ from tollkeeper.storage.statistics import Statistics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from prometheus_client import Metric
+    from prometheus_client import CollectorRegistry, Metric
     from prometheus_client.registry import Collector
 
     from tollkeeper.chains.nodes import Node
@@ -73,10 +73,11 @@ class Measured:
     gateway: Gateway | None = None
     hub: Hub | None = None
     spans: Spans | None = None  # beside the numbers, where somebody collects them
+    books: tuple[CollectorRegistry, ...] = ()  # of the checks of the books that this process makes
 
     async def text(self) -> bytes:
         """The metrics of now; without those of the database where it does not answer."""
-        metrics = [*_of_requests(self.counts)]
+        metrics = [*_of_requests(self.counts), *(metric for one in self.books for metric in one.collect())]
         if self.gateway is not None:
             metrics += _of_gateway(self.gateway)
             if self.gateway.is_first:

@@ -26,7 +26,7 @@ from tollkeeper.serving.admin import serving_metrics, told_metrics
 from tollkeeper.serving.child import Child
 from tollkeeper.serving.http_server import Address, listen
 from tollkeeper.serving.hubs import Hubs
-from tollkeeper.serving.inspection import keep_inspecting
+from tollkeeper.serving.inspection import REGISTRY, keep_inspecting
 from tollkeeper.serving.ledger_keeper import LedgerKeeper
 from tollkeeper.serving.own_database import make_directory
 from tollkeeper.serving.worker_messages import Announced, Changed, NewRing, Post
@@ -121,7 +121,7 @@ class Family:
     async def metrics(self) -> bytes:
         """What all of them measure."""
         children = self._workers if self._hub is None else [self._hub, *self._workers]
-        return await told_metrics({child.name: child.metrics for child in children})
+        return await told_metrics({child.name: child.metrics for child in children}, REGISTRY.collect())
 
     async def start(self, listening: list[socket.socket], sockets: ExitStack) -> None:
         """Returns when all serve. The hub's own socket is closed with `sockets`. Raises: StartError, StorageError."""
