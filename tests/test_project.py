@@ -195,6 +195,21 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_the_operators_guide_explains_every_event_and_metric_that_wants_attention() -> None:
+    guide, told = project_files()["docs/guide-operator.md"], set[str]()
+    for name, text in python_sources("src").items():
+        if name.startswith("src/tollkeeper/sandbox/"):
+            continue
+        for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args):
+            is_event = isinstance(call.func, ast.Attribute) and call.func.attr in {"warning", "error", "exception"}
+            for part in ast.walk(call.args[0]):
+                words = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else ""
+                if words and (is_event or re.fullmatch(r"tollkeeper_[a-z_]+", words)):
+                    told.add(words.partition("%")[0].rstrip(": "))
+    assert {"sale_held", "file_missing", "tollkeeper_differences", "the disk still takes no writes"} <= told
+    assert sorted(words for words in told if f"`{words}" not in guide) == []
+
+
 def test_each_attack_fault_and_invariant_names_tests_that_exist() -> None:
     tests = {
         node.name

@@ -120,6 +120,11 @@ def test_what_was_not_compared_with_the_chain_is_not_said_to_agree(config: Path,
     assert "cannot be compared" not in alone.stderr
 
 
+def test_a_hub_has_no_purchase_to_honour_a_payment_by(config: Path) -> None:
+    done = finished("payments", "honour", "0x" + "12" * 32, "--gate", "weather", "--for", "hub", "--config", config)
+    assert (done.returncode, "its gateway does" in done.stderr) == (2, True)
+
+
 def test_no_database_is_a_refusal(config: Path) -> None:
     done = finished("db", "check", "--config", config)
     assert done.returncode == 3

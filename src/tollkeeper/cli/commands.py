@@ -334,6 +334,8 @@ def honour_command(
 
     from tollkeeper.serving.hands import honour_payment
 
+    if role is Role.HUB:
+        raise typer.BadParameter("--for: a hub keeps no purchases, its gateway does")
     order = {"gate": gate, "transaction": transaction, "nonce": nonce}
     answer = asyncio.run(honour_payment(load_settings(role, config), order))
     if "error" in answer:

@@ -72,7 +72,9 @@ default_network = "{network}"
 # What a direct transfer costs, in USDC, paid to default_payment_address; unless it is set, nothing.
 # transfer_fee = "0.002"
 
-# Where gateway and hub run apart: the other part's public URL, whose logins are taken.
+# Where gateway and hub run apart: for the gateway the facilitator's URL, and the other part's public URL, whose logins
+# are taken.
+# hub_url = "https://hub.example.org"
 # trusted_issuers = ["https://hub.example.org"]
 
 # The body of a 402: "superset" (whatever a client expects), "x402-a" or "x402-b".
@@ -112,6 +114,8 @@ default_network = "{network}"
 # confirm_depth = 1
 # More of them from so much USDC on; unless set, on base ["100:3", "1000:10"] and on solana ["100:2"]. []: never.
 # confirm_depth_steps = ["100:3", "1000:12"]
+# How many of a network's nodes must show what became of a settlement; 0: two, where there are several.
+# confirm_nodes = 0
 # max_fee_per_gas_wei = 50000000000
 # gas_limit = 150000
 # gas_budget_per_hour = 6000000000
