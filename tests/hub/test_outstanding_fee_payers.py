@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from solders.keypair import Keypair
 from tests.chains.solana_node import WALLETS, paid_for_by, paying
 from tests.hub.solana_hub import SolanaHub, body_of, hub_of
 from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS
+from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.hub.purse import LOW_SETTLEMENTS
 from tollkeeper.hub.solana.fee_payers import ADVERTISED_SECONDS
+from tollkeeper.sandbox.solana_chain import RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode
 
 KEYS = {one.address: Keypair.from_seed(one.seed) for one in WALLETS.fee_payers}
@@ -84,6 +88,48 @@ async def test_one_that_runs_low_is_advertised_no_more_and_pays_for_what_names_i
         node.chain.drain(other)
         node.chain.airdrop(other, enough - 1)
         assert await advertised(world) == first  # none is better off
+
+
+async def test_no_more_is_signed_than_the_fee_payer_can_pay_for(tmp_path: Path, clock: Clock) -> None:
+    """While nothing is executed its balance covers each alone: all would be called successes, and some not be made."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, hub_of(tmp_path, node, now_ms=clock) as world:
+        first = await advertised(world)
+        node.chain.drain(first)
+        node.chain.airdrop(first, RENT_EXEMPT_LAMPORTS + world.account.chain.config.fee_max_lamports)
+        node.chain.holds = True
+        asked = [world.settle(outstanding(node, first), confirm=False, Prefer="wait=0") for _ in range(4)]
+        answers = await asyncio.gather(*asked)
+        answers += [await world.settle(outstanding(node, first), confirm=False, Prefer="wait=0") for _ in range(6)]
+        told = Counter(answer.code if answer.status == 503 else answer.body["success"] for answer in answers)
+        fee_lamports = 10_001  # of a usual transaction, of which there are less than five in what one costs at most
+        assert told[True] in range(1, 5)
+        assert told == {True: told[True], "UNAVAILABLE": 10 - told[True]}
+        node.chain.release()
+        assert world.earned == 1_000 * told[True]
+        assert node.chain.balance(first) == RENT_EXEMPT_LAMPORTS + 50_000 - fee_lamports * told[True]
+        await world.complete()
+        node.chain.airdrop(first, 50_000)
+        assert (await world.settle(outstanding(node, first))).body["success"] is True
+
+
+async def test_what_can_be_executed_no_more_holds_no_fee_back(tmp_path: Path, clock: Clock) -> None:
+    """Also while no node has every block, and so proves that it was not."""
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, hub_of(tmp_path, node, now_ms=clock) as world:
+        first = await advertised(world)
+        node.chain.drain(first)
+        node.chain.airdrop(first, RENT_EXEMPT_LAMPORTS + 50_000)
+        node.chain.next_slot(10)
+        node.chain.holds = True
+        while (await world.settle(outstanding(node, first), confirm=False, Prefer="wait=0")).status == 200:
+            pass
+        node.chain.drop()
+        node.chain.lacks = range(node.chain.slot, node.chain.slot + 20)
+        node.chain.next_slot(2 * RECENT_SLOTS)
+        node.chain.release()
+        await world.complete()
+        assert (await world.settle(outstanding(node, first))).code == "UNAVAILABLE"
+        clock.now_ms += 1000 * LIFETIME_DOUBTED_SECONDS + 1
+        assert (await world.settle(outstanding(node, first))).body["success"] is True
 
 
 async def test_a_restart_changes_nobody(tmp_path: Path, clock: Clock) -> None:

@@ -32,7 +32,7 @@ class Purse:
 
     def see(self, balance: int, max_fee_per_gas: int) -> None:
         """Takes note of the signer's money and says when it runs low. Both are in this purse's unit."""
-        affordable = max(0, balance - self.reserve) // max(1, max_fee_per_gas * self.gas_limit)
+        affordable = self.spendable(balance) // max(1, max_fee_per_gas * self.gas_limit)
         was_low = self.is_low
         was_empty, self.affordable = self.is_empty, affordable
         self.metrics.signer_settlements.labels(self.network, self.address).set(affordable)
@@ -41,6 +41,10 @@ class Purse:
             _LOG.error("signer_without_gas", **about)
         elif self.is_low and not was_low:
             _LOG.warning("signer_low_on_gas", **about, settlements=affordable)
+
+    def spendable(self, balance: int) -> int:
+        """What may be spent of this balance."""
+        return max(0, balance - self.reserve)
 
     @property
     def is_low(self) -> bool:

@@ -15,7 +15,7 @@ import structlog
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX
 from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.telling import Telling
-from tollkeeper.storage.room import Room
+from tollkeeper.storage.room import Funds, Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
@@ -47,10 +47,10 @@ class Queue:
         self._metrics = metrics
         self._telling = Telling(clock_ms)
 
-    def room(self) -> Room:
+    def room(self, funds: Funds | None = None) -> Room:
         """What a claim is held to now."""
         share = self._settlements_max // 2 if len(self._trusted_gateways) else self._settlements_max
-        return Room(self._network, self._settlements_max, share, self._payer_max)
+        return Room(self._network, self._settlements_max, share, self._payer_max, funds)
 
     def is_full(self) -> ApiError:
         """503 for a claim that there was no room for; the operator is told once a minute."""

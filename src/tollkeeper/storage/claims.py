@@ -98,6 +98,7 @@ class Claimed(Enum):
     OVER_BUDGET = auto()  # the hour's gas is used up; nothing was written
     NO_ROOM = auto()  # too many are under way; nothing was written
     OBSTRUCTED = auto()  # the payer may have nothing more signed now; nothing was written
+    NO_FUNDS = auto()  # the signer could not pay for it beside what is under way; nothing was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,9 @@ class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
             if place is not None and not place.has_any(is_trusted=wish.is_trusted):
                 claims.append(Claim(Claimed.NO_ROOM))
                 continue
+            if place is not None and not place.can_pay(wish.gas):
+                claims.append(Claim(Claimed.NO_FUNDS))
+                continue
             if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
                 claims.append(Claim(Claimed.OVER_BUDGET))
                 continue
@@ -179,7 +183,7 @@ class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
             if claim.outcome is Claimed.WON:
                 won = won or wish.new
                 if place is not None:
-                    place.under_way += 1
+                    place.take(wish.gas)
             elif left is not None:
                 left.give_back(wish.gas, is_trusted=wish.is_trusted)
             claims.append(claim)

@@ -36,8 +36,10 @@ from tollkeeper.hub.settlement import Settlements, terms_now
 from tollkeeper.hub.signing import Signed, Signing, require_awaited
 from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
+from tollkeeper.hub.telling import Telling
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.room import Funds
 from tollkeeper.storage.settlements import Move, Settlement, find_settlement
 from tollkeeper.storage.transactions import open_lane, transactions_of
 
@@ -70,11 +72,13 @@ def lifetime_of(row: Settlement) -> Lifetime:
 class SolanaTerms:
     """Where the chain can hold a transaction, and what its payer held; these payments have taken their part of it.
 
-    `balance` None: it was carried out already, so what is left covers it or not.
+    `balance` None: it was carried out already, so what is left covers it or not. `fee_money`: what the fee payer may
+    spend, in lamports; None as before.
     """
 
     lifetime: Lifetime
     balance: int | None
+    fee_money: int | None
     used: frozenset[str] = frozenset()
 
 
@@ -96,7 +100,8 @@ class SolanaSigning(Signing):
         wish = self._solana_wish(order, known, row_id, transfer, ready)
         relayer.in_flight += 1
         try:
-            unit = claim_and_sign([wish], sign, account.gas.budget(), account.queue.room())
+            room = account.queue.room(self._funds(account, transfer, ready))
+            unit = claim_and_sign([wish], sign, account.gas.budget(), room)
             (claim,) = await self._database.run_short(unit)
         except BaseException:
             relayer.in_flight -= 1
@@ -105,6 +110,12 @@ class SolanaSigning(Signing):
             relayer.in_flight -= 1
             return Signed(claim, relayer)
         return Signed(claim, relayer, self._send_soon(order.account, claim.raw))
+
+    def _funds(self, account: SolanaAccount, transfer: SolanaTransfer, terms: SolanaTerms) -> Funds | None:
+        if terms.fee_money is None:
+            return None
+        since_ms = self._clock_ms() - LIFETIME_DOUBTED_SECONDS * 1000
+        return Funds(transfer.fee_payer, terms.fee_money, account.chain.config.fee_max_lamports, since_ms)
 
     def _solana_wish(
         self, order: Order, known: Settlement | None, row_id: str, transfer: SolanaTransfer, terms: SolanaTerms
@@ -190,7 +201,7 @@ class SolanaSettlements(Settlements):
         """Takes the parts of `Settlements`."""
         super().__init__(*parts)
         database, clock_ms, _, membership, metrics = parts
-        self._began_ms = clock_ms()
+        self._began_ms, self._telling = clock_ms(), Telling(clock_ms)
         self._signing = SolanaSigning(database, clock_ms, membership)
         self.pipeline.recovery = SolanaRecovery(database, clock_ms, metrics, SecondTry(self._signing))
 
@@ -215,7 +226,15 @@ class SolanaSettlements(Settlements):
             for check in chain_checks(transfer, account.asset, facts):
                 if not check.ok:
                     return check.reason, None
-        return None, SolanaTerms(simulated.lifetime, simulated.balance)
+        return None, SolanaTerms(simulated.lifetime, simulated.balance, relayer.purse.spendable(simulated.fee_money))
+
+    async def _not_won(self, order: Order, known: Settlement | None, signed: Signed) -> Outcome:
+        """As everywhere. Raises: UNAVAILABLE also where the fee payer could not pay for all that is under way."""
+        if signed.claim.outcome is Claimed.NO_FUNDS:
+            if self._telling.is_due("fees_promised"):
+                _LOG.error("fees_promised", network=order.key.network, signer=signed.relayer.signer.address)
+            raise without_money()
+        return await super()._not_won(order, known, signed)
 
     async def _terms_now(self, order: Order, terms: Any, overdrawn: Overdrawn) -> Any:  # noqa: ANN401 - `SolanaTerms`
         """As everywhere. What pays from another account takes nothing, nor does what can be executed no more.
@@ -287,7 +306,7 @@ class SolanaSettlements(Settlements):
         self._metrics.adopted.labels(order.key.network).inc()
         self._active.add(row_id)
         try:
-            return await self._carry(order, known, row_id, SolanaTerms(lifetime, None))
+            return await self._carry(order, known, row_id, SolanaTerms(lifetime, None, None))
         finally:
             self._active.discard(row_id)
 
