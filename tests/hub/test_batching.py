@@ -17,6 +17,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_process import HubProcess, settle_at
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment, run_hub
+from tollkeeper.chains.batcher import batcher_artifact
 from tollkeeper.core.batches import Via
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -204,15 +205,25 @@ async def test_every_payment_under_load_is_settled_once_on_each_chain(
     assert len({answer.body["transaction"] for answer in answers}) < 40
 
 
-async def test_a_contract_with_other_code_carries_nothing(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> None:
+async def test_a_contract_with_other_code_carries_nothing(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, capsys: pytest.CaptureFixture[str]
+) -> None:
     chain = anvil_fiat_token
     for address in ADDRESSES.values():
         chain.rpc.call("anvil_setCode", address, "0x00")
     payments = [new_payment(chain) for _ in range(8)]
-    config = {"batch_queue_depth": 1}
+    config = {"batch_queue_depth": 1, "batcher": "0x" + "b7" * 20}
     async with run_hub(tmp_path, chain, config=config) as hub:
         answers = await asyncio.gather(*(hub.settle(payment) for payment in payments))
         assert [answer.body["success"] for answer in answers] == [True] * 8
+        # Who named it learns that it is not used, and by what else; until it is there.
+        assert capsys.readouterr().out.count("batcher_cannot_be_called") == 1
+        absent = f"base-sepolia: batcher {config['batcher']} is not called: our contract is not there"
+        assert (await hub.get("/readyz")).body["problems"] == [f"{absent}; settlements go alone"]
+        chain.rpc.call("anvil_setCode", config["batcher"], "0x" + batcher_artifact().runtime.hex())
+        hub.completer.check_interval_seconds = 0
+        await hub.complete()
+        assert (await hub.get("/readyz")).body["problems"] == []
     assert carriers_of(chain, 20) == {USDC_ADDRESS: 8}
 
 

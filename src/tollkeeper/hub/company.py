@@ -17,7 +17,7 @@ import structlog
 
 from tollkeeper.chains.batcher import NO_CODE, Carrier, allowed_carriers, code_hash, find_carrier, read_codes
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.batches import SignedTransfer, batch_gas, encode_batch, may_be_batched
+from tollkeeper.core.batches import SignedTransfer, Via, batch_gas, encode_batch, may_be_batched
 from tollkeeper.core.counterfactual import settling_call
 from tollkeeper.core.evm import Transaction, is_counterfactual_signature
 from tollkeeper.core.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
@@ -65,6 +65,7 @@ class Company:
         self.factories = dict.fromkeys(config.wallet_factories, "nobody has looked for it yet")
         self.allowed = allowed_carriers(config.batcher) if config.batch_queue_depth else ()
         self.carrier: Carrier | None = None
+        self._misses_batcher = False
 
     async def look(self, chain: EvmChain) -> None:
         """Finds the factories and the carrier, or that there are none any more.
@@ -82,6 +83,10 @@ class Company:
             found = await find_carrier(chain.rpc.ask, self.allowed) if self.allowed else None
         except RpcUnavailable:
             return
+        misses_batcher = bool(self._config.batcher and self.allowed and (found is None or found.via is not Via.BATCHER))
+        if misses_batcher and not self._misses_batcher:
+            _LOG.warning("batcher_cannot_be_called", network=self._network, batcher=self._config.batcher)
+        self._misses_batcher = misses_batcher
         if found != self.carrier:
             told = {"network": self._network, "contract": found.address if found else None}
             _LOG.info("settlements_share_transactions" if found else "settlements_go_alone", **told)
@@ -100,8 +105,10 @@ class Company:
 
     @property
     def obstacles(self) -> list[str]:
-        """Why payments that name a listed factory are refused, as it was when somebody looked last."""
-        return [
+        """Why what is configured is not called, as it was when somebody looked last: factories, and the batcher."""
+        instead = "settlements go alone" if self.carrier is None else "Multicall3 is called in its place"
+        batcher = f"batcher {self._config.batcher} is not called: our contract is not there; {instead}"
+        return [batcher] * self._misses_batcher + [
             f"payments that have the wallet factory {factory} deploy their wallets are refused: {obstacle}"
             for factory, obstacle in self.factories.items()
             if obstacle
