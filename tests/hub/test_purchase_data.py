@@ -311,6 +311,18 @@ async def test_gateways_with_one_key_id_are_both_believed_and_only_of_themselves
         assert found == [False, True, False]
 
 
+async def test_a_gateway_that_is_away_is_told_of_once_a_minute(
+    hub: HubUnderTest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is asked every two seconds, and whenever a stranger signs by a key that nobody knows."""
+    away = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+    keys = GatewayKeys(away, hub.hub.trusted_keys, seldom_seconds=0)
+    for _ in range(6):
+        await keys.ask(None)
+    told = capsys.readouterr().out
+    assert all(1 <= told.count(f"issuer={issuer} ") <= 2 for issuer in away), told  # a minute may have ended meanwhile
+
+
 async def test_a_gateway_that_signs_with_a_new_key_is_believed_at_once(
     tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

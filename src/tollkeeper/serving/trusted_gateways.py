@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 import structlog
 
+from tollkeeper.api import clock_ms
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
 from tollkeeper.core.strict_json import parse_json
 from tollkeeper.core.tokens import parse_jwks
+from tollkeeper.hub.telling import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +44,7 @@ class GatewayKeys:
         self._seldom_seconds = seldom_seconds
         self._shown: dict[str, dict[str, VerifyingKey]] = {}
         self._silent: set[str] = set()  # who gave no answer when it was asked last
+        self._telling = Telling(clock_ms)
         self._asked_at = float("-inf")
         self._one_asks = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None  # the next asking for a key, before it begins
@@ -93,7 +96,8 @@ class GatewayKeys:
             self._silent.discard(issuer)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             self._silent.add(issuer)
-            _LOG.warning("gateway_keys_unreadable", issuer=issuer, reason=type(error).__name__)
+            if self._telling.is_due(issuer):
+                _LOG.warning("gateway_keys_unreadable", issuer=issuer, reason=type(error).__name__)
 
 
 async def _read_keys(session: aiohttp.ClientSession, issuer: str) -> dict[str, VerifyingKey]:
