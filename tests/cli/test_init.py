@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 from solders.keypair import Keypair
 
+import tollkeeper
 from tests.cli import processes
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.ed25519 import public_key
@@ -73,6 +76,25 @@ def test_init_keeps_its_files_to_their_owner(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
     for path in (*(tmp_path / "keys").iterdir(), tmp_path / "tollkeeper.toml"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_next_steps_can_be_typed_as_they_are_printed(tmp_path: Path) -> None:
+    """After `make demo` the command is in `.venv/bin`, which no shell looks through by itself."""
+    called = tmp_path / "bin" / "tollkeeper"
+    called.parent.mkdir()
+    called.write_text(f"#!{sys.executable}\nfrom tollkeeper.cli import main\nmain()\n")
+    called.chmod(0o755)
+    source = Path(tollkeeper.__file__).parent.parent
+    for path, said in (("/usr/bin", str(called)), (f"{called.parent}:/usr/bin", "tollkeeper")):
+        directory = tmp_path / str(len(said))
+        made = subprocess.run(
+            [called, "init", "--dir", directory],
+            env={"PATH": path, "PYTHONPATH": str(source)},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert f"  4. {said} serve --config {directory}/tollkeeper.toml" in made.stdout
 
 
 def test_init_says_whom_to_fund_and_no_secret(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tollkeeper.cli.clients import create_command, pay_command, replace_command
 from tollkeeper.cli.main import serve
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.settings import FILE_NAME, Role, load_settings
+from tollkeeper.settings import FILE_NAME, Role, load_settings, typed_command
 
 app = typer.Typer(
     name="tollkeeper",
@@ -141,7 +141,7 @@ def init_command(
     steps = [f"fund {payers} with {family.fee_money} on {choices.network.name}: {family.fee_use}"]
     if rpc_url is None:
         steps.append(f"write the URL of a {choices.network.name} node into {made.config_path}, at rpc_url")
-    steps += [f"tollkeeper config check --config {made.config_path}", f"tollkeeper serve --config {made.config_path}"]
+    steps += [f"{typed_command()} {step} --config {made.config_path}" for step in ("config check", "serve")]
     typer.echo(f"{made.config_path} and its keys are written. Keep a copy of the keys in a safe place.\n\nNext:")
     for number, step in enumerate(steps, start=1):
         typer.echo(f"  {number}. {step}")

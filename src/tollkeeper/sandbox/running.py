@@ -22,7 +22,7 @@ from tollkeeper.sandbox.evm_engine import EngineName
 from tollkeeper.sandbox.stack import SOLANA, Options, Sandbox, open_sandbox
 from tollkeeper.serving import StartError
 from tollkeeper.serving.http_server import run, until_signalled
-from tollkeeper.settings import wants_colours
+from tollkeeper.settings import typed_command, wants_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +142,7 @@ Pay for {CREDITS} calls, and use them (the same line, {CREDITS} times; then it i
 
 Pay by a wallet, here the test buyer's, on either chain (what is signed on Solana holds for a minute only):
 
-  tollkeeper pay '{url}?city=Oslo' --test-wallet
-  tollkeeper pay '{url}?city=Oslo' --test-wallet --network {SOLANA.name} --rpc-url {sandbox.solana_url}
+  {typed_command()} pay '{url}?city=Oslo' --test-wallet
+  {typed_command()} pay '{url}?city=Oslo' --test-wallet --network {SOLANA.name} --rpc-url {sandbox.solana_url}
 
 Stop it with Ctrl-C."""

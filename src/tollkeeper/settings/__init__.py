@@ -20,7 +20,14 @@ from tollkeeper.settings.model import (
     Settings,
     SettingsError,
 )
-from tollkeeper.settings.sources import CONFIG_VARIABLE, FILE_NAME, find_config, read_secret_file, wants_colours
+from tollkeeper.settings.sources import (
+    CONFIG_VARIABLE,
+    FILE_NAME,
+    find_config,
+    read_secret_file,
+    typed_command,
+    wants_colours,
+)
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -41,5 +48,6 @@ __all__ = [
     "inspect_settings",
     "load_settings",
     "read_secret_file",
+    "typed_command",
     "wants_colours",
 ]

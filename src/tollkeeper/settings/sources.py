@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+COMMAND: Final = "tollkeeper"
 PREFIX: Final = "TOLLKEEPER_"
 FILE_NAME: Final = "tollkeeper.toml"
 CONFIG_VARIABLE: Final = "TOLLKEEPER_CONFIG"
@@ -195,6 +197,15 @@ def find_config(option: Path | None, environ: Mapping[str, str]) -> Path | None:
     if named := environ.get(CONFIG_VARIABLE):
         return Path(named)
     return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
+
+
+def typed_command() -> str:
+    """Our command as it can be typed again: as it was called, where the shell does not find it by its name."""
+    from shlex import quote  # noqa: PLC0415 - no process that serves needs these
+    from shutil import which  # noqa: PLC0415 - as above
+
+    is_path = Path(sys.argv[0]).name == COMMAND and which(COMMAND) is None
+    return quote(sys.argv[0]) if is_path else COMMAND
 
 
 def wants_colours(stream: TextIO) -> bool:
