@@ -226,6 +226,10 @@ async def test_a_payer_with_many_transactions_has_what_was_never_made_told_so(mo
         proxy.falsify = falsify
         assert (await findings.find(never, "", SENDERS)).seen is Seen.FAILED
         assert sorted(asked) == ["getBlocks", *["getSignaturesForAddress"] * 5]
+        monkeypatch.setattr("tollkeeper.chains.solana.payments._PAGES_MAX", 4)
+        asked.clear()
+        assert (await findings.find(never, "", SENDERS)).seen is Seen.FAILED
+        assert asked == [], "too many for one answer"
 
 
 async def test_a_payment_is_not_called_expired_by_a_node_that_was_far_behind_when_it_was_asked_for() -> None:

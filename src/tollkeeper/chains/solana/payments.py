@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.solana.message import SolanaTransaction
 
 _PAGE: Final = 1_000  # signatures that one question is answered with at most
+_PAGES_MAX: Final = 8  # two megabytes
 _TRANSACTIONS_AT_ONCE: Final = 50
 _FINALIZED: Final = {"commitment": "finalized"}
 _WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_FINALIZED}
@@ -150,11 +151,14 @@ def nothing_else_listed(
     """Nothing was executed with this account from this slot on but these, which `signatures_of` came to.
 
     They are asked for again, all of them at once: whoever answers has listed each page to where the next one begins.
+    More than fit into one answer are not asked for again.
     """
     where, known = _where(commitment, known_slot), frozenset(names)
     size = first if len(names) < first else _PAGE
     ends = names[size - 1 :: size]
     pages = [{"limit": size, **where}, *({"limit": size, "before": end, **where} for end in ends)]
+    if len(pages) > _PAGES_MAX:
+        return Unseen([], lambda _answers, _last_slot: True)
     calls: list[Call] = [("getSignaturesForAddress", [address, options]) for options in pages]
 
     def is_so(answers: Sequence[Answer], last_slot: int) -> bool:
