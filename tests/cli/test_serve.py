@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.auth.server import free_port
 from tests.cli import processes
 from tests.cli.processes import Running, ask
 from tollkeeper.sandbox.evm_node import EvmNode
@@ -74,13 +75,21 @@ def test_the_second_start_finds_what_the_first_one_left(config: Path) -> None:
 
 
 def test_gateway_and_hub_run_apart(config: Path) -> None:
-    with running("hub", "--config", config, "--port", "0") as hub:
-        hub_url = url_of(hub)
-        assert ask(f"{hub_url}/readyz").status == 200
-        with running("gateway", "--config", config, "--port", "0", environ={"TOLLKEEPER_HUB_URL": hub_url}) as gateway:
-            ready = ask(f"{url_of(gateway)}/readyz")
+    port = free_port()
+    hub_url = f"http://127.0.0.1:{port}"
+    with running("gateway", "--config", config, "--port", "0", environ={"TOLLKEEPER_HUB_URL": hub_url}) as gateway:
+        url = url_of(gateway)
+        assert ask(f"{url}/readyz").status == 503
+        with running("hub", "--config", config, "--port", str(port)) as hub:  # it is asked twice a second meanwhile
+            assert url_of(hub) == hub_url
+            assert ask(f"{hub_url}/readyz").status == 200
+            gateway.wait_for_event("hub_answers_again")
+            told = [line for line in gateway.lines() if line["event"] == "hub_unreachable"]
+            assert {line["hub"] for line in told} == {hub_url}
+            assert len(told) == len({line["error"] for line in told}), "each reason once a minute"
+            ready = ask(f"{url}/readyz")
             assert ready.status == 200, ready.body
-            assert ask(f"{url_of(gateway)}/hub/supported").status == 404
+            assert ask(f"{url}/hub/supported").status == 404
 
 
 def test_a_node_that_does_not_answer_delays_no_start(config: Path) -> None:

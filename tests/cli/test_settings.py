@@ -313,6 +313,9 @@ def test_a_gateway_alone_needs_a_hub_and_no_node(config: Callable[[str], Path]) 
     environ["TOLLKEEPER_HUB_URL"] = "https://hub.example.org/x402/"
     settings = load_settings(Role.GATEWAY, file, environ=environ)
     assert settings.hub_url == "https://hub.example.org/x402"
+    for own in ("http://127.0.0.1:8402", "https://pay.example.org/"):
+        itself = {**environ, "TOLLKEEPER_HUB_URL": own, "TOLLKEEPER_PUBLIC_URL": "https://pay.example.org"}
+        assert "this gateway" in problems(itself, role=Role.GATEWAY, file=file)["TOLLKEEPER_HUB_URL"]
     assert list(settings.networks) == ["base", "base-sepolia"]
 
 

@@ -8,6 +8,7 @@ with 404.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.gateway")
 REFRESH_SECONDS = 30.0
 RETRY_SECONDS = 0.5
+_TELL_SECONDS = 60.0
 # A node that does not answer must not hold up a start.
 NODES_WAIT_SECONDS = 2.0
 
@@ -145,11 +147,11 @@ class Gateway:
         self._hub = hub
         chains = chains or {}
         self.proofs_on_chain = ChainProofs(chains if config.proves_payments else {}, clock_ms)
-        self.token_accounts = TokenAccounts(
-            {name: one for name, one in chains.items() if isinstance(one, AccountChain)}
-        )
+        accounts = {name: one for name, one in chains.items() if isinstance(one, AccountChain)}
+        self.token_accounts = TokenAccounts(accounts)
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
         self._are_names_known = False  # of tokens, by the nodes (contract 5.3)
+        self._hub_told: dict[str, float] = {}  # why it was not reached, and when that was told
         self._database = database
         self.paygates = PayGates(database, config.sealing, random_bytes)
         self.purchases = Purchases(database, config.sealing)
@@ -318,13 +320,23 @@ class Gateway:
         try:
             supported = self.proofs_on_chain.adopt(await self._hub.supported())
         except HubUnreachableError as error:
-            _LOG.warning("hub_unreachable", error=str(error))
+            self._tell_of_hub(str(error))
             return
+        if self._hub_told:
+            _LOG.info("hub_answers_again", hub=self.config.hub_url)
+            self._hub_told.clear()
         if supported != self._supported:
             self._supported = supported
             self.gates.forget_all()
             _LOG.info("networks", enabled=sorted(supported.assets), confirms=supported.confirms)
         self._are_names_known = is_known
+
+    def _tell_of_hub(self, reason: str) -> None:
+        """Why the hub cannot be reached: each reason once a minute, for it is asked twice a second."""
+        now = time.monotonic()
+        if now >= self._hub_told.get(reason, -_TELL_SECONDS) + _TELL_SECONDS:
+            self._hub_told[reason] = now
+            _LOG.warning("hub_unreachable", hub=self.config.hub_url, error=reason)
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -108,7 +108,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         host=host,
         port=port,
         public_url=public_url,
-        hub_url=_hub_url(sources, role),
+        hub_url=_hub_url(sources, role, {public_url.text, text_of.local_url(host, port)}),
         database_url=_database_url(sources, role),
         files=_files(sources),
         networks=networks,
@@ -284,10 +284,13 @@ def _public_url(sources: Sources, host: str, port: int) -> PublicUrl:
     return sources.take("public_url", text_of.parse_origin, local)
 
 
-def _hub_url(sources: Sources, role: Role) -> str | None:
+def _hub_url(sources: Sources, role: Role, own: set[str]) -> str | None:
+    """The facilitator's; None unless a gateway asks it. `own`: where this process is itself."""
     url = sources.optional("hub_url", text_of.parse_url)
     if role is Role.GATEWAY and sources.text("hub_url") is None:
         sources.report("hub_url", "it is not set", "give the URL of a Tollkeeper hub or another x402 facilitator")
+    if role is Role.GATEWAY and url in own:
+        sources.report("hub_url", "it is the URL of this gateway itself", "give the hub's")
     return url if role is Role.GATEWAY else None
 
 
