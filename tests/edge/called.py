@@ -48,12 +48,21 @@ class Relayed:
 
     call: InboundCall
     answered: list[int]
+    passing_on: asyncio.Task[None] | None = None  # an answer that was too large for memory
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         self.answered.append(head.status)
         lines, has_date = response_lines(head.headers)
-        assert isinstance(body, list)
-        self.call.answer_parts(head.status, lines, body, size_bytes, has_date=has_date)
+        if isinstance(body, list):
+            self.call.answer_parts(head.status, lines, body, size_bytes, has_date=has_date)
+        else:
+            self.call.start(head.status, lines, size_bytes, has_date=has_date)
+            self.passing_on = asyncio.ensure_future(self._pass_on(body))
+
+    async def _pass_on(self, body: SpooledBody) -> None:
+        async for data in body:
+            await self.call.write(data)
+        self.call.end()
 
     def on_refusal(self, error: BaseException) -> None:
         assert isinstance(error, ApiError)

@@ -286,12 +286,22 @@ async def test_the_pool_keeps_so_many_connections_and_drops_the_oldest(pool: Tar
 
 async def test_no_more_than_half_of_all_places_are_kept_for_nobody() -> None:
     pool = TargetPool(places=8)
-    async with target(serves(sized(b"x"))) as there, target(serves(sized(b"x")), host="127.0.0.2") as other:
+    async with (
+        target(serves(sized(b"x"))) as there,
+        target(serves(sized(b"x")), host="127.0.0.2") as other,
+        AsyncExitStack() as others,
+    ):
         opened = [await connect(pool, there) for _ in range(4)]
         opened += [await pool.open("http", ["127.0.0.2"], other.port, "b.example") for _ in range(2)]
         for connection in opened:
             await exchange(connection, Recorder())
         assert pool.idle_count == 4
+        for number in range(3, 11):  # what is idle gives way to what is used, and all together are never more
+            one = await others.enter_async_context(target(answers(), host=f"127.0.0.{number}"))
+            await pool.open("http", [f"127.0.0.{number}"], one.port, "c.example")
+            await asyncio.sleep(0.01)
+            assert pool.open_count <= 8
+        assert (pool.open_count, pool.idle_count) == (8, 0)
         pool.close()
         await asyncio.sleep(0.01)
 

@@ -164,6 +164,17 @@ async def test_a_caller_who_stays_silent_behind_the_answer_is_left(path: bytes) 
         await until(lambda: not running.server.server_state.connections)
 
 
+async def test_an_early_answer_to_a_caller_who_has_just_left_ends_its_call_in_order() -> None:
+    async with called() as running:
+        line = socket.create_connection(("127.0.0.1", running.asgi.port))
+        line.sendall(post(b"/call/silent", length(10**9)) + b"begun")
+        await until(lambda: bool(running.calls.begun))
+        line.close()
+        running.calls.begun[0].answer(200, b"", b"early")  # which the caller's system refuses before it is all said
+        assert running.calls.ends == [200]
+        await until(lambda: not running.server.server_state.connections)
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_caller_who_sends_on_for_ever_is_left(path: bytes) -> None:
     async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):

@@ -356,6 +356,13 @@ async def test_a_head_beyond_32_kib_is_refused(name: str) -> None:
         assert listening.gone == len(listening.seen)
 
 
+@pytest.mark.parametrize("begun", [b"GET /a HTTP/1.1\r\nA: ", b"GET /a HTTP/1.1\r\n", b"GET /"])
+async def test_an_endless_part_of_a_head_is_refused_also_where_it_comes_at_once(begun: bytes) -> None:
+    async with listener() as listening:
+        answer = first_answer(await say(listening, begun + b"a" * 70_000))
+        assert (answer.status, answer.error["code"]) == (431, "HEADERS_TOO_LARGE")
+
+
 @pytest.mark.parametrize("size", [LIMIT, LIMIT + 1])
 async def test_the_limit_counts_target_names_and_values(size: int) -> None:
     fixed = len(b"/a") + len(b"Hostgw.example") + 4 + len(b"Connectionclose") + 4 + len(b"A") + 4

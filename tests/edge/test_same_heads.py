@@ -22,8 +22,8 @@ def body(number: int) -> bytes:
     return b"%030d" % number
 
 
-async def read_answer(reader: asyncio.StreamReader) -> bytes:
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 3)
+async def read_answer(reader: asyncio.StreamReader, seconds: float = 3) -> bytes:
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), seconds)
     return await reader.readexactly(int(first_answer(head + b"x" * 9999).headers[b"content-length"]))
 
 

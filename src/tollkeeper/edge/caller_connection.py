@@ -18,12 +18,11 @@ from tollkeeper.core.errors import ApiError
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.listener import Listener
-from tollkeeper.edge.parts import PARTS_AT_ONCE
 from tollkeeper.edge.patience import BEHIND_SECONDS
 from tollkeeper.edge.pieces import Pieces
 from tollkeeper.edge.presence import Attendance, Presence
+from tollkeeper.edge.turns import PARTS_AT_ONCE, REQUESTS_AT_ONCE, read_on, rest
 
-REQUESTS_AT_ONCE: Final = 32  # together some milliseconds
 _NEVER_ASKED_SECONDS: Final = 2.0
 
 
@@ -163,14 +162,17 @@ class CallerConnection(HttpToolsProtocol):
         else:
             self._came.append(body)
 
+    def hand_to_application(self, body: bytes) -> None:
+        """A part of the body of an ASGI request: uvicorn's own way of taking it."""
+        super().on_body(body)
+
     def body_that_came(self) -> bytes | None:
         """What came of a body since this was asked; after many tiny chunks of it others have their turn."""
         came, self._came = self._came, None
         if came is None:
             return None
-        if len(came) > PARTS_AT_ONCE and not (self.flow.read_paused or self.transport.is_closing()):
-            self.transport.pause_reading()  # the event loop would read some megabytes before it looks at anybody else
-            self.loop.call_soon(self._read_on)
+        if len(came) > PARTS_AT_ONCE:
+            rest(self.transport, self._is_paused)
         return b"".join(came)
 
     # Where much came at once others have their turn of the event loop first
@@ -203,11 +205,10 @@ class CallerConnection(HttpToolsProtocol):
     def _take_turn(self) -> None:
         self.go_on()
         if not self._unread:
-            self._read_on()
+            read_on(self.transport, self._is_paused)
 
-    def _read_on(self) -> None:
-        if not (self.flow.read_paused or self.transport.is_closing()):
-            self.transport.resume_reading()
+    def _is_paused(self) -> bool:
+        return self.flow.read_paused
 
     def forget_request(self) -> None:
         """Let go of the last request, which was read and answered whole; its head may have 32 KiB."""

@@ -22,14 +22,15 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import check_request_head, request_body_bytes
 from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.edge.call import CallHandler, InboundCall
-from tollkeeper.edge.caller_connection import REQUESTS_AT_ONCE, CallerConnection
+from tollkeeper.edge.caller_connection import CallerConnection
 from tollkeeper.edge.heads import RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
 from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.presence import Attendance, Presence
+from tollkeeper.edge.turns import REQUESTS_AT_ONCE
 
-# Bytes that bring neither head nor body to an end: chunk extensions, trailers.
+# Bytes that bring neither head nor body to an end: chunk extensions, trailers, an endless header.
 CHATTER_BYTES: Final = 64 * 1024
 _LAST_REQUEST_SECONDS: Final = 0.3  # for what was sent just before the server stopped
 PIPELINED_MAX: Final = 64
@@ -200,10 +201,10 @@ class StrictProtocol(CallerConnection):
         self.parser.feed_data(data)
         self._hand_on_body()
         if self._in_head:
-            # A head that began in these bytes is measured by its parts (`on_header`); of an endless part only
-            # the bytes are known.
-            self._chatter_bytes = self._chatter_bytes if was_in_head else 0
-            if self._chatter_bytes > REQUEST_HEAD_SIZE_BYTES:
+            # A head is measured by its parts (`on_header`); of an endless part only the bytes are known.
+            if not was_in_head:
+                self._chatter_bytes = len(data)
+            if self._chatter_bytes > CHATTER_BYTES:
                 self._refuse(head_too_large())
         elif self._in_body and self._chatter_bytes > CHATTER_BYTES:
             self._refuse(malformed("there is too much beside the body"))
@@ -350,7 +351,7 @@ class StrictProtocol(CallerConnection):
         if isinstance(cycle, InboundCall):
             cycle.feed(body)
         else:
-            super(CallerConnection, self).on_body(body)  # uvicorn's
+            self.hand_to_application(body)
 
     def on_message_complete(self) -> None:
         """The last byte of a request."""

@@ -26,7 +26,10 @@ class Lingering:
         self._silent_due_seconds = now_seconds + patience.linger_seconds
         self._due_seconds = now_seconds + patience.linger_total_seconds
         if transport.can_write_eof():
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # the caller has left; asyncio says so here, and uvloop by `connection_lost`
+                transport.abort()
 
     def discard(self, size_bytes: int, now_seconds: float) -> bool:
         """So much came in and is thrown away; returns whether more may come."""

@@ -10,8 +10,6 @@ from typing import Final, Protocol, TypeAlias
 
 Part: TypeAlias = "bytes | bytearray"
 
-# Who sends more of them in what is read at once lets others have their turn before more is read.
-PARTS_AT_ONCE: Final = 1024
 _SMALL_SIZE_BYTES: Final = 1024
 
 

@@ -195,6 +195,8 @@ class TargetPool:
                 self._quiet_until_seconds = now + _QUIET_SECONDS
                 log.warning("target_crowded", host=key.server_name, open=self._taken[near], left=left)
             raise NothingSentError("too many calls wait for the target already; send the same again later")
+        if self._taken_in_all >= self._places and self._expiry:
+            self._evict(next(iter(self._expiry)))  # whose place this one has
         self._taken[near] += 1
         self._taken_in_all += 1
 

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from tollkeeper.edge.parts import PARTS_AT_ONCE
+from tollkeeper.edge.turns import PARTS_AT_ONCE
 
 _RECORD_SIZE_BYTES: Final = 16 * 1024  # no TLS record holds more plain text
 

@@ -23,7 +23,7 @@ from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
 from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead
-from tollkeeper.edge.parts import PARTS_AT_ONCE
+from tollkeeper.edge.turns import PARTS_AT_ONCE, rest
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
@@ -334,13 +334,10 @@ class TargetConnection(asyncio.Protocol):
 
     def rest(self) -> None:
         """See `secure.SecureSpeaker`."""
-        if not (self._reading_paused or self.transport.is_closing()):
-            self.transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._read_on)
+        rest(self.transport, self._is_paused)
 
-    def _read_on(self) -> None:
-        if not (self._reading_paused or self.transport.is_closing()):
-            self.transport.resume_reading()
+    def _is_paused(self) -> bool:
+        return self._reading_paused
 
     def _take(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
         """A whole response whose head was read before; the parser, between two responses, need not see it."""

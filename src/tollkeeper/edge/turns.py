@@ -1,0 +1,27 @@
+"""Turns of the event loop: whoever sends much at once lets others go first before more of it is read (security A-58).
+
+Reading a connection takes as long as what came on it, and an event loop reads some megabytes of one before it looks at
+another. Decides nothing about what is much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+REQUESTS_AT_ONCE: Final = 32  # together some milliseconds
+PARTS_AT_ONCE: Final = 1024  # of a body, or records of TLS
+
+
+def rest(transport: asyncio.Transport, is_paused: Callable[[], bool]) -> None:
+    """Read no more until the loop's next turn, or for as long as the connection's own reasons pause it."""
+    if not (is_paused() or transport.is_closing()):
+        transport.pause_reading()
+        asyncio.get_running_loop().call_soon(read_on, transport, is_paused)
+
+
+def read_on(transport: asyncio.Transport, is_paused: Callable[[], bool]) -> None:
+    """The rest is over."""
+    if not (is_paused() or transport.is_closing()):
+        transport.resume_reading()
