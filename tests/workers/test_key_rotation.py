@@ -242,7 +242,9 @@ async def test_no_request_fails_while_the_key_is_replaced(stage: Stage, workers:
         listed = await asyncio.to_thread(finished, "keys", "list", "--config", site.config, is_forked=False)
         assert listed.returncode == 0, listed.stderr
         assert listed.stdout.startswith(f"{current}  in use  ")
-        assert len(listed.stdout.splitlines()) == 1
+        others = listed.stdout.splitlines()[1:]
+        assert f"{first}  retired, and its tokens are good" in others
+        assert len(others) == 2
     retired = key_file(site.home).with_name("encryption.keys.retired")
     assert first in parse_key_ring(retired.read_text()).keys
     assert retired.stat().st_mode & 0o777 == 0o600
@@ -378,11 +380,27 @@ async def test_a_stopped_gateways_key_is_replaced_too_and_its_leaked_tokens_are_
         assert await downloaded(serving, load.link) == (403, "FORBIDDEN")
         fresh = await link_of_a_file(serving)
         assert await downloaded(serving, fresh) == (200, "content")
-    # Without the option, what the replaced key made stays good.
+    # Without the option, what the replaced key made stays good, also when the next one is revoked: until it is itself.
+    (replaced,) = ids(site.home)
     assert (await asyncio.to_thread(rotate, site.config)).returncode == 0
-    async with stage.serving(1) as serving:
+    told = await asyncio.to_thread(rotate, site.config, "--revoke-tokens")
+    assert f"tokens that {replaced} made stay good" in told.stdout
+
+    async def keys(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(finished, "keys", *arguments, "--config", site.config, is_forked=False)
+
+    async with stage.serving(2) as serving:
         assert await downloaded(serving, fresh) == (200, "content")
         assert await downloaded(serving, load.link) == (403, "FORBIDDEN")
+        assert f"{replaced}  retired, and its tokens are good" in (await keys("list")).stdout
+        done = await keys("revoke", replaced)
+        assert done.returncode == 0, done.stdout + done.stderr
+        for _ in range(6):  # whichever worker is asked
+            assert await downloaded(serving, fresh) == (403, "FORBIDDEN")
+        assert "retired" not in (await keys("list")).stdout
+        for name, said in ((replaced, "no tokens of"), (ids(site.home)[0], "keys rotate --revoke-tokens")):
+            denied = await keys("revoke", name)
+            assert (denied.returncode, said in denied.stderr) == (3, True), denied.stderr
 
 
 async def downloaded(site: Scene, link: str) -> tuple[int, str]:

@@ -280,7 +280,7 @@ def deploy_command(
 
 @keys_app.command("list")
 def list_keys_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
-    """Print each encryption key's id, and how many stored values it sealed. A server may be running.
+    """Print each encryption key's id, how many stored values it sealed, and retired ones whose tokens are good.
 
     Example: tollkeeper keys list --for gateway
     """
@@ -296,7 +296,7 @@ def rotate_command(
     config: Config = None,
     role: ForRole = Role.SERVE,
     revoke_tokens: Annotated[
-        bool, typer.Option("--revoke-tokens", help="A former key leaked: its credit tokens and links end.")
+        bool, typer.Option("--revoke-tokens", help="The key in use leaked: its credit tokens and links end.")
     ] = False,
 ) -> None:
     """Make a new encryption key, seal everything stored under it, and retire the former one. Servers go on serving.
@@ -314,6 +314,23 @@ def rotate_command(
         asyncio.run(rotate(settings, typer.echo, revokes_tokens=revoke_tokens))
     except OSError as error:
         refuse(f"the rotation stopped ({error}): run it again when that is mended", code=EXIT_FAILED)
+
+
+@keys_app.command("revoke")
+def revoke_command(
+    key: Annotated[str, typer.Argument(help="The id of a retired key, as `keys list` shows it.")],
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+) -> None:
+    """End the credit tokens and links that a retired key made, because it leaked. Servers go on serving.
+
+    Example: tollkeeper keys revoke e-1f2e3d4c
+    """
+    import asyncio
+
+    from tollkeeper.serving.rotating import revoke_tokens
+
+    asyncio.run(revoke_tokens(load_settings(role, config), key, typer.echo))
 
 
 @payments_app.command("honour")

@@ -1,4 +1,4 @@
-"""`tollkeeper keys rotate` and `keys list`: another key for what is stored, while a server serves from it.
+"""`tollkeeper keys rotate`, `list` and `revoke`: another key for what is stored, while a server serves from it.
 
 The steps: (1) the key file gets a new first key, beside the former one; (2) every process opens with it, and when all
 do, every one seals with it; (3) what is stored is moved, a page at a time; (4) nothing is sealed under the former key:
@@ -19,7 +19,7 @@ from tollkeeper.core.sealing import KEY_SIZE_BYTES
 from tollkeeper.serving import StartError
 from tollkeeper.serving.hands import Hands
 from tollkeeper.serving.key_files import KeyFiles
-from tollkeeper.storage.resealing import SEALED_TABLES, sealed_under
+from tollkeeper.storage.resealing import SEALED_TABLES, retired_ids, sealed_under
 from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -71,6 +71,39 @@ async def rotate(settings: Settings, say: Callable[[str], None], *, revokes_toke
             say(f"{', '.join(former)} is retired, and kept in {files.retired_path}: backups from before need it")
         finally:
             await hands.close()
+        if revokes_tokens and (good := _retired(settings)):
+            say(f"tokens that {', '.join(good)} made stay good: `tollkeeper keys revoke` ends those of a key")
+
+
+async def revoke_tokens(settings: Settings, key_id: str, say: Callable[[str], None]) -> None:
+    """Credit tokens and links that a key made which was retired before are worthless when this returns.
+
+    Raises: StartError where there are none, or the key is still there; StorageError, OSError.
+    """
+    files = key_files_of(settings)
+    with files.locked():
+        ring = files.ring()
+        if key_id in ring.keys:
+            raise StartError(
+                f"{key_id} is no retired key: `tollkeeper keys rotate --revoke-tokens` replaces and ends it"
+            )
+        if key_id not in (good := _retired(settings)):
+            raise StartError(
+                f"no tokens of {key_id} are good; of retired keys those of {', '.join(good) or 'none'} are"
+            )
+        hands = Hands(settings, files.ring)
+        try:
+            await hands.carry(keys="use", ring=ring_text(ring))  # are these its keys?
+            await hands.carry(keys="retire", ids=[key_id], revoke=True)
+            await hands.carry(keys="use", ring=ring_text(ring))  # every process reads anew which tokens are good
+        finally:
+            await hands.close()
+        say(f"tokens and links that {key_id} made are worthless")
+
+
+def _retired(settings: Settings) -> list[str]:
+    with open_snapshot(settings.database_url) as snapshot:
+        return retired_ids(snapshot)
 
 
 async def _move_all(settings: Settings, hands: Hands, ring: KeyRing, former: list[str]) -> int:
@@ -105,7 +138,10 @@ def _counted(settings: Settings, key_ids: list[str]) -> tuple[dict[str, int], in
 
 
 def list_keys(settings: Settings) -> list[str]:
-    """A line per key of the ring: its id, whether it is in use, how many values it sealed. Raises: StorageError."""
+    """A line per key of the ring: its id, whether it is in use, how many values it sealed; then of retired ones.
+
+    Raises: StartError, StorageError.
+    """
     ring = settings.encryption_keys
     if ring is None:
         raise StartError("this part seals nothing: it has no encryption keys")
@@ -115,4 +151,5 @@ def list_keys(settings: Settings) -> list[str]:
         f"{name:<{width}}  {'in use' if name == ring.current else 'former'}  {counts[name]} values"
         for name in ring.keys
     ]
+    lines += [f"{name:<{width}}  retired, and its tokens are good" for name in _retired(settings)]
     return lines + ([f"{unknown} values are sealed under keys that the ring lacks"] if unknown else [])

@@ -127,6 +127,11 @@ def units_before() -> Unit[None]:
     yield _Q.nothing()
 
 
+def retired_ids(snapshot: Snapshot) -> list[str]:
+    """The retired keys whose credit tokens and links are good, the oldest first. Raises: StorageError."""
+    return [row["id"] for row in snapshot.read(_Q.retired_keys())]
+
+
 async def retired_token_keys(database: Database, sealing: Sealing) -> tuple[bytes, ...]:
     """What made the credit tokens of retired keys. Raises: StorageError, SealError."""
     rows = await database.read(_Q.retired_keys())
