@@ -184,6 +184,7 @@ def test_a_payment_of_unknown_outcome_is_sent_again_and_never_signed_anew() -> N
     sent = [request.headers.get("x-payment") for request in server.received]
     assert sent[0] is None
     assert len(set(sent[1:])) == 1
+    assert done.stderr.count("SETTLEMENT_PENDING: wait; sending the same payment again") == 1
     # The last answer tells no token, because it did not buy: it is kept, and shown where it alone counts.
     assert "credits left 2\ncredit token pur_1.abc\n" in done.stderr
     tokens = [request.headers.get("x-credit-token") for request in server.received]

@@ -96,7 +96,10 @@ class Called:
 
 
 async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
-    """Calls, pays where payment is asked, and calls again; `tell` is told what is paid. Raises: RefusedError."""
+    """Calls, pays where payment is asked, and calls again. Raises: RefusedError.
+
+    `tell` is told what is paid, and what it waits for.
+    """
     async with open_session(_TARGET_SECONDS) as session:
         asking = {**wish.headers, **_chosen(wish)}
         if wish.credit_token is not None:
@@ -110,19 +113,21 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
         tell(f"paying {cost} USDC on {requirements['network']} to {requirements['payTo']}")
         proof = {"X-Payment": payment}
         try:
-            return await _call_paid(session, wish, proof)
+            return await _call_paid(session, wish, proof, tell)
         except RefusedError as error:
             shown = "\n".join(f"{name}: {value}" for name, value in proof.items())
             advice = "Whether it was paid is not known: send this same payment again, do not sign a new one"
             raise RefusedError(f"{error}. {advice}\n{shown}") from error
 
 
-async def _call_paid(session: aiohttp.ClientSession, wish: Wish, proof: dict[str, str]) -> Called:
+async def _call_paid(
+    session: aiohttp.ClientSession, wish: Wish, proof: dict[str, str], tell: Callable[[str], None]
+) -> Called:
     """Calls until the outcome is known. A credit token that an answer tells on the way is put into `proof`.
 
     No later answer tells it again, and where the token counts the payment alone is not served any more.
     """
-    deadline = time.monotonic() + _PENDING_SECONDS
+    deadline, told = time.monotonic() + _PENDING_SECONDS, ""
     while True:
         called = await _call(session, wish, {**wish.headers, **_chosen(wish), **proof})
         if not called.is_pending:
@@ -131,8 +136,11 @@ async def _call_paid(session: aiohttp.ClientSession, wish: Wish, proof: dict[str
             proof["X-Credit-Token"] = called.headers[_CREDITS_IN]
         if time.monotonic() >= deadline:
             raise RefusedError(f"the gateway says {called.reason}")
-        told = called.headers.get("retry-after", "")
-        await asyncio.sleep(min(int(told), _RETRY_SECONDS_MAX) if told.isdecimal() else 1)
+        if called.reason != told:
+            told = called.reason
+            tell(f"{told}; sending the same payment again")
+        after = called.headers.get("retry-after", "")
+        await asyncio.sleep(min(int(after), _RETRY_SECONDS_MAX) if after.isdecimal() else 1)
 
 
 def _chosen(wish: Wish) -> dict[str, str]:
