@@ -191,6 +191,21 @@ def test_a_payment_of_unknown_outcome_is_sent_again_and_never_signed_anew() -> N
     assert tokens == [None, None, "pur_1.abc", "pur_1.abc"]
 
 
+def test_no_token_is_shown_of_a_payment_that_was_refused_at_last() -> None:
+    pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
+    refused = {"error": {"type": "payment", "code": "PAYMENT_EXPIRED", "message": "too late"}}
+    answers = [
+        Reply(402, {"x402Version": 1, "accepts": [entry()]}),
+        Reply(503, pending, {"Retry-After": "0", "X-Credit-Token": "pur_1.abc"}),
+        Reply(402, refused),
+    ]
+    with serving(lambda _request: answers.pop(0)) as server:
+        done = finished("pay", server.url, "--test-wallet")
+    assert done.returncode == 1
+    assert "refused PAYMENT_EXPIRED: too late" in done.stderr
+    assert "pur_1.abc" not in done.stderr
+
+
 def test_a_payment_whose_answer_is_lost_is_handed_to_its_buyer() -> None:
     """Whether it was carried out nobody knows here, so the very same one is to be sent again."""
     asked = {"x402Version": 1, "accepts": [entry()]}

@@ -131,7 +131,8 @@ async def _call_paid(
     while True:
         called = await _call(session, wish, {**wish.headers, **_chosen(wish), **proof})
         if not called.is_pending:
-            return replace(called, token=proof.get("X-Credit-Token"))
+            # Of a payment that was refused it holds nothing; where its next try needs it, the refusal tells it.
+            return called if called.status == 402 else replace(called, token=proof.get("X-Credit-Token"))
         if _CREDITS_IN in called.headers:
             proof["X-Credit-Token"] = called.headers[_CREDITS_IN]
         if time.monotonic() >= deadline:
