@@ -92,6 +92,34 @@ async def test_a_key_without_gas_money_is_passed_over_and_told_of(
     assert set(await settle(hub, chain, 3)) == {poor.address}
 
 
+async def test_no_more_is_signed_than_the_keys_can_pay_for(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    """While nothing is mined a key's balance covers each alone: all would be called successes, and some not be made."""
+    chain, keys = embedded_chain, tuple(wallet.private_key for wallet in WALLETS[:2])
+    for wallet in WALLETS[:2]:
+        chain.rpc.call("anvil_setBalance", wallet.address, hex(10**19))
+    async with run_hub(tmp_path, chain, signer_keys=keys) as hub:
+        before = chain.balance(chain.wallets.owner.address)
+        assert (await hub.settle(new_payment(chain))).body["success"] is True
+        earned = chain.balance(chain.wallets.owner.address)
+        value = earned - before
+        lasts = hub.hub.accounts[NETWORK].signers.relayers[0].purse.affordable
+        assert lasts
+        for wallet in WALLETS[:2]:
+            chain.rpc.call("anvil_setBalance", wallet.address, hex(10**19 * 5 // (2 * lasts)))  # two and a half
+        await asyncio.sleep(2.1)  # balances are remembered for about a block
+        chain.rpc.call("evm_setAutomine", False)
+        answers = [await hub.settle(new_payment(chain), confirm=False, prefer="wait=0") for _ in range(8)]
+        told = Counter(answer.code if answer.status == 503 else answer.body["success"] for answer in answers)
+        assert told == {True: 4, "UNAVAILABLE": 4}
+        chain.rpc.call("evm_setAutomine", True)
+        chain.rpc.call("anvil_mine", "0x1")
+        await hub.complete()
+        assert chain.balance(chain.wallets.owner.address) - earned == 4 * value
+        chain.rpc.call("anvil_setBalance", WALLETS[0].address, hex(10**19))
+        await asyncio.sleep(2.1)
+        assert (await hub.settle(new_payment(chain))).body["success"] is True
+
+
 def test_a_network_needs_a_key_and_takes_each_once(hub: HubUnderTest) -> None:
     (relayer,) = hub.hub.accounts[NETWORK].signers.relayers
     for relayers in ([], [relayer, relayer]):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tollkeeper.storage.room import Funds
+
 if TYPE_CHECKING:
     from tollkeeper.hub.metrics import HubMetrics
 
@@ -45,6 +47,12 @@ class Purse:
     def spendable(self, balance: int) -> int:
         """What may be spent of this balance."""
         return max(0, balance - self.reserve)
+
+    def funds(self, cost_max: int) -> Funds | None:
+        """What the signer may promise in all, in gas at the fees of the moment, as `cost_max` is; None as above."""
+        if self.affordable is None:
+            return None
+        return Funds(self.address, self.affordable * self.gas_limit, cost_max, 0)
 
     @property
     def is_low(self) -> bool:

@@ -28,7 +28,9 @@ from tollkeeper.hub.pipeline import Pipeline
 from tollkeeper.hub.records import failed, has_outcome, success
 from tollkeeper.hub.recovery import expected_transfer
 from tollkeeper.hub.second_try import SecondTry
+from tollkeeper.hub.signer_pool import without_gas_money
 from tollkeeper.hub.signing import Signed, Signing, Terms
+from tollkeeper.hub.telling import Telling
 from tollkeeper.storage.claims import Claim, Claimed
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.payers import Overdrawn, Suspended
@@ -84,6 +86,7 @@ class Settlements:
         self._leading: dict[PaymentKey, asyncio.Future[Shared]] = {}
         self._active: set[str] = set()
         self._crowds = Crowds()
+        self._telling = Telling(clock_ms)
 
     def is_active(self, settlement_id: str) -> bool:
         """Is a request of this process carrying that row forward?"""
@@ -242,10 +245,14 @@ class Settlements:
         return await terms_now(order, value, terms, overdrawn, partial(reader.holding, order.key.payer))
 
     async def _not_won(self, order: Order, known: Settlement | None, signed: Signed) -> Outcome:
-        """The answer to a claim that was not made. Raises: UNAVAILABLE for budget, queue or payer; _KeyTaken."""
+        """The answer to a claim that was not made. Raises: UNAVAILABLE for budget, money, queue or payer; _KeyTaken."""
         obstacle = signed.claim.obstacle
         if signed.claim.outcome is Claimed.OVER_BUDGET:
             raise order.account.gas.used_up()
+        if signed.claim.outcome is Claimed.NO_FUNDS:
+            if self._telling.is_due("fees_promised"):
+                _LOG.error("fees_promised", network=order.key.network, signer=signed.relayer.signer.address)
+            raise self._without_money()
         if signed.claim.outcome is Claimed.NO_ROOM:
             raise order.account.queue.is_full()
         if isinstance(obstacle, Suspended):
@@ -255,6 +262,10 @@ class Settlements:
         if signed.claim.settlement is None:
             raise _KeyTaken
         return await self._known_payment(order, signed.claim.settlement)
+
+    def _without_money(self) -> ApiError:
+        """The refusal of what no signer could pay for."""
+        return without_gas_money()
 
     async def _simulate(self, order: Order) -> tuple[Reason | None, Any]:
         """Would the chain take the payment now, and on which terms? Raises: RpcUnavailable."""

@@ -12,8 +12,9 @@ from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.signer import PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
+    from tollkeeper.core.errors import ApiError
     from tollkeeper.core.evm import Transaction
     from tollkeeper.hub.purse import Purse
     from tollkeeper.hub.signer import Signer, SignerPolicy
@@ -53,17 +54,17 @@ class SignerPool:
             msg = "a network needs at least one signing key, and each key once"
             raise ValueError(msg)
 
-    def can_pay(self, count: int) -> bool:
-        """Does any signer's money last for so many more?"""
-        return any(relayer.can_pay(count) for relayer in self.relayers)
+    def can_pay(self, count: int, but: Collection[Relayer] = ()) -> bool:
+        """Does any signer's money last for so many more, but for some signers?"""
+        return any(relayer.can_pay(count) for relayer in self.relayers if relayer not in but)
 
-    def pick(self, count: int = 1) -> Relayer:
-        """Who signs next, for so many settlements. Raises: UNAVAILABLE where no signer has the gas money for them."""
+    def pick(self, count: int = 1, but: Collection[Relayer] = ()) -> Relayer:
+        """Who signs next, for so many settlements, but for some. Raises: UNAVAILABLE where no signer has the money."""
         in_all = len(self.relayers)
         in_turn = [self.relayers[(self._turn + step) % in_all] for step in range(in_all)]
-        able = [relayer for relayer in in_turn if relayer.can_pay(count)]
+        able = [relayer for relayer in in_turn if relayer.can_pay(count) and relayer not in but]
         if not able:
-            raise unavailable("the hub's accounts have no gas money on this network")
+            raise without_gas_money()
         picked = min(able, key=lambda relayer: relayer.in_flight)
         self._turn = (self.relayers.index(picked) + 1) % in_all
         return picked
@@ -71,7 +72,7 @@ class SignerPool:
     def require_money(self) -> None:
         """Raises: UNAVAILABLE where no signer has gas money left."""
         if not self.can_pay(1):
-            raise unavailable("the hub's accounts have no gas money on this network")
+            raise without_gas_money()
 
     def holds(self, address: str) -> bool:
         """Is this one of ours?"""
@@ -81,3 +82,8 @@ class SignerPool:
         """Takes note of what each signer holds, in the order of `addresses` and in its network's unit."""
         for relayer, balance in zip(self.relayers, balances, strict=True):
             relayer.purse.see(balance, max_fee_per_gas)
+
+
+def without_gas_money() -> ApiError:
+    """503: no signer can pay for one more, by what it holds or by what it holds beside what is under way."""
+    return unavailable("the hub's accounts have no gas money on this network")

@@ -31,7 +31,7 @@ from tollkeeper.storage.claims import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tollkeeper.chains.batcher import Carrier
     from tollkeeper.chains.evm import Fees
@@ -142,11 +142,17 @@ class Signing:
         await asyncio.gather(*(go(group) for group in groups))
         return [outcomes[ready.row_id] for ready in party]
 
-    async def _together(self, account: Account, party: Sequence[_Ready], carrier: Carrier | None) -> list[Signed]:
-        """One transaction for all of them that are won. Raises: UNAVAILABLE, StorageError; GivenUpError."""
+    async def _together(
+        self, account: Account, party: Sequence[_Ready], carrier: Carrier | None, but: Collection[Relayer] = ()
+    ) -> list[Signed]:
+        """One transaction for all of them that are won, by none of some signers.
+
+        Raises: UNAVAILABLE, StorageError; GivenUpError.
+        """
         gas = account.company.gas_of_each(carrier, [ready.order.payload for ready in party])
         # Money is counted in settlements: one that deploys its payer's wallet costs as much as several.
-        relayer = account.signers.pick(len(party) * -(-gas // account.chain.config.gas_limit))
+        count = len(party) * -(-gas // account.chain.config.gas_limit)
+        relayer = account.signers.pick(count, but)
         fees = max((ready.terms.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
         orders = {ready.row_id: ready.order for ready in party}
         for order in orders.values():
@@ -169,10 +175,16 @@ class Signing:
         relayer.in_flight += len(party)
         try:
             run = self._database.run_short if len(wishes) == 1 else self._database.run
-            claims = await run(claim_and_sign(wishes, sign, account.gas.budget(), account.queue.room()))
+            config = account.chain.config
+            room = account.queue.room(relayer.purse.funds(config.gas_of(deploys=bool(config.wallet_factories))))
+            claims = await run(claim_and_sign(wishes, sign, account.gas.budget(), room))
         except BaseException:
             relayer.in_flight -= len(party)
             raise
+        promised = [*but, relayer]
+        if all(claim.outcome is Claimed.NO_FUNDS for claim in claims) and account.signers.can_pay(count, promised):
+            relayer.in_flight -= len(party)
+            return await self._together(account, party, carrier, promised)
         sent: asyncio.Task[Submission] | None = None
         signed: list[Signed] = []
         for claim in claims:

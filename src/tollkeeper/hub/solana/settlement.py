@@ -36,7 +36,6 @@ from tollkeeper.hub.settlement import Settlements, terms_now
 from tollkeeper.hub.signing import Signed, Signing, require_awaited
 from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
-from tollkeeper.hub.telling import Telling
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.room import Funds
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.chains.receipts import Sighting
+    from tollkeeper.core.errors import ApiError
     from tollkeeper.core.solana import SolanaTransfer
     from tollkeeper.core.wire import Payment
     from tollkeeper.hub.orders import Order
@@ -201,7 +201,7 @@ class SolanaSettlements(Settlements):
         """Takes the parts of `Settlements`."""
         super().__init__(*parts)
         database, clock_ms, _, membership, metrics = parts
-        self._began_ms, self._telling = clock_ms(), Telling(clock_ms)
+        self._began_ms = clock_ms()
         self._signing = SolanaSigning(database, clock_ms, membership)
         self.pipeline.recovery = SolanaRecovery(database, clock_ms, metrics, SecondTry(self._signing))
 
@@ -228,13 +228,8 @@ class SolanaSettlements(Settlements):
                     return check.reason, None
         return None, SolanaTerms(simulated.lifetime, simulated.balance, relayer.purse.spendable(simulated.fee_money))
 
-    async def _not_won(self, order: Order, known: Settlement | None, signed: Signed) -> Outcome:
-        """As everywhere. Raises: UNAVAILABLE also where the fee payer could not pay for all that is under way."""
-        if signed.claim.outcome is Claimed.NO_FUNDS:
-            if self._telling.is_due("fees_promised"):
-                _LOG.error("fees_promised", network=order.key.network, signer=signed.relayer.signer.address)
-            raise without_money()
-        return await super()._not_won(order, known, signed)
+    def _without_money(self) -> ApiError:
+        return without_money()
 
     async def _terms_now(self, order: Order, terms: Any, overdrawn: Overdrawn) -> Any:  # noqa: ANN401 - `SolanaTerms`
         """As everywhere. What pays from another account takes nothing, nor does what can be executed no more.

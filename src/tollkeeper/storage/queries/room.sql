@@ -3,10 +3,18 @@
 SELECT count(*) AS settlements FROM settlements
 WHERE network = :network AND state IN ('CLAIMED', 'SIGNED', 'BROADCAST');
 
--- What a signer's transactions that may be executed yet cost, as their fees stand in them.
+-- What a signer's transactions that may be executed yet cost, as they count in their hour: one for each of its numbers,
+-- also where several settlements share it, or it was replaced.
 -- name: read_promised
-SELECT CAST(coalesce(sum(r.gas_counted), 0) AS BIGINT) AS promised FROM settlements s
-JOIN settlement_slots l ON l.settlement_id = s.id AND l.attempt = s.attempt
-JOIN raw_transactions r ON r.network = l.network AND r.signer = l.signer AND r.signer_nonce = l.signer_nonce
-WHERE s.network = :network AND s.state IN ('CLAIMED', 'SIGNED', 'BROADCAST')
-    AND r.signer = :signer AND r.created_ms >= :since_ms;
+WITH nonces AS (
+    SELECT DISTINCT l.signer_nonce FROM settlements s
+    JOIN settlement_slots l ON l.settlement_id = s.id AND l.attempt = s.attempt
+    WHERE s.network = :network AND s.state IN ('CLAIMED', 'SIGNED', 'BROADCAST')
+        AND l.network = :network AND l.signer = :signer
+), counted AS (
+    SELECT max(r.gas_counted) AS gas FROM nonces
+    JOIN raw_transactions r ON r.network = :network AND r.signer = :signer AND r.signer_nonce = nonces.signer_nonce
+    WHERE r.created_ms >= :since_ms
+    GROUP BY r.signer_nonce
+)
+SELECT CAST(coalesce(sum(gas), 0) AS BIGINT) AS promised FROM counted;
