@@ -207,6 +207,14 @@ class CallerConnection(HttpToolsProtocol):
         if not self._unread:
             read_on(self.transport, self._is_paused)
 
+    def linger(self) -> None:
+        """End the connection behind its last answer, for a caller who may be sending."""
+        self._is_deaf = True
+        self._lingering = Lingering(self.transport, self.listener.patience, self.loop.time())
+        if self._is_draining:
+            self._lingering.hurry(self.loop.time())
+        self.flow.resume_reading()
+
     def _is_paused(self) -> bool:
         return self.flow.read_paused
 

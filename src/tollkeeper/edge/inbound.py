@@ -25,7 +25,6 @@ from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.edge.caller_connection import CallerConnection
 from tollkeeper.edge.heads import RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
-from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.presence import Attendance, Presence
 from tollkeeper.edge.turns import REQUESTS_AT_ONCE
@@ -439,19 +438,18 @@ class StrictProtocol(CallerConnection):
         if self._refusal is None or self._unanswered or self._lingering is not None or self.transport.is_closing():
             return
         self.transport.write(self.listener.refusal_of(self._refusal))
-        self._linger()
+        self.linger()
 
     def end(self) -> None:
-        """The last answer is written: close, gently where the caller has more to send."""
-        if self._in_body and not self.pipeline:
-            self._linger()
+        """The last answer is written: close, gently where the caller has more to send, or may not know that it is."""
+        if self._is_draining:
+            self._unanswered -= len(self.pipeline)  # none of those was begun
+            self.pipeline.clear()
+            self.linger()
+        elif self._in_body and not self.pipeline:
+            self.linger()
         else:
             self.transport.close()
-
-    def _linger(self) -> None:
-        self._is_deaf = True
-        self._lingering = Lingering(self.transport, self.listener.patience, self.loop.time())
-        self.flow.resume_reading()
 
     # Giving up
 
