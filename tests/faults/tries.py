@@ -36,11 +36,12 @@ from tests.gateway.composed import composed, settings_for
 from tests.gateway.gateway_process import gateway_keys
 from tests.gateway.hostile_hub import Forward, HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
-from tests.hub.hub_under_test import new_payment, run_hub
+from tests.hub.hub_under_test import hub_config, new_hub, new_payment, run_hub, serving
 from tollkeeper.api import clock_ms
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway import completer
+from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
@@ -53,6 +54,8 @@ NETWORK: Final = "base-sepolia"
 PAYEE: Final = "0x" + "77" * 20
 CREDITS: Final = 2
 DEPTH_MAX: Final = 5
+# Fewer than a hub watches, which some more may follow before it looks.
+WATCHED_MAX: Final = 60
 # In the place of thirty: so long a transaction is not sent again that a reorganisation took with it.
 WAIT_SECONDS: Final = 2
 QUIET_SECONDS: Final = 40
@@ -94,13 +97,17 @@ class Sale:
 
 @dataclass(slots=True, eq=False)
 class Tries:
-    """What is tried at one gateway and its hub; `trusts`: the hub knows the gateway's signature."""
+    """What is tried at one gateway and its hub; `trusts`: the hub knows the gateway's signature.
+
+    `are_two`: the hub is two programs on one database, and any request may come to either.
+    """
 
     folder: Path
     chain: ChainUnderTest
     target: RecordingTarget
     random: Random
     trusts: bool
+    are_two: bool
     port: int
     between: HostileHub
     buyer: Buyer
@@ -108,7 +115,7 @@ class Tries:
     sales: list[Sale] = field(default_factory=list)
     ahead_ms: int = 0
     floor: int = 0
-    hub_url: str = ""
+    hub_urls: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     mining: asyncio.Lock = field(default_factory=asyncio.Lock)
     calling: set[asyncio.Task[None]] = field(default_factory=set)
@@ -121,8 +128,21 @@ class Tries:
         keys = gateway_keys(self.port) if self.trusts else {}
         trusted = {url: {name: bytes.fromhex(key) for name, key in ring.items()} for url, ring in keys.items()}
         options: dict[str, Any] = {"completer_interval_seconds": 0.1, "trusted_keys": trusted}
-        hub = run_hub(self.folder, self.chain, now_ms=lambda: clock_ms() + self.ahead_ms, **options)
-        self.hub_url = (await self._hub.enter_async_context(hub)).url
+        options |= {"now_ms": lambda: clock_ms() + self.ahead_ms, "shared_life_seconds": 2.0 if self.are_two else None}
+        first = await self._hub.enter_async_context(run_hub(self.folder, self.chain, **options))
+        urls = [first.url]
+        if self.are_two:
+            config = hub_config(self.chain.url)
+            beside = new_hub(first.database, (self.chain.wallets.relayer.private_key,), config, **options)
+            self._hub.push_async_callback(beside.close)
+            await beside.start()
+            urls.append(await self._hub.enter_async_context(serving(create_app(beside, manages_hub=False))))
+        self.hub_urls = urls
+
+    @property
+    def hub_url(self) -> str:
+        """Of one of them."""
+        return self.random.choice(self.hub_urls)
 
     async def start_gateway(self) -> None:
         network = NetworkSettings(NETWORKS[NETWORK], (self.chain.url,), asset_name=self.chain.token_name)
@@ -148,7 +168,7 @@ class Tries:
         await self._hub.aclose()
 
     async def restart_hub(self, chosen: Random) -> None:
-        self.hub_url = "http://127.0.0.1:1"
+        self.hub_urls = ["http://127.0.0.1:1"]
         await self._hub.aclose()
         await asyncio.sleep(chosen.choice((0, 0.3)))
         await self.start_hub()
@@ -324,7 +344,7 @@ class Tries:
                     data = self._spending(chain, sale, 10_000)
                     raws = [chain.transaction(faucet, USDC_ADDRESS, data, nonce=nonce)[0]]
             lowest = height - depth + 1 if lowest is None else lowest
-            if self.floor < lowest <= height:
+            if max(self.floor, height - WATCHED_MAX) < lowest <= height:
                 take_back(chain, height - lowest + 1, *raws)
                 self.seen["reorganisation" + (" with the money gone" if raws else f" {kind}")] += 1
 
@@ -496,7 +516,7 @@ class Tries:
 async def tries_of(
     folder: Path, chain: ChainUnderTest, target: RecordingTarget, seed: int, patch: pytest.MonkeyPatch
 ) -> AsyncIterator[Tries]:
-    """Hub and gateway with a proxy between them; whether the hub trusts the gateway is drawn from the seed."""
+    """Hub and gateway with a proxy between them; the seed says whether it trusts the gateway, and is two."""
     patch.setattr(completer.Completer, "interval_seconds", 0.1)
     for waiting in ("hub.requests", "gateway.crediting"):
         patch.setattr(f"tollkeeper.{waiting}.SETTLE_WAIT_SECONDS", WAIT_SECONDS)
@@ -505,7 +525,9 @@ async def tries_of(
         where: list[Tries] = []
         between = await stack.enter_async_context(run_hostile_hub(lambda: where[0].hub_url))
         buyer = await stack.enter_async_context(Buyer(chain.wallets.buyer))
-        tries = Tries(folder, chain, target, Random(seed), seed % 2 == 0, free_port(), between, buyer, patch)
+        tries = Tries(
+            folder, chain, target, Random(seed), seed % 2 == 0, seed % 4 >= 2, free_port(), between, buyer, patch
+        )
         where.append(tries)
         between.settling, between.verifying = tries.way, tries.verify
         stack.push_async_callback(tries.end)
