@@ -231,7 +231,7 @@ def check_command(
     for difference in differences:
         say(str(difference), typer.colors.RED, sys.stdout)
     if differences:
-        typer.echo(f"{len(differences)} differences")
+        typer.echo(f"{len(differences)} difference{'s' if len(differences) > 1 else ''}")
     if problem:
         refuse(problem, code=EXIT_FAILED)
     for name, count in left.items():

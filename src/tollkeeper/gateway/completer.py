@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import ApiError
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.gateway.buying import is_of_later, is_request_expired
 from tollkeeper.gateway.findings import Seen, answer_of
 from tollkeeper.gateway.following import Following, key_of, owed_by
@@ -257,4 +257,5 @@ class Completer:
         try:
             await self._buying.conclude(purchase, answer, None, is_failed=is_failed)
         except ApiError as decided:
-            _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)
+            if decided.code is not Code.SETTLEMENT_PENDING:  # else the next pass asks again
+                _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)
