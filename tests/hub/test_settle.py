@@ -11,12 +11,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
-from tollkeeper.core.evm import (
-    SELECTOR_AUTHORIZATION_STATE,
-    SELECTOR_BALANCE_OF,
-    SELECTOR_TRANSFER,
-    checksum_address,
-)
+from tollkeeper.core.evm import SELECTOR_BALANCE_OF, SELECTOR_TRANSFER, checksum_address
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.database import Statement
@@ -267,7 +262,7 @@ async def test_a_settlement_asks_for_its_payer_s_balance_only_beside_others_of_t
     assert SELECTOR_BALANCE_OF.hex() in asked
     asked.clear()
     assert (await chaos_hub.settle(payment)).body["success"] is True
-    assert asked == [SELECTOR_TRANSFER.hex(), SELECTOR_AUTHORIZATION_STATE.hex()]  # its simulation, and its end
+    assert asked == [SELECTOR_TRANSFER.hex()]  # its simulation
 
     embedded_chain.rpc.call("evm_setAutomine", False)
     try:

@@ -146,7 +146,7 @@ class EvmChain:
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._address = config.asset.lower() or config.network.usdc.address
         self.authorizations = AuthorizationReader(self.rpc.ask, self._address)
-        self._view = View(self.authorizations, ReceiptReader(self.rpc.ask, asks_for_uses=True))
+        self._view = View(self.authorizations, ReceiptReader(self.rpc.ask))
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
         self._witnesses = None if is_one_enough else EvmWitnesses(self.rpc, self._address, config.confirm_nodes)
         self._reader = self._view.receipts if self._witnesses is None else VouchedReader(self._witnesses)

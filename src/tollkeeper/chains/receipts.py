@@ -22,7 +22,6 @@ import structlog
 from tollkeeper.chains.block_beat import BlockBeat
 from tollkeeper.chains.block_logs import BlockLogs, read_log
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
-from tollkeeper.core.evm import authorization_state_calldata
 from tollkeeper.core.receipt_logs import Transfer, shows_transfer
 
 if TYPE_CHECKING:
@@ -140,13 +139,9 @@ def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
 class ReceiptReader:
     """Reads sightings of many transactions: a few in two round trips, more of them by the blocks that they are in."""
 
-    def __init__(
-        self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], *, asks_for_uses: bool = False
-    ) -> None:
-        """`asks_for_uses`: of whom nobody else is asked. Of few at once the token must call their nonces used, too."""
+    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]]) -> None:
         self._ask = ask
         self._blocks = BlockLogs(ask)
-        self._asks_for_uses = asks_for_uses
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
         """What the chain shows now, in the order asked. Raises: RpcUnavailable."""
@@ -155,14 +150,7 @@ class ReceiptReader:
         if not shown:
             return [NOTHING_SEEN] * len(wanted)
         numbers = sorted({number for _, number, _ in shown.values()})
-        moved = [index for index, (verdict, _, _) in shown.items() if verdict is Verdict.TRANSFERRED]
-        asked = moved if self._asks_for_uses and len(wanted) <= _FEW else []
-        answers = await self._ask([*_places(numbers), *(_use_of(wanted[index]) for index in asked)])
-        places = len(answers) - len(asked)
-        for index, answer in zip(asked, answers[places:], strict=True):
-            if not _is_used(answer):
-                del shown[index]  # one of the two was made up, or a node behind the same address is behind
-        return _sightings(wanted, shown, numbers, answers[:places])
+        return _sightings(wanted, shown, numbers, await self._ask(_places(numbers)))
 
     async def look_there(self, wanted: Sequence[Expected], numbers: Sequence[int]) -> list[Sighting]:
         """The same in one round trip, of blocks that are known beforehand; elsewhere nothing is seen. As `look`."""
@@ -213,19 +201,6 @@ class ReceiptReader:
 
 def _receipts(wanted: Sequence[Expected]) -> list[Call]:
     return [("eth_getTransactionReceipt", [one.transaction_hash]) for one in wanted]
-
-
-def _use_of(one: Expected) -> Call:
-    data = "0x" + authorization_state_calldata(one.payer, one.nonce).hex()
-    return "eth_call", [{"to": one.asset, "data": data}, "latest"]
-
-
-def _is_used(answer: Answer) -> bool:
-    """Is it the word of a nonce that is used? Raises: RpcUnavailable where the token's answer is none."""
-    if isinstance(answer, RpcError):
-        msg = f"the node refused a read: {answer.message}"
-        raise RpcUnavailable(msg)
-    return quantity(answer) != 0
 
 
 def _judged(wanted: Sequence[Expected], receipts: Sequence[Answer]) -> dict[int, _Shown]:
