@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.faults.gateway_site import PATIENCE_SECONDS, GatewaySite
+from tests.faults.gateway_site import PATIENCE_SECONDS, GatewaySite, send_once
 from tests.faults.ledger_chaos import Harm, LedgerCase, LedgerChaos, run_ledger_chaos
 from tests.faults.striking import Case
 from tests.gateway.composed import settings_for
@@ -130,6 +130,7 @@ async def several(
         async with AsyncExitStack() as parts:
             target = await parts.enter_async_context(recording_target())
             buyer = await parts.enter_async_context(Buyer(chain.wallets.buyer))
+            send_once(buyer)
             keeper = await parts.enter_async_context(LedgerKeeper(settings.database_url, own))
             chaos = await parts.enter_async_context(
                 run_ledger_chaos(own, shown, lambda: os.kill(keeper.process_id, signal.SIGKILL))
