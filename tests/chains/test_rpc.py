@@ -294,6 +294,30 @@ async def test_closing_fails_calls_whose_flight_has_not_begun(node: ScriptedNode
     assert node.bodies == []
 
 
+async def test_closing_fails_calls_that_wait_for_their_flight(node: ScriptedNode, rpc: Rpc) -> None:
+    node.delay_seconds = 0.4
+    flying = []
+    for _ in range(3):  # as many as there are at once
+        flying.append(asyncio.ensure_future(rpc.call("echo", 1)))
+        await asyncio.sleep(0.02)
+    waiting = asyncio.ensure_future(rpc.call("echo", 2))
+    await asyncio.sleep(0.02)
+    await rpc.close()
+    assert {type(told) for told in await asyncio.gather(*flying, waiting, return_exceptions=True)} == {RpcUnavailable}
+    assert 2 not in [parameter for body in node.bodies for parameter in body["params"]]
+
+
+async def test_nothing_is_asked_behind_the_close(node: ScriptedNode, rpc: Rpc) -> None:
+    waiting = asyncio.ensure_future(rpc.call("echo", 1))
+    await asyncio.sleep(0)  # its flight is to be made in the next turn
+    await rpc.close()
+    with pytest.raises(RpcUnavailable):
+        await waiting
+    with pytest.raises(RpcUnavailable):
+        await rpc.send_raw(b"raw")
+    assert node.bodies == []
+
+
 async def test_a_caller_that_went_away_disturbs_nobody(node: ScriptedNode, rpc: Rpc) -> None:
     node.delay_seconds = 0.05
     gone = asyncio.create_task(rpc.call("echo", 1))

@@ -133,7 +133,7 @@ class GatewaySite:
 
     async def challenge(self, url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
         """As soon as a node that was away at the start has told the token's name."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 challenge = (await until_told(partial(self.ask, "GET", url, headers=headers), 402)).json()
                 if challenge["accepts"][0]["extra"]["name"] == self.chain.token_name:

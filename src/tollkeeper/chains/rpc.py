@@ -34,6 +34,7 @@ _LIMIT_CODES: Final = frozenset({-32005, -32029, -32090, -32097, 429})
 _LIMIT_WORDS: Final = re.compile(
     r"rate.?limit|too many requests|limit exceeded|quota|request rate|compute units|capacity exceeded", re.IGNORECASE
 )
+_CLOSED: Final = "the connection to the node was closed"
 _LIMITED: Final = "it limits how often we may ask"
 _REPLY_SIZE_BYTES: Final = 16 * 1024 * 1024
 
@@ -88,9 +89,12 @@ class _Connections:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._calls: Counter[aiohttp.ClientSession] = Counter()  # under way
+        self._is_closed = False
 
     async def post(self, url: str, body: bytes, seconds: float) -> bytes:
         """The whole reply. Raises: RpcUnavailable."""
+        if self._is_closed:  # whoever still waited for a turn would open connections that nobody ends
+            raise RpcUnavailable(_CLOSED)
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=60),
@@ -113,7 +117,8 @@ class _Connections:
             await self._close_unused(session)
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Ends all connections, for good."""
+        self._is_closed = True
         self._session = None
         for session in tuple(self._calls):
             await session.close()
@@ -406,7 +411,7 @@ def _leave_none_waiting(waiting: Sequence[asyncio.Future[Any]], _ended: asyncio.
     """Whoever has no answer when an exchange has ended, perhaps before it began, gets none."""
     for answer in waiting:
         if not answer.done():
-            answer.set_exception(RpcUnavailable("the connection to the node was closed"))
+            answer.set_exception(RpcUnavailable(_CLOSED))
 
 
 def is_limit(answer: Answer) -> bool:
