@@ -17,6 +17,7 @@ from tests.hub.test_gas import by_gateway
 from tests.hub.test_purchase_data import TRUSTED
 from tollkeeper.hub.app import create_app
 from tollkeeper.storage.database import Statement
+from tollkeeper.storage.queries import load_queries
 
 ROOM = {"settlements_max": 10}
 
@@ -108,3 +109,15 @@ async def test_without_a_trusted_gateway_the_queue_is_everybody_s_and_one_for_al
                 chain.rpc.call("evm_mine")
         finally:
             await beside.close()
+
+
+async def test_what_a_key_has_promised_is_added_up_from_what_is_under_way_and_not_from_all_it_ever_signed(
+    narrow_hub: HubUnderTest,
+) -> None:
+    """Each claim asks for it while a key's money is short."""
+    query = load_queries("room.sql").read_promised(network=NETWORK, signer="0x" + "11" * 20, since_ms=0)
+    plan = await narrow_hub.hub.database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
+    lines = [row["detail"] for row in plan]
+    assert any("USING INDEX settlements_under_way" in line for line in lines)
+    assert any("raw_transactions_by_nonce (network=? AND signer=? AND signer_nonce=?)" in line for line in lines)
+    assert not any("settlement_slots_by_nonce" in line or "AUTOMATIC" in line for line in lines), lines
