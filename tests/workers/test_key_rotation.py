@@ -403,6 +403,21 @@ async def test_a_stopped_gateways_key_is_replaced_too_and_its_leaked_tokens_are_
             assert (denied.returncode, said in denied.stderr) == (3, True), denied.stderr
 
 
+async def test_a_revocation_that_was_cut_off_reaches_every_process_when_it_is_ordered_again(stage: Stage) -> None:
+    """Cut off behind its commit, nothing is left to revoke, and the processes that serve have not heard of it."""
+    site, (first,) = stage.site, ids(stage.site.home)
+    async with stage.serving(2) as serving:
+        link = await link_of_a_file(serving)
+        assert (await asyncio.to_thread(rotate, site.config)).returncode == 0
+        with closing(sqlite3.connect(site.database)) as connection, connection:
+            assert connection.execute("DELETE FROM retired_keys WHERE id = ?", (first,)).rowcount == 1
+        assert await downloaded(serving, link) == (200, "content")
+        told = await asyncio.to_thread(finished, "keys", "revoke", first, "--config", site.config, is_forked=False)
+        assert f"no tokens of {first} are good" in told.stderr
+        for _ in range(6):  # whichever worker is asked
+            assert await downloaded(serving, link) == (403, "FORBIDDEN")
+
+
 async def downloaded(site: Scene, link: str) -> tuple[int, str]:
     """The status, and the content or the code of the refusal."""
     async with (

@@ -87,13 +87,14 @@ async def revoke_tokens(settings: Settings, key_id: str, say: Callable[[str], No
             raise StartError(
                 f"{key_id} is no retired key: `tollkeeper keys rotate --revoke-tokens` replaces and ends it"
             )
-        if key_id not in (good := _retired(settings)):
-            raise StartError(
-                f"no tokens of {key_id} are good; of retired keys those of {', '.join(good) or 'none'} are"
-            )
         hands = Hands(settings, files.ring)
         try:
-            await hands.carry(keys="use", ring=ring_text(ring))  # are these its keys?
+            # Are these its keys? And every process hears of a revocation that was cut off behind its commit.
+            await hands.carry(keys="use", ring=ring_text(ring))
+            if key_id not in (good := _retired(settings)):
+                raise StartError(
+                    f"no tokens of {key_id} are good; of retired keys those of {', '.join(good) or 'none'} are"
+                )
             await hands.carry(keys="retire", ids=[key_id], revoke=True)
             await hands.carry(keys="use", ring=ring_text(ring))  # every process reads anew which tokens are good
         finally:
