@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
@@ -26,9 +27,11 @@ from tollkeeper.core.settling import Depths
 from tollkeeper.hub.accounts import Account
 from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.hub.families import HubNetwork
+from tollkeeper.hub.purse import Purse
 from tollkeeper.hub.signer import Signer
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Statement
+from tollkeeper.storage.room import Funds
 
 OTHER = "base"
 
@@ -208,3 +211,16 @@ async def test_a_row_that_cannot_be_looked_for_is_set_aside_and_the_others_are_f
     await hub.database.run(change("UPDATE settlements SET retry_ms = 0"))
     await hub.complete()
     assert await hub.status(payments[2]) == "success"
+
+
+async def test_what_one_network_s_key_cannot_pay_for_is_told_though_another_network_s_was_told_just_before(
+    two_networks: HubUnderTest, anvil_fiat_token: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, chain = two_networks, anvil_fiat_token
+    monkeypatch.setattr(Purse, "funds", lambda purse, cost: Funds(purse.address, 0, cost, 0))
+    with capture_logs() as logs:
+        for payment in (new_payment(chain), on_other(new_payment(chain))) * 2:
+            answer = await hub.settle(payment, prefer="wait=0")
+            assert (answer.status, answer.code) == (503, "UNAVAILABLE")
+    lines = [line["network"] for line in logs if line["event"] == "fees_promised"]
+    assert sorted(set(lines)) == [OTHER, NETWORK]

@@ -48,6 +48,11 @@ class Gas:
             _LOG.error("gas_budget_used_up", network=self._network, per_hour=self._per_hour)
         return unavailable("its gas budget of this hour is used up")
 
+    def promised(self, signer: str) -> None:
+        """The operator is told, as above, that nobody's money lasts beside what is under way, this signer's last."""
+        if self._telling.is_due("fees_promised"):
+            _LOG.error("fees_promised", network=self._network, signer=signer)
+
     def suspended(self, payer: str, why: Suspended) -> ApiError:
         """503 for a payer whose payments failed at our cost, or too many of whose are under way; told as above."""
         if self._telling.is_due("payer_suspended"):

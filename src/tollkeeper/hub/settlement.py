@@ -30,7 +30,6 @@ from tollkeeper.hub.recovery import expected_transfer
 from tollkeeper.hub.second_try import SecondTry
 from tollkeeper.hub.signer_pool import without_gas_money
 from tollkeeper.hub.signing import Signed, Signing, Terms
-from tollkeeper.hub.telling import Telling
 from tollkeeper.storage.claims import Claim, Claimed
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.payers import Overdrawn, Suspended
@@ -86,7 +85,6 @@ class Settlements:
         self._leading: dict[PaymentKey, asyncio.Future[Shared]] = {}
         self._active: set[str] = set()
         self._crowds = Crowds()
-        self._telling = Telling(clock_ms)
 
     def is_active(self, settlement_id: str) -> bool:
         """Is a request of this process carrying that row forward?"""
@@ -250,8 +248,7 @@ class Settlements:
         if signed.claim.outcome is Claimed.OVER_BUDGET:
             raise order.account.gas.used_up()
         if signed.claim.outcome is Claimed.NO_FUNDS:
-            if self._telling.is_due("fees_promised"):
-                _LOG.error("fees_promised", network=order.key.network, signer=signed.relayer.signer.address)
+            order.account.gas.promised(signed.relayer.signer.address)
             raise self._without_money()
         if signed.claim.outcome is Claimed.NO_ROOM:
             raise order.account.queue.is_full()
