@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 from solders.keypair import Keypair
 
-from tests.cli.processes import finished
+from tests.cli.processes import clean_environment, command, finished
 from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, sandbox
 from tollkeeper.core.networks import NETWORKS
@@ -224,6 +227,44 @@ def test_a_payment_whose_answer_is_lost_is_handed_to_its_buyer() -> None:
     assert "send this same payment again" in done.stderr
     (paid,) = {request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}
     assert f"X-Payment: {paid}\nX-Credit-Token: pur_1.abc" in done.stderr
+
+
+def test_a_payment_that_somebody_before_the_gateway_answered_is_handed_to_its_buyer() -> None:
+    answers = [
+        Reply(402, {"x402Version": 1, "accepts": [entry()]}),
+        Reply(504, {"what": "a proxy waited no longer"}),
+    ]
+    with serving(lambda _request: answers.pop(0)) as server:
+        done = finished("pay", server.url, "--test-wallet")
+    assert (done.returncode, "waited no longer" in done.stdout) == (1, True)
+    assert "status 504" in done.stderr
+    paid = server.received[1].headers["x-payment"]
+    assert f"send this same payment again, do not sign a new one\nX-Payment: {paid}" in done.stderr
+
+
+def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him() -> None:
+    pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
+    is_waiting = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        if "x-payment" not in request.headers:
+            return Reply(402, {"x402Version": 1, "accepts": [entry()]})
+        if "x-credit-token" in request.headers:
+            is_waiting.set()
+            return Reply(503, pending, {"Retry-After": "10"})
+        return Reply(503, pending, {"Retry-After": "0", "X-Credit-Token": "pur_1.abc"})
+
+    with serving(answer) as server:
+        words = command("pay", server.url, "--test-wallet")
+        with subprocess.Popen(words, env=clean_environment(), stderr=subprocess.PIPE, text=True) as paying:
+            assert is_waiting.wait(30)
+            paying.send_signal(signal.SIGINT)
+            _, wrote = paying.communicate(timeout=30)
+    assert paying.returncode == 130
+    assert "send this same payment again" in wrote
+    (paid,) = {request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}
+    assert f"X-Payment: {paid}\nX-Credit-Token: pur_1.abc" in wrote
+    assert "Traceback" not in wrote
 
 
 def test_a_refusal_says_why_and_ends_with_1(stack: Stack, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Called:
 async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
     """Calls, pays where payment is asked, and calls again. Raises: RefusedError.
 
-    `tell` is told what is paid, and what it waits for.
+    `tell` is told what is paid, what it waits for, and how to go on where the outcome is not known.
     """
     async with open_session(_TARGET_SECONDS) as session:
         asking = {**wish.headers, **_chosen(wish)}
@@ -113,11 +113,21 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
         tell(f"paying {cost} USDC on {requirements['network']} to {requirements['payTo']}")
         proof = {"X-Payment": payment}
         try:
-            return await _call_paid(session, wish, proof, tell)
+            called = await _call_paid(session, wish, proof, tell)
         except RefusedError as error:
-            shown = "\n".join(f"{name}: {value}" for name, value in proof.items())
-            advice = "Whether it was paid is not known: send this same payment again, do not sign a new one"
-            raise RefusedError(f"{error}. {advice}\n{shown}") from error
+            raise RefusedError(f"{error}. {_to_send_again(proof)}") from error
+        except asyncio.CancelledError:  # its buyer waits no longer
+            tell(_to_send_again(proof))
+            raise
+        if called.status >= 500 and not called.receipt:  # a proxy's answer, or a fault's
+            tell(_to_send_again(proof))
+        return called
+
+
+def _to_send_again(proof: Mapping[str, str]) -> str:
+    """What the buyer of a payment of unknown outcome is to do, with all that shows that it is his."""
+    shown = "\n".join(f"{name}: {value}" for name, value in proof.items())
+    return f"Whether it was paid is not known: send this same payment again, do not sign a new one\n{shown}"
 
 
 async def _call_paid(
