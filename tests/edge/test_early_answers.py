@@ -227,19 +227,28 @@ async def test_a_server_that_stops_does_not_wait_long_for_a_caller_who_sends_on(
 
 
 async def test_what_was_answered_before_a_stop_reaches_a_caller_who_had_sent_more() -> None:
-    async with called() as running, caller(running.asgi) as (reader, writer):
-        writer.write(get(b"/call/large", b"A: " + b"a" * 20_000 + b"\r\n") * 200)
-        await asyncio.sleep(0.1)
-        stopping = asyncio.ensure_future(running.stop())
-        await asyncio.sleep(0.1)
-        parts: list[bytes] = []
-        async with asyncio.timeout(10):
-            while part := await reader.read(1_000_000):  # a reset, which may destroy answers on their way, is an error
-                parts.append(part)
-        said = b"".join(parts)
-        assert said.count(b"HTTP/1.1 200") == len(running.calls.ends) < 200
-        assert len(first_answer(said[said.rindex(b"HTTP/1.1 200") :]).body) == 1_000_000
-        writer.close()
+    async with called() as running:
+        with socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # so that answers wait for their reader
+            line.settimeout(10)
+            await asyncio.to_thread(line.connect, ("127.0.0.1", running.asgi.port))
+            asked = get(b"/call/large", b"A: " + b"a" * 20_000 + b"\r\n") * 200
+            sending = asyncio.ensure_future(asyncio.to_thread(line.sendall, asked))
+            await until(lambda: bool(running.calls.begun))
+            stopping = asyncio.ensure_future(running.stop())
+            await asyncio.sleep(0.1)
+
+            def read() -> bytes:
+                parts: list[bytes] = []
+                while part := line.recv(1_000_000):  # a reset, which may destroy answers on their way, is an error
+                    parts.append(part)
+                return b"".join(parts)
+
+            said = await asyncio.to_thread(read)
+            answers = said.count(b"HTTP/1.1 200")
+            assert answers == len(running.calls.ends) < 200
+            assert len(first_answer(said[said.rindex(b"HTTP/1.1 200") :]).body) == 1_000_000
+            await sending
         await stopping
 
 
