@@ -54,6 +54,12 @@ async def test_a_trusted_sale_that_is_never_mined_is_void_failed_in_the_history_
         refused = await buyer.call(gate["accessUrl"], payment)
         assert (refused.status, refused.error_code) == (402, "CREDITS_EXHAUSTED")
         assert "failed" in refused.json()["errorDetail"]["message"]
+        mine = {"Authorization": f"Bearer {await buyer.login(url)}", "X-Payment": payment}
+        bound = await buyer.ask("PUT", f"{url}/api/v1/paygates/{gate['id']}", body={"creditBinding": "wallet"})
+        assert bound.status == 200
+        refused = await buyer.ask("GET", gate["accessUrl"], headers=mine)
+        assert (refused.status, refused.error_code) == (402, "CREDITS_EXHAUSTED")
+        assert "failed" in refused.json()["errorDetail"]["message"]
         owned = await read()
         assert owned["trusted"] == {"open": 0, "openAmount": "0", "failed": 1, "failedAmount": "0.01"}
         assert owned["counters"]["revenue"] == "0"

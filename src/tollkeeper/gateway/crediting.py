@@ -147,7 +147,7 @@ class Crediting(Steps):
                 if not self.opened.is_of_wallets:
                     result = await self._charged(self._spend_as_payer(result))
                     continue
-                if (taken := await self._spend_known(presented.key.payer, deadline)) is not None:
+                if (taken := await self._spend_known(purchase_of(result), deadline)) is not None:
                     return taken
             else:
                 await self._settle_outcome(result, deadline, presented)
@@ -175,15 +175,13 @@ class Crediting(Steps):
         return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
 
     def _spend_as_payer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
-        purchase = withheld.purchase
-        assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
-        return self.access.purchases.spend_token(purchase.id, self.wish(None), clock_ms())
+        return self.access.purchases.spend_token(purchase_of(withheld).id, self.wish(None), clock_ms())
 
-    async def _spend_known(self, payer: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
-        """A credit of the payer, whose payment was spent here before; None where the gate asks for more by now."""
-        taken = await self.spend_of_wallet(payer, deadline)
+    async def _spend_known(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
+        taken = await self.spend_of_wallet(shown.payer, deadline)
         if taken is None and self.opened.is_of_wallets:
-            raise ExhaustedError(payer)
+            raise exhausted(shown)
         return taken
 
     async def spend_of_wallet(self, wallet: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
@@ -276,12 +274,11 @@ class Crediting(Steps):
 
     async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
         """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
-        purchase = result.purchase
-        assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
+        purchase = purchase_of(result)
         if result.outcome is Spend.IN_FLIGHT:
             await self.access.buying.wait_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
-            raise ExhaustedError(purchase.payer, is_unpaid=purchase.failure == SETTLEMENT_FAILED)
+            raise exhausted(purchase)
         elif result.outcome is Spend.WITHHELD:
             is_repeatable = presented is not None and presented.tender.is_repeatable
             raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
@@ -291,8 +288,18 @@ class Crediting(Steps):
             raise calls.spent_elsewhere(purchase)
 
 
+def purchase_of(result: SpendResult) -> Purchase:
+    """The purchase that was asked for a credit."""
+    assert result.purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
+    return result.purchase
+
+
+def exhausted(purchase: Purchase) -> ExhaustedError:
+    """Its credits are used up, or void because its payment failed after the sale."""
+    return ExhaustedError(purchase.payer, is_unpaid=purchase.failure == SETTLEMENT_FAILED)
+
+
 def purchase_of_spend(result: SpendResult) -> Purchase:
     """The purchase that a credit was taken of."""
     assert result.outcome is Spend.SPENT  # noqa: S101 - every other outcome was answered
-    assert result.purchase is not None  # noqa: S101
-    return result.purchase
+    return purchase_of(result)
