@@ -79,6 +79,7 @@ class Worker:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+        self._spoke = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -91,7 +92,15 @@ class Worker:
 
     async def _read(self) -> bytes:
         assert self._process.stdout is not None
-        return await self._process.stdout.read()
+        first = await self._process.stdout.readline()
+        self._spoke.set()
+        return first + await self._process.stdout.read()
+
+    async def heard(self, seconds: float = 30) -> None:
+        """Wait for its first spend or purchase; a busy machine takes long to start a process."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._spoke.wait()
 
     async def kill(self) -> list[str]:
         """Kill it; its whole lines."""
@@ -145,8 +154,8 @@ async def kill_many(directory: Path, kills: int, seed: int) -> Counter[str]:
 
     async with LedgerKeeper(str(path), socket_path) as keeper:
         workers = [await Worker.start(socket_path, run) for run in range(runs)]
-        await asyncio.sleep(1)
         while came.total() < kills:
+            await workers[0].heard(chance.choice((0, 30, 30, 30)))
             await asyncio.sleep(chance.uniform(0.01, 0.2))
             victim = chance.choice(("ledger", "worker", "both"))
             killed = keeper.process_id
@@ -163,8 +172,8 @@ async def kill_many(directory: Path, kills: int, seed: int) -> Counter[str]:
                     kill_ledger("kill of a ledger about its start")
                     killed = keeper.process_id if keeper.process_id not in ledgers() else 0
                 await started_anew(keeper, killed)
-        await asyncio.sleep(0.5)
         for worker in workers:
+            await worker.heard()
             told += await worker.kill()
     check(path, told, came.total() + 2)
     return came
