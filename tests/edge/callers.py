@@ -20,6 +20,7 @@ from tollkeeper.core.patience import Patience
 from tollkeeper.edge.inbound import StrictProtocol
 from tollkeeper.edge.listening import strict_protocol
 
+LONG_SIZE_BYTES = 2 * 1024 * 1024
 JSON_HEADERS: list[Header] = [(b"content-type", b"application/json"), (b"x402-version", b"1")]
 
 
@@ -53,6 +54,9 @@ class Listening:
         self.seen.append(seen)
         if seen.path.endswith(b"/early"):
             await answer(send, b"early")
+            return
+        if seen.path.endswith(b"/long"):
+            await answer(send, bytes(LONG_SIZE_BYTES))
             return
         if seen.path.endswith(b"/begun"):
             await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -7,7 +7,7 @@ import socket
 
 import structlog
 
-from tests.edge.callers import listener
+from tests.edge.callers import LONG_SIZE_BYTES, listener
 from tests.edge.test_inbound import get
 from tollkeeper.core.patience import Patience
 from tollkeeper.edge.patience import Sweep
@@ -75,3 +75,22 @@ async def test_who_reads_slowly_gets_his_answer_and_who_reads_nothing_is_given_u
             assert len(listening.connections) == 1
             await asyncio.sleep(1)
             assert not listening.connections
+
+
+async def test_an_answer_that_is_still_being_read_is_no_pause_between_two_requests() -> None:
+    hasty = Patience(sweep_seconds=0.05, head_seconds=0.1)
+    async with listener(hasty, keep_alive_seconds=0) as listening:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+            reader.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # as over a network: little waits in systems
+            reader.setblocking(False)
+            await loop.sock_connect(reader, ("127.0.0.1", listening.port))
+            await loop.sock_sendall(reader, get(b"/long"))
+            came_bytes = 0
+            for _ in range(30):
+                await asyncio.sleep(0.03)
+                came_bytes += len(await loop.sock_recv(reader, 8192))
+            while part := await asyncio.wait_for(loop.sock_recv(reader, 65_536), 5):
+                came_bytes += len(part)
+            assert came_bytes > LONG_SIZE_BYTES

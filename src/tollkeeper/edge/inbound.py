@@ -456,11 +456,12 @@ class StrictProtocol(CallerConnection):
     def check_patience(self, now_seconds: float, passed_seconds: float) -> int:
         """See `Watched`. What a caller who is too slow gets is a closed connection."""
         patience = self.listener.patience
-        self._head_seconds += 0.0 if self._unanswered else passed_seconds
+        unsent_bytes = self.look_at_reading(passed_seconds)
+        # Whoever still takes an answer owes no request; how slowly he may do that was looked at just now.
+        self._head_seconds += 0.0 if self._unanswered or unsent_bytes else passed_seconds
         self._body_seconds += passed_seconds if self.is_waiting_for_body() else 0.0
         is_between = self._is_accepted and not self._in_head
         idle_seconds = self.timeout_keep_alive if is_between else 0
-        unsent_bytes = self.look_at_reading(passed_seconds)
         if (
             (self._lingering is not None and self._lingering.is_over(now_seconds, unsent_bytes))
             or self._head_seconds >= patience.head_seconds + idle_seconds
