@@ -63,9 +63,8 @@ class Lookups:
             if asking.began_seconds is None:
                 asking.found.cancel()
                 self._forget(name, asking)
-                if not self._is_silent(host):
-                    raise NotAskedError from None
-            elif asking.is_silent():
+                raise NotAskedError from None
+            if asking.is_silent():
                 self._silent_until.pop(host, None)
                 if len(self._silent_until) >= SILENT_MAX:
                     del self._silent_until[next(iter(self._silent_until))]
