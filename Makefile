@@ -41,8 +41,8 @@ test: setup
 # The long forms of what kills, cuts, forks and fills, and how many faults came: an hour on two cores. The short
 # ones are in `make test`.
 faults: setup
-	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile -m long --durations=20 $(PYTEST) tests/faults \
-	  tests/storage/test_ledger_kills.py tests/storage/test_ledger_process.py
+	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long \
+	  --durations=20 $(PYTEST) tests/faults tests/storage/test_ledger_kills.py tests/storage/test_ledger_process.py
 
 check: $(VENV)/.dev
 	$(bin)/ruff check .

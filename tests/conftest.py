@@ -28,13 +28,18 @@ pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")
 # come first: begun last, one of them would keep one job busy while the others have nothing left.
 _WAITING: Final = ("faults", "workers", "storage", "edge")
 _COMPUTING: Final = ("cli", "gateway", "interop", "openapi")
+# Files whose long forms take longer than all others, one test after the other.
+_LONGEST: Final = frozenset({"test_worker_boundaries.py", "test_ledger_process.py", "test_killed_uploads.py"})
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Among several jobs `--no-loadscope-reorder` keeps this order."""
     here = config.rootpath / "tests"
     ranks = {here / name: rank for rank, name in enumerate((*_WAITING, *_COMPUTING))}
-    files = sorted(dict.fromkeys(item.path for item in items), key=lambda path: ranks.get(path.parent, len(ranks)))
+    files = sorted(
+        dict.fromkeys(item.path for item in items),
+        key=lambda path: (path.name not in _LONGEST, ranks.get(path.parent, len(ranks))),
+    )
     is_waiting = [path.parent.name in _WAITING for path in files]
     turns = {True: itertools.count(), False: itertools.count()}
     places = {path: (next(turns[waits]), not waits) for path, waits in zip(files, is_waiting, strict=True)}
