@@ -51,8 +51,9 @@ async def test_a_redirect_is_an_answer_and_not_followed() -> None:
 )
 async def test_what_is_no_whole_answer_is_none(behave: Behaviour) -> None:
     async with facilitator(behave) as (transport, _):
-        with pytest.raises(HubUnreachableError):
+        with pytest.raises(HubUnreachableError) as none:
             await transport.request("POST", "/settle", {}, b"{}", 5)
+        assert "target" not in str(none.value), "an operator has set no target"
 
 
 def _named(request: bytes, body: bytes) -> bytes:
@@ -121,6 +122,7 @@ async def test_the_time_counts_from_the_request_to_the_whole_answer() -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://user:word@127.0.0.1", "ftp://127.0.0.1"])
 async def test_a_facilitator_that_cannot_be_reached_is_unreachable(url: str) -> None:
     transport = HttpTransport(url)
-    with pytest.raises(HubUnreachableError):
+    with pytest.raises(HubUnreachableError) as none:
         await transport.request("GET", "/supported", {}, b"", 5)
+    assert "target" not in str(none.value)
     await transport.close()

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.api import CORRELATION_ID, new_request_id
-from tollkeeper.core.addresses import TargetUrl, check_target_url
+from tollkeeper.core.addresses import FIELD, TargetUrl, check_target_url
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header, encode_request_head
 from tollkeeper.edge.addresses import Resolver
@@ -44,7 +44,9 @@ class HttpTransport:
             whole = base.path.rstrip("/").encode() + path.encode()
             head, content = await self.exchange(method, whole, lines, body, timeout_seconds)
         except ApiError as error:
-            raise HubUnreachableError(error.message) from error
+            # Its words are those of the connections to targets.
+            reason = error.message.replace(FIELD, "hub_url").replace("the target", "the hub")
+            raise HubUnreachableError(reason) from error
         return head.status, content
 
     async def exchange(
