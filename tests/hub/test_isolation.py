@@ -30,8 +30,8 @@ from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.purse import Purse
 from tollkeeper.hub.signer import Signer
 from tollkeeper.storage import open_database
+from tollkeeper.storage.claim_bounds import Funds
 from tollkeeper.storage.database import Statement
-from tollkeeper.storage.room import Funds
 
 OTHER = "base"
 

@@ -115,7 +115,7 @@ async def test_what_a_key_has_promised_is_added_up_from_what_is_under_way_and_no
     narrow_hub: HubUnderTest,
 ) -> None:
     """Each claim asks for it while a key's money is short."""
-    query = load_queries("room.sql").read_promised(network=NETWORK, signer="0x" + "11" * 20, since_ms=0)
+    query = load_queries("claim_bounds.sql").read_promised(network=NETWORK, signer="0x" + "11" * 20, since_ms=0)
     plan = await narrow_hub.hub.database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
     lines = [row["detail"] for row in plan]
     assert any("USING INDEX settlements_under_way" in line for line in lines)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.storage.room import Funds
+from tollkeeper.storage.claim_bounds import Funds
 
 if TYPE_CHECKING:
     from tollkeeper.hub.metrics import HubMetrics

@@ -2,8 +2,8 @@
 
 The hub has no rate limit, and gas bounds an hour, not a moment: a crowd of strangers' payments in a queue would hold up
 every sale behind it. So what is under way is bounded. Where the hub has trusted gateways, strangers begin nothing while
-half of it is taken, by whomever; the other half is left for these. The count is in the database (`storage.room`), so
-all processes that share it share one bound.
+half of it is taken, by whomever; the other half is left for these. The count is in the database
+(`storage.claim_bounds`), so all processes that share it share one bound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX
 from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.telling import Telling
-from tollkeeper.storage.room import Funds, Room
+from tollkeeper.storage.claim_bounds import ClaimBounds, Funds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
@@ -47,10 +47,10 @@ class Queue:
         self._metrics = metrics
         self._telling = Telling(clock_ms)
 
-    def room(self, funds: Funds | None = None) -> Room:
+    def bounds(self, funds: Funds | None = None) -> ClaimBounds:
         """What a claim is held to now."""
         share = self._settlements_max // 2 if len(self._trusted_gateways) else self._settlements_max
-        return Room(self._network, self._settlements_max, share, self._payer_max, funds)
+        return ClaimBounds(self._network, self._settlements_max, share, self._payer_max, funds)
 
     def is_full(self) -> ApiError:
         """503 for a claim that there was no room for; the operator is told once a minute."""

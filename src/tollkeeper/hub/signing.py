@@ -176,8 +176,8 @@ class Signing:
         try:
             run = self._database.run_short if len(wishes) == 1 else self._database.run
             config = account.chain.config
-            room = account.queue.room(relayer.purse.funds(config.gas_of(deploys=bool(config.wallet_factories))))
-            claims = await run(claim_and_sign(wishes, sign, account.gas.budget(), room))
+            bounds = account.queue.bounds(relayer.purse.funds(config.gas_of(deploys=bool(config.wallet_factories))))
+            claims = await run(claim_and_sign(wishes, sign, account.gas.budget(), bounds))
         except BaseException:
             relayer.in_flight -= len(party)
             raise

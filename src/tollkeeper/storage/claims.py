@@ -17,11 +17,11 @@ import msgspec
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, State
 from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage.claim_bounds import ClaimBounds, leeway
 from tollkeeper.storage.database import played
 from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
 from tollkeeper.storage.payers import Overdrawn, Suspended, payer_obstacle
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.room import Room, room_left
 from tollkeeper.storage.settlements import (
     Settlement,
     event,
@@ -118,14 +118,14 @@ def claim_and_sign(
     wishes: Sequence[Wish],
     sign: Callable[[int, Sequence[NewSettlement]], tuple[bytes, str]],
     budget: GasBudget | None = None,
-    room: Room | None = None,
+    bounds: ClaimBounds | None = None,
 ) -> Unit[list[Claim]]:
     """Claim payments that nobody has claimed, and sign one transaction for all that were won, with the next nonce.
 
     All wishes are of one network and signer; a claim is the answer to the wish in its place. `sign` is given the nonce
     and what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
     """
-    prepared: Prepared = yield from played(PrepareClaims(list(wishes), budget, room))
+    prepared: Prepared = yield from played(PrepareClaims(list(wishes), budget, bounds))
     claims = prepared.claims
     won = [
         (wish.new, claim.settlement)
@@ -160,20 +160,20 @@ class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
 
     wishes: list[Wish]
     budget: GasBudget | None
-    room: Room | None
+    bounds: ClaimBounds | None
 
     def unit(self) -> Unit[Prepared]:
-        """Claims, within the budget and the room, and takes a nonce."""
+        """Claims, within the budget and the bounds, and takes a nonce."""
         claims: list[Claim] = []
         left = None if self.budget is None else (yield from gas_left(self.budget))
-        place = None if self.room is None else (yield from room_left(self.room))
-        most = PAYER_UNDER_WAY_MAX if self.room is None else self.room.of_payer
+        within = None if self.bounds is None else (yield from leeway(self.bounds))
+        most = PAYER_UNDER_WAY_MAX if self.bounds is None else self.bounds.of_payer
         won: NewSettlement | None = None
         for wish in self.wishes:
-            if place is not None and not place.has_any(is_trusted=wish.is_trusted):
+            if within is not None and not within.has_room(is_trusted=wish.is_trusted):
                 claims.append(Claim(Claimed.NO_ROOM))
                 continue
-            if place is not None and not place.can_pay(wish.gas):
+            if within is not None and not within.can_pay(wish.gas):
                 claims.append(Claim(Claimed.NO_FUNDS))
                 continue
             if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
@@ -182,8 +182,8 @@ class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
             claim = (yield from _obstructed(wish, most)) or (yield from _claim(wish))
             if claim.outcome is Claimed.WON:
                 won = won or wish.new
-                if place is not None:
-                    place.take(wish.gas)
+                if within is not None:
+                    within.take(wish.gas)
             elif left is not None:
                 left.give_back(wish.gas, is_trusted=wish.is_trusted)
             claims.append(claim)
@@ -248,7 +248,7 @@ def sign_again(
 
     To be used where every transaction of the attempt has lost its nonce without carrying the transfer out, or is of a
     key that is gone and cannot be mined now. None where
-    the budget has no room. Raises: Overtaken; what `sign` raises. Either undoes the unit.
+    the budget has no within. Raises: Overtaken; what `sign` raises. Either undoes the unit.
     """
     left = yield from gas_left(budget)
     # Only a trusted gateway's request has purchase data.

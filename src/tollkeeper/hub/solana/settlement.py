@@ -36,9 +36,9 @@ from tollkeeper.hub.settlement import Settlements, terms_now
 from tollkeeper.hub.signing import Signed, Signing, require_awaited
 from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
+from tollkeeper.storage.claim_bounds import Funds
 from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.room import Funds
 from tollkeeper.storage.settlements import Move, Settlement, find_settlement
 from tollkeeper.storage.transactions import open_lane, transactions_of
 
@@ -100,8 +100,8 @@ class SolanaSigning(Signing):
         wish = self._solana_wish(order, known, row_id, transfer, ready)
         relayer.in_flight += 1
         try:
-            room = account.queue.room(self._funds(account, transfer, ready))
-            unit = claim_and_sign([wish], sign, account.gas.budget(), room)
+            bounds = account.queue.bounds(self._funds(account, transfer, ready))
+            unit = claim_and_sign([wish], sign, account.gas.budget(), bounds)
             (claim,) = await self._database.run_short(unit)
         except BaseException:
             relayer.in_flight -= 1

@@ -1,9 +1,9 @@
-"""How many settlements may be under way on a network, and how many there are (contract 5.2; security A-24).
+"""What claims are held to: how much may be under way on a network, and what its signer may spend (contract 5.2).
 
 Under way is what is claimed and not seen mined. It is counted in the commit that claims, so of any number of claims in
 any number of processes each sees those before it; what is mined, or fails, makes room by that alone. Who may have how
 much of the room is decided in `hub`. Nor may a signer promise more fees than it can pay: a simulation judges each
-transaction by itself.
+transaction by itself (security A-24).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tollkeeper.storage.queries import load_queries
 if TYPE_CHECKING:
     from tollkeeper.storage.database import Unit
 
-_QUERIES: Final = load_queries("room.sql")
+_QUERIES: Final = load_queries("claim_bounds.sql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Funds:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ClaimBounds:
     """`total` may be under way on a network, `of_payer` of one payer; with `strangers` no stranger's is begun.
 
     `funds` None: nothing that is under way costs its signer anything yet, or he is asked by himself.
@@ -48,20 +48,20 @@ class Room:
 
 
 @dataclass(slots=True)
-class RoomLeft:
+class Leeway:
     """What one unit may still begin. `promised`: what is under way costs the signer at most."""
 
-    room: Room
+    bounds: ClaimBounds
     under_way: int
     promised: int = 0
 
-    def has_any(self, *, is_trusted: bool) -> bool:
+    def has_room(self, *, is_trusted: bool) -> bool:
         """Is there room for one more?"""
-        return self.under_way < (self.room.total if is_trusted else self.room.strangers)
+        return self.under_way < (self.bounds.total if is_trusted else self.bounds.strangers)
 
     def can_pay(self, cost: int) -> bool:
         """Does the signer's money last for one more?"""
-        return self.room.funds is None or self.promised + cost <= self.room.funds.spendable
+        return self.bounds.funds is None or self.promised + cost <= self.bounds.funds.spendable
 
     def take(self, cost: int) -> None:
         """One more is under way."""
@@ -69,14 +69,14 @@ class RoomLeft:
         self.promised += cost
 
 
-def room_left(room: Room) -> Unit[RoomLeft]:
-    """What is under way now. What exactly it costs is looked up where the signer could not pay the most for each."""
-    rows = yield _QUERIES.count_under_way(network=room.network)
-    under_way, funds = rows[0]["settlements"], room.funds
+def leeway(bounds: ClaimBounds) -> Unit[Leeway]:
+    """What is left of them. What exactly is promised is looked up where the signer could not pay the most for each."""
+    rows = yield _QUERIES.count_under_way(network=bounds.network)
+    under_way, funds = rows[0]["settlements"], bounds.funds
     if funds is None:
-        return RoomLeft(room, under_way)
+        return Leeway(bounds, under_way)
     promised = under_way * funds.cost_max
     if promised + funds.cost_max > funds.spendable:
-        rows = yield _QUERIES.read_promised(network=room.network, signer=funds.signer, since_ms=funds.since_ms)
+        rows = yield _QUERIES.read_promised(network=bounds.network, signer=funds.signer, since_ms=funds.since_ms)
         promised = rows[0]["promised"]
-    return RoomLeft(room, under_way, promised)
+    return Leeway(bounds, under_way, promised)
