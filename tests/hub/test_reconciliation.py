@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.reconciling import REGISTRY, compare_with_chain, keep_reconciling
 from tollkeeper.settings import Role
+from tollkeeper.storage.database import Row, Statement
+from tollkeeper.storage.snapshot import Snapshot
 
 
 async def differences(path: Path, rpc_url: str, since_block: int | None = None, *, role: Role = Role.HUB) -> list[str]:
@@ -200,3 +203,25 @@ async def test_the_job_reads_each_block_once_and_counts_what_differs(
     assert [now - then for now, then in zip(counted(), before, strict=True)] == [2, 1]
     assert "chain_differs" in capsys.readouterr().out
     change(path, "UPDATE settlements SET value = '10000', state = 'CONFIRMED'")
+
+
+async def test_the_job_reads_the_books_beside_the_loop_that_serves(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read of large books takes seconds."""
+    await settled(hub, embedded_chain)
+    readers: list[int] = []
+    read = Snapshot.read
+
+    def noting(snapshot: Snapshot, statement: Statement) -> list[Row]:
+        readers.append(threading.get_ident())
+        return read(snapshot, statement)
+
+    monkeypatch.setattr(Snapshot, "read", noting)
+    settings = settings_for(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB)
+    job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.02, behind_blocks=0))
+    async with asyncio.timeout(30):
+        while len(readers) < 20:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.02)
+    job.cancel()
+    assert threading.get_ident() not in readers

@@ -10,6 +10,7 @@ hub tells of it once, when it reads the block.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -62,7 +63,7 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
             if since_block is not None and since_block > newest:
                 msg = f"block {since_block} is newer than the newest of {chain.name}, {newest}"
                 raise RpcUnavailable(msg)
-            with open_snapshot(settings.database_url) as snapshot:
+            with open_snapshot(settings.database_url) as snapshot, ThreadPoolExecutor(1) as aside:
                 books = Books(snapshot, chain.name, chain.asset)
                 if settings.role is Role.GATEWAY:
                     start = max(0, newest - chain.day_blocks) if since_block is None else since_block
@@ -70,7 +71,7 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
                 else:
                     first = books.first_block() or 0 if since_block is None else since_block
                     sold_to = frozenset[str]() if settings.role is Role.HUB else books.sold_to()
-                    found += await _compare_settlements(chain, books, sold_to, range(first, newest + 1))
+                    found += await _compare_settlements(chain, books, aside, sold_to, range(first, newest + 1))
                 if settings.encryption_keys is not None:
                     found += await _not_there(chain, books.honoured(settings.encryption_keys), "honoured")
         finally:
@@ -92,16 +93,23 @@ def not_compared(settings: Settings) -> dict[str, int]:
 
 
 async def _compare_settlements(
-    chain: ComparedChain, books: Books, sold_to: frozenset[str], blocks: range
+    chain: ComparedChain, books: Books, aside: ThreadPoolExecutor, sold_to: frozenset[str], blocks: range
 ) -> list[Difference]:
-    signers = books.signers()
-    found = await chain.payments(signers, sold_to, books.recipients(), blocks)
-    entries = books.entries((payment.key for payment in found), blocks)
-    # What we made ourselves, for another server, may be honoured too: it is in the books, and on the chain.
-    made = {entry.key for entry in entries if entry.standing is Standing.PAID}
-    others = _not_honoured(books, [payment for payment in found if payment.key not in made])
-    payments = [payment for payment in found if payment.key in made] + others
-    return compare(entries, payments, signers, blocks, sold_to)
+    """Whatever takes as long as the books are large is done `aside`: the loop may be one that serves."""
+    loop = asyncio.get_running_loop()
+    signers = await loop.run_in_executor(aside, books.signers)
+    recipients = await loop.run_in_executor(aside, books.recipients)
+    found = await chain.payments(signers, sold_to, recipients, blocks)
+
+    def compared() -> list[Difference]:
+        entries = books.entries((payment.key for payment in found), blocks)
+        # What we made ourselves, for another server, may be honoured too: it is in the books, and on the chain.
+        made = {entry.key for entry in entries if entry.standing is Standing.PAID}
+        others = _not_honoured(books, [payment for payment in found if payment.key not in made])
+        payments = [payment for payment in found if payment.key in made] + others
+        return compare(entries, payments, signers, blocks, sold_to)
+
+    return await loop.run_in_executor(aside, compared)
 
 
 async def _compare_sales(chain: ComparedChain, books: Books, settings: Settings, blocks: range) -> list[Difference]:
@@ -167,15 +175,20 @@ async def keep_reconciling(
 async def _go_on(chain: ComparedChain, settings: Settings, database: Database, behind_blocks: int) -> None:
     await chain.open()
     end = await chain.newest() - behind_blocks + 1
-    with open_snapshot(settings.database_url) as snapshot:
+    loop = asyncio.get_running_loop()
+    # The thread ends first: whoever is cancelled waits for its last read, and then closes what it reads.
+    with open_snapshot(settings.database_url) as snapshot, ThreadPoolExecutor(1) as aside:
         books = Books(snapshot, chain.name, chain.asset)
-        start = books.next_block()
+        start = await loop.run_in_executor(aside, books.next_block)
         if start is None:
-            start = books.first_block()
+            start = await loop.run_in_executor(aside, books.first_block)
         if start is None:
             start = end  # nothing was settled yet: from now on
         blocks = range(max(0, start), min(end, start + _BLOCKS_AT_ONCE))
-        differences = await _compare_settlements(chain, books, books.sold_to(), blocks) if blocks else []
+        differences: list[Difference] = []
+        if blocks:
+            sold_to = await loop.run_in_executor(aside, books.sold_to)
+            differences = await _compare_settlements(chain, books, aside, sold_to, blocks)
     for difference in differences:
         _FOUND.labels(difference.rule).inc()
         _LOG.error("chain_differs", rule=difference.rule, subject=difference.subject, found=difference.found)

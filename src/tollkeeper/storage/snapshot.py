@@ -1,7 +1,8 @@
 """One consistent state of a database, read by a connection of its own that cannot write (security 5).
 
 It works beside a running server and holds up nobody: readers and the writer of a write-ahead log do not wait for one
-another. Meant for checks that read whole tables, which the server's own reading thread must not do. Blocks.
+another. Meant for checks that read whole tables, which the server's own reading thread must not do. Blocks; any
+thread may read, one at a time.
 """
 
 from __future__ import annotations

@@ -93,9 +93,13 @@ def applied_migrations(path: Path) -> list[Applied]:
 
 
 def connect_to_look(path: Path) -> sqlite3.Connection:
-    """A connection that leaves nothing behind; a log that a crash or a running process left is read with the file."""
+    """A connection that leaves nothing behind; a log that a crash or a running process left is read with the file.
+
+    Any thread may use it, one at a time.
+    """
     has_log = path.with_name(path.name + "-wal").exists()
-    return sqlite3.connect(f"{path.absolute().as_uri()}?{'mode=ro' if has_log else 'immutable=1'}", uri=True)
+    mode = "mode=ro" if has_log else "immutable=1"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, check_same_thread=False)
 
 
 def _has_content(path: Path) -> bool:
