@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
 from tests.hub.tables import cells, filled, read_table
+from tests.hub.test_completer import change
 from tollkeeper.core.evm import checksum_address
+from tollkeeper.storage.queries import load_queries
 
 
 async def read_history(hub: HubUnderTest, bearer: str, query: str) -> Answer:
@@ -147,6 +150,25 @@ async def test_filters_narrow_by_network_and_role(hub: HubUnderTest, embedded_ch
         "owner&network=base": 0,
         "owner&network=solana": 0,
     }
+
+
+async def test_who_paid_himself_sees_it_once(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
+    await settle_some(hub, embedded_chain, 2)
+    await hub.database.run(change("UPDATE settlements SET pay_to = payer"))
+    bearer = await hub.login(embedded_chain.wallets.buyer)
+    for role in ("", "&role=signer", "&role=recipient"):
+        answer = await read_history(hub, bearer, f"limit=100{role}")
+        assert len(answer.body["history"]) == answer.body["pagination"]["totalCount"] == 2
+
+
+async def test_a_page_of_a_long_history_is_read_without_the_rest(hub: HubUnderTest) -> None:
+    query = load_queries("settlements.sql").list_history(
+        wallet="0x", as_signer=1, as_recipient=1, network="", limit=100, offset=0
+    )
+    plan = [row["detail"] for row in await hub.database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))]
+    for index in ("settlements_by_payer", "settlements_by_recipient"):
+        assert any(f"USING INDEX {index} " in step for step in plan)
+    assert "USE TEMP B-TREE FOR ORDER BY" not in plan, "all of it would be sorted"
 
 
 async def test_a_stranger_sees_nothing_of_others(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
