@@ -62,9 +62,12 @@ class Books:
     def entries(self, keys: Iterable[PaymentKey], blocks: range) -> list[Entry]:
         """The settlements of these payments, and those that are confirmed in these blocks."""
         rows = self._snapshot.read(_Q.settlements_in_blocks(first=blocks.start, end=blocks.stop, **self._where))
+        known = {entry.key: entry for entry in map(_settlement, rows)}
         for key in keys:
-            rows += self._snapshot.read(_Q.settlement_of(payer=key.payer, nonce=key.nonce, **self._where))
-        return list({row["id"]: _settlement(row) for row in rows}.values())
+            if key not in known:
+                rows = self._snapshot.read(_Q.settlement_of(payer=key.payer, nonce=key.nonce, **self._where))
+                known |= {entry.key: entry for entry in map(_settlement, rows)}
+        return list(known.values())
 
     def sales(self, ring: KeyRing) -> list[Entry]:
         """Every purchase, for a gateway whose hub keeps books of its own. Raises: SealError."""
