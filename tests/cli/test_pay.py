@@ -267,6 +267,19 @@ def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him() -> None:
     assert "Traceback" not in wrote
 
 
+@pytest.mark.parametrize("status", [200, 402])
+def test_a_payment_that_was_handed_over_is_sent_again_and_none_is_signed_beside_it(status: int) -> None:
+    pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
+    used_up = {"x402Version": 1, "accepts": [entry()], "error": "used up"}
+    answers = [Reply(503, pending, {"Retry-After": "0"}), Reply(status, used_up), Reply(200, {"paid": "twice"})]
+    handed = ("--header", "X-Payment: abc", "--header", "x-credit-token: pur_1.abc")
+    with serving(lambda _request: answers.pop(0)) as server:
+        done = finished("pay", server.url, "--test-wallet", *handed)
+    assert (done.returncode, "paying" in done.stderr) == (int(status != 200), False), done.stderr
+    sent = [(one.headers["x-payment"], one.headers["x-credit-token"]) for one in server.received]
+    assert sent == [("abc", "pur_1.abc")] * 2
+
+
 def test_a_refusal_says_why_and_ends_with_1(stack: Stack, tmp_path: Path) -> None:
     poor = written(tmp_path / "poor.key", "0x" + "55" * 32)
     done = finished("pay", gate(stack), "--key-file", poor)

@@ -39,6 +39,7 @@ _PENDING_SECONDS: Final = 90
 _RETRY_SECONDS_MAX: Final = 10
 _NONCE_SIZE_BYTES: Final = 32
 _CREDITS_IN: Final = "x-credit-token"
+_PROOF: Final = {"x-payment": "X-Payment", _CREDITS_IN: "X-Credit-Token"}
 _KEPT: Final = (("credits left", "x-credits-remaining"), ("credit token", _CREDITS_IN))
 _MEMO_SIZE_BYTES: Final = 16
 
@@ -101,6 +102,9 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
     `tell` is told what is paid, what it waits for, and how to go on where the outcome is not known.
     """
     async with open_session(_TARGET_SECONDS) as session:
+        if handed := _handed(wish):
+            others = {name: value for name, value in wish.headers.items() if name.lower() not in _PROOF}
+            return await _until_known(session, replace(wish, headers=others), handed, tell)
         asking = {**wish.headers, **_chosen(wish)}
         if wish.credit_token is not None:
             asking["X-Credit-Token"] = wish.credit_token
@@ -111,17 +115,33 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
         payment = await _sign(session, requirements, key, wish)
         cost = format_usdc(int(requirements["maxAmountRequired"]))
         tell(f"paying {cost} USDC on {requirements['network']} to {requirements['payTo']}")
-        proof = {"X-Payment": payment}
-        try:
-            called = await _call_paid(session, wish, proof, tell)
-        except RefusedError as error:
-            raise RefusedError(f"{error}. {_to_send_again(proof)}") from error
-        except asyncio.CancelledError:  # its buyer waits no longer
-            tell(_to_send_again(proof))
-            raise
-        if called.status >= 500 and not called.receipt:  # a proxy's answer, or a fault's
-            tell(_to_send_again(proof))
-        return called
+        return await _until_known(session, wish, {_PROOF["x-payment"]: payment}, tell)
+
+
+def _handed(wish: Wish) -> dict[str, str]:
+    """A payment that was signed before, with its credit token: it is sent again, and none is signed beside it."""
+    given = {name.lower(): value for name, value in wish.headers.items()}
+    if "x-payment" not in given:
+        return {}
+    if wish.credit_token is not None:
+        given[_CREDITS_IN] = wish.credit_token
+    return {_PROOF[name]: given[name] for name in _PROOF if name in given}
+
+
+async def _until_known(
+    session: aiohttp.ClientSession, wish: Wish, proof: dict[str, str], tell: Callable[[str], None]
+) -> Called:
+    """As `_call_paid`; whose payment's outcome is not known then is told how to go on. Raises: RefusedError."""
+    try:
+        called = await _call_paid(session, wish, proof, tell)
+    except RefusedError as error:
+        raise RefusedError(f"{error}. {_to_send_again(proof)}") from error
+    except asyncio.CancelledError:  # its buyer waits no longer
+        tell(_to_send_again(proof))
+        raise
+    if called.status >= 500 and not called.receipt:  # a proxy's answer, or a fault's
+        tell(_to_send_again(proof))
+    return called
 
 
 def _to_send_again(proof: Mapping[str, str]) -> str:
@@ -142,9 +162,9 @@ async def _call_paid(
         called = await _call(session, wish, {**wish.headers, **_chosen(wish), **proof})
         if not called.is_pending:
             # Of a payment that was refused it holds nothing; where its next try needs it, the refusal tells it.
-            return called if called.status == 402 else replace(called, token=proof.get("X-Credit-Token"))
+            return called if called.status == 402 else replace(called, token=proof.get(_PROOF[_CREDITS_IN]))
         if _CREDITS_IN in called.headers:
-            proof["X-Credit-Token"] = called.headers[_CREDITS_IN]
+            proof[_PROOF[_CREDITS_IN]] = called.headers[_CREDITS_IN]
         if time.monotonic() >= deadline:
             raise RefusedError(f"the gateway says {called.reason}")
         if called.reason != told:
