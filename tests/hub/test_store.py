@@ -32,6 +32,7 @@ from tollkeeper.storage.database import Statement, Unit
 from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
 from tollkeeper.storage.leases import LeaseLost, join, leave, renew, take_lease
 from tollkeeper.storage.ledger_process import listen, serve_ledger
+from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.remote import RemoteDatabase
 from tollkeeper.storage.settlements import (
     Move,
@@ -505,3 +506,14 @@ async def test_the_events_replay_to_the_row(database: Database) -> None:
         state = event["to_state"]
     assert current is not None
     assert (state, events[-1]["version"], events[-1]["attempt"]) == (current.state, current.version, current.attempt)
+
+
+async def test_what_is_unfinished_is_counted_without_looking_at_what_ended(tmp_path: Path) -> None:
+    """After each pass, and for whoever reads the metrics: however much was settled before."""
+    queries = load_queries("settlements.sql")
+    database = open_database(str(tmp_path / "hub.db"))
+    for query in (queries.count_set_aside(failures=5), queries.count_unfinished()):
+        plan = await database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
+        found = [row["detail"] for row in plan if " settlements" in row["detail"]]
+        assert found == ["SCAN settlements USING INDEX settlements_unfinished"]
+    await database.close()
