@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.storage import load_queries
+from tollkeeper.storage import load_queries, open_database
 from tollkeeper.storage.queries import QueryFileError, parse_queries
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
@@ -110,3 +112,48 @@ def test_loaded_sql_binds_in_the_database() -> None:
     query = parse_queries("-- name: q\nSELECT :a || ':b' AS text -- :c\n", source="file")["q"]
     statement = query(a="x")
     assert sqlite3.connect(":memory:").execute(statement.sql, statement.params).fetchone() == ("x:b",)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "given", "indexes"),
+    [
+        (
+            "settlements.sql",
+            "find_named",
+            {"network": "base", "name": "0x"},
+            {"settlements_by_nonce (network=? AND nonce=?)", "settlements_by_alias (network=? AND alias=?)"},
+        ),
+        (
+            "settlements.sql",
+            "name_replacement",
+            dict.fromkeys(("network", "signer", "signer_nonce", "old_hash", "new_hash", "now_ms"), 0),
+            {
+                "settlement_slots_by_nonce (network=? AND signer=? AND signer_nonce=?)",
+                "sqlite_autoindex_settlements_1 (id=?)",
+            },
+        ),
+        (
+            "gateway.sql",
+            "oldest_of_payer",
+            dict.fromkeys(("payer", "gate_id", "now_ms"), 0),
+            {"purchases_by_payer (payer=?)"},
+        ),
+        (
+            "statistics.sql",
+            "outstanding_of_owner",
+            dict.fromkeys(("owner_wallet", "now_ms"), 0),
+            {"paygates_by_owner (owner_wallet=?)", "purchases_by_gate (gate_id=? AND state=?)"},
+        ),
+    ],
+)
+async def test_what_is_asked_often_or_by_anybody_is_found_without_looking_at_everybody_s(
+    file: str, name: str, given: dict[str, object], indexes: set[str], tmp_path: Path
+) -> None:
+    """As SQLite plans it where nothing was counted beforehand, as in every database of ours."""
+    query = getattr(load_queries(file), name)(**given)
+    database = open_database(str(tmp_path / "books.db"))
+    plan = await database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
+    await database.close()
+    lines = [row["detail"] for row in plan]
+    assert {line.partition(" INDEX ")[2] for line in lines if " INDEX " in line} == indexes
+    assert not any("SCAN" in line for line in lines)

@@ -398,9 +398,9 @@ SELECT count(*) AS total FROM holdings WHERE payer = :payer AND state IN ('LIVE'
 
 -- name: oldest_of_payer
 -- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, else one still settling,
--- else one that is held.
+-- else one that is held. Looked for among the wallet's, and not among all that the gate ever sold: hence no bare gate_id.
 SELECT id, state FROM holdings
-WHERE payer = :payer AND gate_id = :gate_id AND (
+WHERE payer = :payer AND gate_id + 0 = :gate_id AND (
     state = 'CLAIMED' OR (state = 'LIVE' AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms))
 )
 ORDER BY state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;

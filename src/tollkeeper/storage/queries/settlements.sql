@@ -7,9 +7,13 @@ SELECT * FROM settlements WHERE network = :network AND asset = :asset AND payer 
 -- name: read_settlement
 SELECT * FROM settlements WHERE id = :id;
 
+-- Anybody may ask: each name by an index of its own, where one question for both looks at all of the network's.
 -- name: find_named
-SELECT * FROM settlements
-WHERE network = :network AND (nonce = :name OR (alias = :name AND alias <> ''))
+SELECT * FROM (
+    SELECT * FROM settlements WHERE network = :network AND nonce = :name
+    UNION ALL
+    SELECT * FROM settlements WHERE network = :network AND alias = :name AND alias <> ''
+) AS named
 ORDER BY created_ms LIMIT 1;
 
 -- name: find_payment
@@ -87,9 +91,10 @@ UPDATE settlements SET transaction_hash = :new_hash, version = version + 1, upda
 WHERE id = :id AND version = :version AND fence = :fence AND state IN ('SIGNED', 'BROADCAST', 'MINED')
 RETURNING *;
 
+-- Without the network, which is the slot's: by its index all that is there would be looked at.
 -- name: name_replacement
 UPDATE settlements SET transaction_hash = :new_hash, version = version + 1, updated_ms = :now_ms
-WHERE transaction_hash = :old_hash AND network = :network AND state IN ('SIGNED', 'BROADCAST')
+WHERE transaction_hash = :old_hash AND state IN ('SIGNED', 'BROADCAST')
     AND id IN (
         SELECT settlement_id FROM settlement_slots
         WHERE network = :network AND signer = :signer AND signer_nonce = :signer_nonce

@@ -52,14 +52,15 @@ FROM (
         AND (expires_ms IS NULL OR expires_ms > :now_ms)
 ) AS held;
 
+-- CROSS JOIN: from the owner's gates, and not from all that anybody has left.
 -- name: outstanding_of_owner
 SELECT coalesce(sum(remaining), 0) AS credits,
     coalesce(sum(left_micro / 1000000000), 0) AS value_high, coalesce(sum(left_micro % 1000000000), 0) AS value_low
 FROM (
     SELECT remaining, CAST(value_micro AS BIGINT) / granted * remaining
         + CAST(value_micro AS BIGINT) % granted * remaining / granted AS left_micro
-    FROM holdings u JOIN paygates p ON p.id = u.gate_id
-    WHERE p.owner_wallet = :owner_wallet AND u.state = 'LIVE' AND remaining > 0
+    FROM paygates p CROSS JOIN holdings u
+    WHERE p.owner_wallet = :owner_wallet AND u.gate_id = p.id AND u.state = 'LIVE' AND remaining > 0
         AND (u.expires_ms IS NULL OR u.expires_ms > :now_ms)
 ) AS held;
 
