@@ -125,6 +125,12 @@ def test_loaded_sql_binds_in_the_database() -> None:
         ),
         (
             "settlements.sql",
+            "find_payment",
+            dict.fromkeys(("network", "payer", "nonce", "asset"), ""),
+            {"settlements_by_nonce (network=? AND nonce=?)"},
+        ),
+        (
+            "settlements.sql",
             "name_replacement",
             dict.fromkeys(("network", "signer", "signer_nonce", "old_hash", "new_hash", "now_ms"), 0),
             {

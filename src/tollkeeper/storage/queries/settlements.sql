@@ -16,10 +16,11 @@ SELECT * FROM (
 ) AS named
 ORDER BY created_ms LIMIT 1;
 
+-- No bare created_ms: else all that the payer ever paid is looked at, in the order of an index that begins with him.
 -- name: find_payment
 SELECT * FROM settlements
 WHERE network = :network AND payer = :payer AND nonce = :nonce AND (:asset = '' OR asset = :asset)
-ORDER BY created_ms DESC LIMIT 1;
+ORDER BY created_ms + 0 DESC LIMIT 1;
 
 -- name: insert_settlement
 INSERT INTO settlements (
