@@ -248,7 +248,7 @@ def sign_again(
 
     To be used where every transaction of the attempt has lost its nonce without carrying the transfer out, or is of a
     key that is gone and cannot be mined now. None where
-    the budget has no within. Raises: Overtaken; what `sign` raises. Either undoes the unit.
+    the budget has no room. Raises: Overtaken; what `sign` raises. Either undoes the unit.
     """
     left = yield from gas_left(budget)
     # Only a trusted gateway's request has purchase data.
