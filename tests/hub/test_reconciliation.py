@@ -13,7 +13,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import settings_for
-from tests.hub.chaos import ChaosNode
+from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.chains import payments
 from tollkeeper.chains.rpc import RpcUnavailable
@@ -143,6 +143,34 @@ async def test_a_chain_that_cannot_be_asked_agrees_with_nothing(
         await differences(tmp_path / "hub.db", chaos.url)
 
 
+async def test_a_node_that_has_had_enough_of_our_questions_is_asked_again_a_little_later(
+    tmp_path: Path,
+    hub: HubUnderTest,
+    chaos: ChaosNode,
+    embedded_chain: ChainUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A comparison of many payments asks for hours: once refused, it must not be for nothing."""
+    await settled(hub, embedded_chain, 3)
+    monkeypatch.setattr(payments, "_PAUSE_SECONDS", 0.01)
+    for method in ("eth_getLogs", "eth_getTransactionReceipt"):
+        chaos.on(method, Act.SERVER_ERROR, times=2)
+        assert await differences(tmp_path / "hub.db", chaos.url) == []
+    refused = 0
+
+    def limited(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal refused
+        if call["method"] != "eth_getTransactionReceipt" or refused == 4:
+            return answer
+        refused += 1
+        error = {"code": -32005, "message": "request rate limited"}
+        return {"jsonrpc": "2.0", "id": answer["id"], "error": error}
+
+    chaos.falsify = limited
+    assert await differences(tmp_path / "hub.db", chaos.url) == []
+    assert refused == 4, "three receipts, and one of them again"
+
+
 async def test_a_node_that_has_not_come_so_far_is_not_compared_with(
     tmp_path: Path,
     hub: HubUnderTest,
@@ -158,7 +186,7 @@ async def test_a_node_that_has_not_come_so_far_is_not_compared_with(
         return {**answer, "result": shown[call["method"]]} if call["method"] in shown else answer
 
     chaos.falsify = lag
-    monkeypatch.setattr(payments, "_LAG_SECONDS", 0.01)
+    monkeypatch.setattr(payments, "_PAUSE_SECONDS", 0.01)
     with pytest.raises(RpcUnavailable, match="has not come to"):
         await differences(tmp_path / "hub.db", chaos.url)
 

@@ -1,8 +1,9 @@
 """Every transfer by authorization to some addresses, in a range of blocks (security I6, I7).
 
 A Transfer alone may be anybody's ordinary payment; with the AuthorizationUsed of its payer in the same transaction it
-is the carrying out of a signed payment. Ranges that a node finds too large are halved. Whether the books agree is
-decided in `core.reconciliation`.
+is the carrying out of a signed payment. Ranges that a node finds too large are halved, and a node that does not answer,
+or has had enough of our questions, is asked again a little later: much may have been read by then. Whether the books
+agree is decided in `core.reconciliation`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import Expected, Verdict, counted, require_agreement
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import RpcError, RpcUnavailable, is_limit
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
 from tollkeeper.core.reconciliation import ChainPayment
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 BLOCKS_AT_ONCE: Final = 2_000
 _ADDRESSES_AT_ONCE: Final = 100
 _RECEIPTS_AT_ONCE: Final = 50
-_LISTED_TRIES: Final = 5  # half a block of Base apart
-_LAG_SECONDS: Final = 1.0
+_TRIES: Final = 5  # half a block of Base apart
+_PAUSE_SECONDS: Final = 1.0
 
 
 async def payments_of(chain: EvmChain, transaction_hash: str) -> list[ChainPayment]:
@@ -70,7 +71,7 @@ async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: rang
     found: list[ChainPayment] = []
     for first in range(0, len(wanted), _RECEIPTS_AT_ONCE):
         some = wanted[first : first + _RECEIPTS_AT_ONCE]
-        for receipt in await chain.rpc.ask([("eth_getTransactionReceipt", [one]) for one in some]):
+        for receipt in await _receipts(chain, some):
             found += [one for one in _payments_in(chain, receipt) if one.pay_to in recipients]
     return sorted(found, key=lambda payment: payment.block_number)
 
@@ -102,14 +103,36 @@ async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> l
 
 async def _listed(chain: EvmChain, wanted: dict[str, Any], last: int) -> Answer:
     """What a node answers that has come to the block `last`; one that lags a little is waited for."""
-    for tries_left in reversed(range(_LISTED_TRIES)):
-        logs, head = await chain.rpc.ask([("eth_getLogs", [wanted]), ("eth_blockNumber", [])])
-        if counted(head) >= last:
-            return logs
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            logs, head = await chain.rpc.ask([("eth_getLogs", [wanted]), ("eth_blockNumber", [])])
+            if counted(head) >= last:
+                return logs
+        except RpcUnavailable:
+            if not tries_left:
+                raise
         if tries_left:
-            await asyncio.sleep(_LAG_SECONDS)
+            await asyncio.sleep(_PAUSE_SECONDS)
     msg = f"the node has not come to block {last}"
     raise RpcUnavailable(msg)
+
+
+async def _receipts(chain: EvmChain, hashes: Sequence[str]) -> list[Answer]:
+    """The receipts of these transactions, in any order; what a node refuses is asked again, and nothing else."""
+    answers: dict[str, Answer] = {}
+    for tries_left in reversed(range(_TRIES)):
+        left = [one for one in hashes if one not in answers or is_limit(answers[one])]
+        try:
+            told = await chain.rpc.ask([("eth_getTransactionReceipt", [one]) for one in left])
+            answers.update(zip(left, told, strict=True))
+            if not any(map(is_limit, told)):
+                break
+        except RpcUnavailable:
+            if not tries_left:
+                raise
+        if tries_left:
+            await asyncio.sleep(_PAUSE_SECONDS)
+    return list(answers.values())
 
 
 def _payments_in(chain: EvmChain, receipt: Any) -> list[ChainPayment]:  # noqa: ANN401 - JSON
