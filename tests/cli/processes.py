@@ -76,6 +76,11 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "tollkeeper.cli", *map(str, arguments)]
 
 
+def interruptible(*arguments: str | Path) -> list[str]:
+    """The same, to be sent SIGINT: tests in a script's background ignore it, and so would the programs they start."""
+    return ["env", "--default-signal=INT", *command(*arguments)]
+
+
 def finished(
     *arguments: str | Path, environ: Mapping[str, str] | None = None, is_forked: bool = True
 ) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from solders.keypair import Keypair
 
-from tests.cli.processes import clean_environment, command, finished
+from tests.cli.processes import clean_environment, finished, interruptible
 from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, sandbox
 from tollkeeper.core.networks import NETWORKS
@@ -255,7 +255,7 @@ def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him() -> None:
         return Reply(503, pending, {"Retry-After": "0", "X-Credit-Token": "pur_1.abc"})
 
     with serving(answer) as server:
-        words = command("pay", server.url, "--test-wallet")
+        words = interruptible("pay", server.url, "--test-wallet")
         with subprocess.Popen(words, env=clean_environment(), stderr=subprocess.PIPE, text=True) as paying:
             assert is_waiting.wait(30)
             paying.send_signal(signal.SIGINT)

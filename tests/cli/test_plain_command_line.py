@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import processes
-from tests.cli.processes import ask, clean_environment, command
+from tests.cli.processes import ask, clean_environment, interruptible
 from tollkeeper.cli.main import read_plain
 from tollkeeper.settings import Role
 
@@ -119,11 +119,9 @@ def test_an_interrupt_before_it_serves_ends_it_without_a_traceback(tmp_path: Pat
     endless = tmp_path / "endless.toml"
     os.mkfifo(endless)  # reading its configuration waits for ever
     words = option.format(endless).split(" ")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored here, its child ignores too
     process = subprocess.Popen(
-        command("serve", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()
+        interruptible("serve", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()
     )
-    signal.signal(signal.SIGINT, before)
     with endless.open("wb"):  # returns once the process reads
         process.send_signal(signal.SIGINT)
         said, wrote = process.communicate(timeout=30)
