@@ -29,7 +29,9 @@ pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")
 _WAITING: Final = ("faults", "workers", "storage", "edge")
 _COMPUTING: Final = ("cli", "gateway", "interop", "openapi")
 # Files whose long forms take longer than all others, one test after the other.
-_LONGEST: Final = frozenset({"test_worker_boundaries.py", "test_ledger_process.py", "test_killed_uploads.py"})
+_LONGEST: Final = frozenset(
+    {"test_worker_boundaries.py", "test_ledger_kills.py", "test_ledger_process.py", "test_killed_uploads.py"}
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

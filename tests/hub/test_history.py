@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
 from tests.hub.tables import cells, filled, read_table
 from tests.hub.test_completer import change
+from tests.storage.plans import plan_of
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.storage.queries import load_queries
 
@@ -165,7 +165,7 @@ async def test_a_page_of_a_long_history_is_read_without_the_rest(hub: HubUnderTe
     query = load_queries("settlements.sql").list_history(
         wallet="0x", as_signer=1, as_recipient=1, network="", limit=100, offset=0
     )
-    plan = [row["detail"] for row in await hub.database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))]
+    plan = await plan_of(hub.database, query)
     for index in ("settlements_by_payer", "settlements_by_recipient"):
         assert any(f"USING INDEX {index} " in step for step in plan)
     assert "USE TEMP B-TREE FOR ORDER BY" not in plan, "all of it would be sorted"

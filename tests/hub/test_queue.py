@@ -15,6 +15,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, hub_config, new_hub, new_payment, run_hub, serving
 from tests.hub.test_gas import by_gateway
 from tests.hub.test_purchase_data import TRUSTED
+from tests.storage.plans import plan_of
 from tollkeeper.hub.app import create_app
 from tollkeeper.storage.database import Statement
 from tollkeeper.storage.queries import load_queries
@@ -116,8 +117,7 @@ async def test_what_a_key_has_promised_is_added_up_from_what_is_under_way_and_no
 ) -> None:
     """Each claim asks for it while a key's money is short."""
     query = load_queries("claim_bounds.sql").read_promised(network=NETWORK, signer="0x" + "11" * 20, since_ms=0)
-    plan = await narrow_hub.hub.database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
-    lines = [row["detail"] for row in plan]
+    lines = await plan_of(narrow_hub.hub.database, query)
     assert any("USING INDEX settlements_under_way" in line for line in lines)
     assert any("raw_transactions_by_nonce (network=? AND signer=? AND signer_nonce=?)" in line for line in lines)
     assert not any("settlement_slots_by_nonce" in line or "AUTOMATIC" in line for line in lines), lines

@@ -143,16 +143,18 @@ async def test_a_chain_that_cannot_be_asked_agrees_with_nothing(
         await differences(tmp_path / "hub.db", chaos.url)
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that cannot answer yet is asked again at once."""
+    monkeypatch.setattr(payments, "_PAUSE_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("soon")
 async def test_a_node_that_has_had_enough_of_our_questions_is_asked_again_a_little_later(
-    tmp_path: Path,
-    hub: HubUnderTest,
-    chaos: ChaosNode,
-    embedded_chain: ChainUnderTest,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
 ) -> None:
     """A comparison of many payments asks for hours: once refused, it must not be for nothing."""
     await settled(hub, embedded_chain, 3)
-    monkeypatch.setattr(payments, "_PAUSE_SECONDS", 0.01)
     for method in ("eth_getLogs", "eth_getTransactionReceipt"):
         chaos.on(method, Act.SERVER_ERROR, times=2)
         assert await differences(tmp_path / "hub.db", chaos.url) == []
@@ -171,12 +173,9 @@ async def test_a_node_that_has_had_enough_of_our_questions_is_asked_again_a_litt
     assert refused == 4, "three receipts, and one of them again"
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_node_that_has_not_come_so_far_is_not_compared_with(
-    tmp_path: Path,
-    hub: HubUnderTest,
-    chaos: ChaosNode,
-    embedded_chain: ChainUnderTest,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
 ) -> None:
     """Behind one address there may be several: what one that lags does not list is not missing."""
     await settled(hub, embedded_chain)
@@ -186,7 +185,6 @@ async def test_a_node_that_has_not_come_so_far_is_not_compared_with(
         return {**answer, "result": shown[call["method"]]} if call["method"] in shown else answer
 
     chaos.falsify = lag
-    monkeypatch.setattr(payments, "_PAUSE_SECONDS", 0.01)
     with pytest.raises(RpcUnavailable, match="has not come to"):
         await differences(tmp_path / "hub.db", chaos.url)
 

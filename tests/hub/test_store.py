@@ -14,6 +14,7 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.storage.plans import plan_of
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, Proof, State
 from tollkeeper.core.wire import PaymentKey
@@ -513,7 +514,6 @@ async def test_what_is_unfinished_is_counted_without_looking_at_what_ended(tmp_p
     queries = load_queries("settlements.sql")
     database = open_database(str(tmp_path / "hub.db"))
     for query in (queries.count_set_aside(failures=5), queries.count_unfinished()):
-        plan = await database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
-        found = [row["detail"] for row in plan if " settlements" in row["detail"]]
+        found = [line for line in await plan_of(database, query) if " settlements" in line]
         assert found == ["SCAN settlements USING INDEX settlements_unfinished"]
     await database.close()

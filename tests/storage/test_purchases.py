@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.storage.plans import plan_of
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import TRUST_LOST_SECONDS
 from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create, updated
@@ -477,9 +478,9 @@ async def test_a_sale_is_due_for_a_look_until_its_outcome_stands_and_not_before_
 
 async def test_due_sales_are_found_without_looking_at_the_others(shop: Shop) -> None:
     query = load_queries("gateway.sql").followed_purchases(now_ms=NOW_MS, limit=10)
-    plan = await shop.database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
-    assert any("USING INDEX purchases_followed (follow_ms<?)" in row["detail"] for row in plan)
-    assert not any("SCAN" in row["detail"] or "TEMP B-TREE" in row["detail"] for row in plan)
+    plan = await plan_of(shop.database, query)
+    assert any("USING INDEX purchases_followed (follow_ms<?)" in line for line in plan)
+    assert not any("SCAN" in line or "TEMP B-TREE" in line for line in plan)
 
 
 async def test_a_credit_is_given_back_once_however_often_it_is_asked_for(shop: Shop) -> None:

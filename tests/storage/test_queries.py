@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.storage.plans import plan_of
 from tollkeeper.storage import load_queries, open_database
 from tollkeeper.storage.queries import QueryFileError, parse_queries
 
@@ -155,11 +155,9 @@ def test_loaded_sql_binds_in_the_database() -> None:
 async def test_what_is_asked_often_or_by_anybody_is_found_without_looking_at_everybody_s(
     file: str, name: str, given: dict[str, object], indexes: set[str], tmp_path: Path
 ) -> None:
-    """As SQLite plans it where nothing was counted beforehand, as in every database of ours."""
     query = getattr(load_queries(file), name)(**given)
     database = open_database(str(tmp_path / "books.db"))
-    plan = await database.read(replace(query, sql=f"EXPLAIN QUERY PLAN {query.sql}"))
+    lines = await plan_of(database, query)
     await database.close()
-    lines = [row["detail"] for row in plan]
     assert {line.partition(" INDEX ")[2] for line in lines if " INDEX " in line} == indexes
     assert not any("SCAN" in line for line in lines)
