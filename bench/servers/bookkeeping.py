@@ -17,7 +17,7 @@ from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bench.held import Shelf
 
@@ -71,20 +71,52 @@ class Statements:
 
 async def behind_ledger(relay: Sends, shelf: Shelf) -> Callable[[asyncio.Protocol, bytes], None]:
     """What takes a request: it goes to the target when the ledger has taken a credit for it."""
-    bought = [await spent_once(shelf, number) for number in range(PURCHASES)]
-    ledger, version, chosen = shelf.purchases.ledger, shelf.gate.version, random.Random(1)  # noqa: S311 - as above
+    bought = [Held(await spent_once(shelf, number), shelf) for number in range(PURCHASES)]
+    ledger, chosen = shelf.purchases.ledger, random.Random(1)  # noqa: S311 - as above
+
+    def spent(call_id: str, caller: asyncio.Protocol, data: bytes) -> None:
+        ledger.end(call_id, 200)
+        relay.send(caller, data)
 
     def take(caller: asyncio.Protocol, data: bytes) -> None:
-        call_id = new_request_id()
-
-        def spent(result: int | SpendResult | ApiError) -> None:
-            assert isinstance(result, int), result
-            ledger.end(call_id, 200)
-            relay.send(caller, data)
-
-        ledger.spend_held(chosen.choice(bought), version, call_id, clock_ms(), spent)
+        ledger.spend_held(_Call(new_request_id(), chosen.choice(bought), spent, caller, data), clock_ms())
 
     return take
+
+
+class Held:
+    """What a call shows (`storage.ledger.Shown`)."""
+
+    __slots__ = ("purchase", "standing")
+
+    def __init__(self, purchase: Purchase, shelf: Shelf) -> None:
+        self.purchase, self.standing = purchase, (shelf.gate.id, shelf.gate.version)
+
+
+class _Call:
+    """See `storage.ledger.HeldCall`."""
+
+    __slots__ = ("caller", "data", "held", "request_id", "spent")
+
+    def __init__(
+        self,
+        request_id: str,
+        held: Held,
+        spent: Callable[[str, asyncio.Protocol, bytes], None],
+        caller: asyncio.Protocol,
+        data: bytes,
+    ) -> None:
+        self.request_id, self.held, self.spent, self.caller, self.data = request_id, held, spent, caller, data
+
+    @staticmethod
+    def spent_together(calls: Sequence[_Call], _lefts: Sequence[int]) -> None:
+        """See `storage.ledger.HeldCall`."""
+        for call in calls:
+            call.spent(call.request_id, call.caller, call.data)
+
+    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
+        """See `storage.ledger.HeldCall`."""
+        raise TypeError("every purchase has credits", result)
 
 
 async def spent_once(shelf: Shelf, number: int) -> Purchase:

@@ -25,7 +25,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bench.held import PURCHASES, filled
-from bench.servers.bookkeeping import spent_once
+from bench.servers.bookkeeping import Held, spent_once
 from bench.servers.listening import serve_protocol
 from tollkeeper.api import clock_ms, new_request_id_at
 from tollkeeper.core.statistics import HOUR_MS, Outcome, latency_bucket
@@ -36,12 +36,12 @@ from tollkeeper.storage.opening import open_database
 from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bench.held import Shelf
     from tollkeeper.core.errors import ApiError
     from tollkeeper.storage.database import Database
-    from tollkeeper.storage.purchase_rows import Purchase, SpendResult
+    from tollkeeper.storage.purchase_rows import SpendResult
 
 # As long as the gateway's own with a payment of 900 bytes.
 _HEAD_START: Final = b"GET /small HTTP/1.1\r\nhost: localhost\r\n" + b"x-a: " + b"x" * 300 + b"\r\nx-request-id: "
@@ -82,9 +82,9 @@ class Place:
     """Everything that calls share."""
 
     def __init__(
-        self, database: Database, shelf: Shelf, bought: list[Purchase], port: int, tls: ssl.SSLContext | None
+        self, database: Database, shelf: Shelf, bought: list[Held], port: int, tls: ssl.SSLContext | None
     ) -> None:
-        self.ledger, self.version, self.gate_id = shelf.purchases.ledger, shelf.gate.version, shelf.gate.id
+        self.ledger, self.gate_id = shelf.purchases.ledger, shelf.gate.id
         self.statistics = Statistics(database)
         self.loop = asyncio.get_running_loop()
         self.bought, self.port, self.tls = bought, port, tls
@@ -135,10 +135,10 @@ class Caller(asyncio.Protocol):
     def __init__(self, place: Place) -> None:
         self._place = place
         self.transport: asyncio.Transport
-        self.purchase: Purchase
-        self.held: Kept
+        self.held: Held
+        self.kept: Kept
         self.peer = ""
-        self.call_id, self.left, self.started_ns, self.arrived_ms = "", 0, 0, 0
+        self.request_id, self.left, self.started_ns, self.arrived_ms = "", 0, 0, 0
         self.head_seconds = self.body_seconds = 0.0
         self.unanswered = self.chatter_bytes = self.lent_bytes = 0
         self.is_deaf = self.in_head = self.in_body = self.is_full = self.is_paused = self.is_accepted = False
@@ -175,25 +175,35 @@ class Caller(asyncio.Protocol):
         self.is_accepted, self.is_over = True, False
         if place.gates.get(held.slug) is not place.gate or place.owing:
             raise RuntimeError("nobody changes the gate or owes anything")
-        self.held = held
+        self.kept = held
         self.arrived_ms = now_ms = clock_ms()
         self.started_ns = time.perf_counter_ns()
-        self.call_id = new_request_id_at(now_ms)
+        self.request_id = new_request_id_at(now_ms)
         # All callers send the same bytes here; of the gateway's each has a purchase of its own.
-        self.purchase = place.random.choice(place.bought)
-        place.ledger.spend_held(self.purchase, place.version, self.call_id, now_ms, self.spent)
+        self.held = place.random.choice(place.bought)
+        place.ledger.spend_held(self, now_ms)
 
-    def spent(self, result: int | SpendResult | ApiError) -> None:
-        """What the ledger calls."""
-        place, held = self._place, self.held
-        if self.is_over or not isinstance(result, int):
-            raise TypeError("every purchase has credits")
-        self.left = result
+    @staticmethod
+    def spent_together(calls: Sequence[Caller], lefts: Sequence[int]) -> None:
+        """See `storage.ledger.HeldCall`."""
+        for call, left in zip(calls, lefts, strict=True):
+            call.spent(left)
+
+    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
+        """See `storage.ledger.HeldCall`."""
+        raise TypeError("every purchase has credits", result)
+
+    def spent(self, left: int) -> None:
+        """A credit was taken."""
+        place, held = self._place, self.kept
+        if self.is_over:
+            raise RuntimeError("nobody leaves")
+        self.left = left
         if held.mark not in place.good:
             place.good.add(held.mark)
         if self.peer is not held.peer:
             raise RuntimeError("all callers are at one place")
-        head = b"".join((_HEAD_START, self.call_id.encode(), _HEAD_END))
+        head = b"".join((_HEAD_START, self.request_id.encode(), _HEAD_END))
         now = place.loop.time()
         if now >= place.resolved_until or now + _DEADLINE_SECONDS < place.looks_at:
             raise RuntimeError("nothing changes so soon")
@@ -263,7 +273,7 @@ class Target(asyncio.Protocol):
         place.due.pop(caller, None)
         duration_us = (time.perf_counter_ns() - caller.started_ns) // 1000
         now_ms = caller.arrived_ms + duration_us // 1000
-        call_id, purchase = caller.call_id, caller.purchase
+        call_id, purchase = caller.request_id, caller.held.purchase
         place.ledger.end(call_id, status)
         if not place.hour_ms <= now_ms < place.hour_ms + HOUR_MS:
             raise RuntimeError("few measure at the full hour")
@@ -320,7 +330,7 @@ async def serve(stop: asyncio.Event) -> None:
     port, *certificate, path = sys.argv[1:]
     database = open_database(path)
     shelf = await filled(database)
-    bought = [await spent_once(shelf, number) for number in range(PURCHASES)]
+    bought = [Held(await spent_once(shelf, number), shelf) for number in range(PURCHASES)]
     tls = ssl.create_default_context(cafile=certificate[0]) if certificate else None
     place = Place(database, shelf, bought, int(port), tls)
     logging = place.loop.create_task(place.log())

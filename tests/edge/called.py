@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from uvicorn.config import Config
@@ -103,7 +103,10 @@ class Calls:
         return {}
 
     def again(self, connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> InboundCall:
-        return InboundCall(connection, handler, head, whole_body=body)
+        return InboundCall.accepted(connection, handler, head, whole_body=body)
+
+    def ended_together(self, calls: Sequence[InboundCall]) -> None:
+        raise AssertionError(calls)
 
     def begin(self, call: InboundCall) -> None:
         self.begun.append(call)

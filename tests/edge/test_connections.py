@@ -377,6 +377,36 @@ async def test_what_a_target_said_or_ended_unread_is_not_the_next_exchanges(pool
         assert (pool.idle_count, connection.is_closing()) == (0, True)
 
 
+async def test_what_comes_on_a_connection_that_is_not_read_is_not_looked_at(pool: TargetPool) -> None:
+    """It would be told at each look, as long as nobody reads."""
+
+    async def floods(connection: Connection) -> None:
+        await connection.head()
+        connection.writer.write(OK + b"Content-Length: 4\r\n\r\nx")
+        await connection.writer.drain()
+        await went_on.wait()
+        connection.writer.write(b"yyy")
+        await connection.reader.read()
+
+    went_on, recorder = asyncio.Event(), Recorder()
+    async with target(floods) as there:
+        connection = await connect(pool, there)
+        connection.begin(recorder, "GET")
+        connection.write(REQUEST)
+        connection.end_request()
+        while not recorder.body:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
+        connection.pause_reading()
+        went_on.set()
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+            assert connection.socket_number not in pool.unread()
+        connection.resume_reading()
+        assert connection.socket_number in pool.unread()
+        await asyncio.wait_for(recorder.over.wait(), 2)
+        assert pool.take([connection.lane], pool.loop.time()) is connection
+
+
 async def test_closing_the_pool_fails_what_is_under_way_and_keeps_nothing() -> None:
     pool = TargetPool()
     async with target(answers()) as there, target(serves(sized(b"x"))) as other:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.test_leaving import LeftShop, shop
+from tollkeeper.edge.forwarding import Forwarder
 
 CREDITS = 60
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
@@ -185,6 +187,40 @@ async def test_a_call_has_one_end_whenever_its_client_leaves(
     assert {state for state, _ in calls} == {"DONE"}
     assert {status for _, status in calls} <= {200, 499}
     assert sum(calls.values()) == sum(outcomes.values()) <= CREDITS, "each is told to its owner once"
+
+
+@pytest.mark.parametrize(("name", "others"), [("kept_on", b"200"), ("look", b"500")])
+async def test_a_fault_in_one_call_is_none_of_the_others_whose_credits_were_taken_with_it(
+    name: str,
+    others: bytes,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fault in what is done for all of them is everybody's: each is answered, and each has an end in the books."""
+    sound, asked = getattr(Forwarder, name), itertools.count()
+
+    def breaks(*arguments: Any) -> object:
+        if others == b"500" or next(asked) == 0:
+            raise ZeroDivisionError
+        return sound(*arguments)
+
+    async def call(there: LeftShop, data: bytes) -> bytes:
+        reader, writer = await there.connect()
+        writer.write(data)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return head[9:12]
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate, data = await _left_shop(there)
+        monkeypatch.setattr(Forwarder, name, breaks)
+        answers = await asyncio.wait_for(asyncio.gather(*(call(there, data) for _ in range(8))), 30)
+        assert sorted(answers) == [others] * 7 + [b"500"]
+    failed = answers.count(b"500")
+    assert there.calls() == {("DONE", 200): 3 + 8 - failed, ("DONE", 500): failed}
+    assert sum(there.outcomes(gate).values()) == 11
 
 
 async def test_a_call_of_an_older_gate_has_one_end_too_where_its_client_leaves(

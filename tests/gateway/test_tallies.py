@@ -9,14 +9,16 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 from structlog.testing import capture_logs
 
 from tollkeeper.core.paygates import CreateDefaults, parse_create
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.statistics import HOUR_MS, Kept
-from tollkeeper.gateway.traffic import LOGGED_MAX, Traffic
+from tollkeeper.gateway.again import CallAgain
+from tollkeeper.gateway.traffic import LOGGED_MAX, ROWS_AT_ONCE, Traffic
 from tollkeeper.storage import Database, StorageError, open_database
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases
@@ -54,6 +56,39 @@ def opened(directory: Path) -> tuple[Database, PayGates, Purchases]:
     database = open_database(str(directory / "x.db"))
     sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
     return database, PayGates(database, sealing, os.urandom), Purchases(database, sealing)
+
+
+@dataclass
+class Served:
+    """A paid call that was answered, as `CallAgain` has it; its own `held`."""
+
+    request_id: str
+    standing: tuple[int, int]
+    purchase: Any
+    status: int = 200
+    duration_us: int = 9
+    arrived_ms: int = HOUR_MS
+    method: str = "GET"
+
+    @property
+    def held(self) -> Served:
+        return self
+
+    def tell_ended_together(self, calls: list[Served]) -> None:
+        assert self in calls
+
+
+async def test_calls_answered_in_the_very_turn_in_which_all_is_written_are_written_too(tmp_path: Path) -> None:
+    database, gates, purchases = opened(tmp_path)
+    gate = await gates.create(NEW, None, None, HOUR_MS)
+    traffic = Traffic(purchases, Statistics(database), lambda: HOUR_MS, Kept())
+    for number in range(3 * ROWS_AT_ONCE):
+        call = Served(f"{number:032x}", (gate.id, gate.version), SimpleNamespace(id="pur"))
+        traffic.answered(cast("CallAgain", call))
+    await traffic.flush()
+    await database.close()
+    with closing(sqlite3.connect(tmp_path / "x.db")) as books:
+        assert books.execute("SELECT count(*) FROM requests").fetchone() == (3 * ROWS_AT_ONCE,)
 
 
 async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Collected:
 def of_call() -> Callable[[bytes], None]:
     """A request's body that nobody has asked for yet."""
     head = read_head(b"POST", b"/a", [], None)
-    return InboundCall(cast("Connection", None), cast("object", None), head).feed  # type: ignore[arg-type] # not asked
+    return InboundCall.accepted(cast("Connection", None), cast("object", None), head).feed  # type: ignore[arg-type] # not asked
 
 
 def of_spool() -> Callable[[bytes], None]:

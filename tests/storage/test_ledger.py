@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +42,32 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
     opened = open_database(str(tmp_path / "shop.sqlite3"))
     yield opened
     await opened.close()
+
+
+@dataclass
+class HeldAgain:
+    """A call that knows its purchase; it is told how many credits are left, or the answer."""
+
+    purchase: Purchase
+    gate: PayGate
+    request_id: str
+    answer: Callable[[int | SpendResult | ApiError], None]
+
+    @property
+    def held(self) -> HeldAgain:
+        return self
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        return self.gate.id, self.gate.version
+
+    @staticmethod
+    def spent_together(calls: Sequence[HeldAgain], lefts: Sequence[int]) -> None:
+        for call, left in zip(calls, lefts, strict=True):
+            call.answer(left)
+
+    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
+        self.answer(result)
 
 
 async def spend_together(ledger: Ledger, spends: list[HeldSpend]) -> list[SpendResult | ApiError]:
@@ -161,15 +188,51 @@ async def test_a_new_buyer_is_served_however_many_others_call(database: SqliteDa
     assert first.purchase is not None
     bought, is_served = first.purchase, asyncio.Event()
 
-    def call(_: object = None) -> None:
+    def ask() -> None:
         if not is_served.is_set():
-            ledger.spend_held(bought, gate.version, shop.wish(gate).call_id, NOW_MS, call)
+            ledger.spend_held(HeldAgain(bought, gate, shop.wish(gate).call_id, lambda _: ask()), NOW_MS)
 
     for _ in range(3 * BATCH_MAX):
-        call()
+        ask()
     ledger.spend(by_header(shop, gate, 2), NOW_MS, lambda _: is_served.set())
     await asyncio.wait_for(is_served.wait(), 30)
     await spend_together(ledger, [by_header(shop, gate, 2)])  # behind all that wait
+    await shop.ledger_agrees()
+
+
+async def test_calls_that_know_their_purchases_share_a_commit_with_those_that_do_not(database: SqliteDatabase) -> None:
+    """Of two that know of one purchase more than it has nobody gets anything by that knowledge."""
+    shop = Shop(database)
+    gate = await shop.gate(3)
+    rich, poor, _ = [await shop.bought(gate, number) for number in (1, 2, 3)]
+    ledger = Ledger(database)
+    for number in (1, 2, 2):
+        await spend_together(ledger, [by_header(shop, gate, number)])
+    told: list[tuple[str, int | SpendResult | ApiError]] = []
+    all_told = asyncio.Event()
+
+    def note(name: str, answer: int | SpendResult | ApiError) -> None:
+        told.append((name, answer))
+        if len(told) == 5:
+            all_told.set()
+
+    commits = database.commits
+    for name, bought in (("rich", rich), ("poor", poor), ("poor", poor)):
+        ledger.spend_held(HeldAgain(bought, gate, shop.wish(gate).call_id, partial(note, name)), NOW_MS)
+    for name, number in (("rich, remembered", 1), ("new", 3)):
+        ledger.spend(by_header(shop, gate, number), NOW_MS, partial(note, name))
+    await asyncio.wait_for(all_told.wait(), 30)
+    shown = Counter((name, answer if isinstance(answer, int) else outcomes([answer])[0]) for name, answer in told)
+    assert shown == Counter(
+        [
+            ("rich", 1),
+            ("rich, remembered", Spend.SPENT),
+            ("new", Spend.SPENT),
+            ("poor", Spend.SPENT),
+            ("poor", Spend.EXHAUSTED),
+        ]
+    )
+    assert database.commits - commits == 2
     await shop.ledger_agrees()
 
 

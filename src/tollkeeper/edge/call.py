@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
+import msgspec
 import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -90,6 +91,9 @@ class CallHandler(Protocol):
     def ended(self, call: InboundCall) -> None:
         """The answer is written, or there will be none (`call.status` 0)."""
 
+    def ended_together(self, calls: Sequence[InboundCall]) -> None:
+        """As `ended`, for calls of `again` that were answered a moment ago."""
+
 
 class Connection(Protocol):
     """What a call needs of its connection."""
@@ -105,25 +109,43 @@ class Connection(Protocol):
         """The answer was written; the next request may have its turn."""
 
 
-class InboundCall:
-    """A request whose head was checked."""
+class InboundCall(msgspec.Struct, eq=False):
+    """A request whose head was checked. Made by `accepted`.
 
-    # Defaults stand here because most of them are never changed: setting them all costs more than a short answer.
-    # By some of these names uvicorn's protocol asks the newest request how it stands.
-    status = 0
-    on_gone: Callable[[], None] | None = None  # called once, where no answer can be sent any more
-    response_started = response_complete = disconnected = False
-    message_event = _NOBODY_WAITS
-    keep_alive = _takes_chunks = True
-    is_open_ended = False  # an answer has begun whose end nobody knows
-    is_body_paused = waiting_for_100_continue = False
-    _is_chunked = _has_begun = _is_body_complete = False
-    _sink: BodySink | None = None
+    Each has all of its fields in places of its own, filled in one go: the interpreter would look up by name what stands
+    beside a default of the class, and twenty assignments cost as much as a short answer. By some of their names
+    uvicorn's protocol asks the newest request how it stands.
+    """
+
+    _connection: Connection
+    _handler: CallHandler
+    head: RequestHead
+    method: str
+    request_id: str
+    started_ns: int
+    keep_alive: bool = True
+    _takes_chunks: bool = True
+    waiting_for_100_continue: bool = False
+    _is_body_complete: bool = False
     _ahead: list[Part] | None = None
-    _ahead_bytes = _ahead_left_bytes = 0
+    _ahead_bytes: int = 0
+    _ahead_left_bytes: int = 0
+    _sink: BodySink | None = None
+    _has_begun: bool = False
+    is_body_paused: bool = False
+    status: int = 0
+    duration_us: int = 0
+    response_started: bool = False
+    response_complete: bool = False
+    disconnected: bool = False
+    is_open_ended: bool = False  # an answer has begun whose end nobody knows
+    _is_chunked: bool = False
+    on_gone: Callable[[], None] | None = None  # called once, where no answer can be sent any more
 
-    def __init__(
-        self,
+    message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
+
+    @staticmethod
+    def accepted(
         connection: Connection,
         handler: CallHandler,
         head: RequestHead,
@@ -131,24 +153,24 @@ class InboundCall:
         keep_alive: bool = True,
         takes_chunks: bool = True,
         whole_body: bytes | None = None,
-    ) -> None:
-        """`whole_body`: the request has come with all of its body, and its connection stays open."""
-        self._connection = connection
-        self._handler = handler
-        self.head = head
-        self.method = head.method
-        self.request_id = new_request_id_at(clock_ms())
-        self.started_ns = time.perf_counter_ns()
+    ) -> InboundCall:
+        """A request that came now. `whole_body`: with all of its body, and its connection stays open."""
+        request_id, started_ns = new_request_id_at(clock_ms()), time.perf_counter_ns()
+        call = InboundCall(connection, handler, head, head.method, request_id, started_ns, keep_alive, takes_chunks)
         if whole_body is not None:
-            self._is_body_complete = True
-            if whole_body:
-                self._ahead = [whole_body]
-            return
-        self.keep_alive = keep_alive
-        self._takes_chunks = takes_chunks
-        # HTTP/1.0, which takes no chunks, knows no answer before the answer (RFC 9110 10.1.1).
-        expectation = head.header.get(b"expect") if takes_chunks else None
-        self.waiting_for_100_continue = expectation is not None and expectation.lower() == b"100-continue"
+            call._is_body_complete = True
+            call._ahead = [whole_body] if whole_body else None
+        elif takes_chunks:  # HTTP/1.0, which takes none, knows no answer before the answer (RFC 9110 10.1.1)
+            call.waiting_for_100_continue = head.header.get(b"expect", b"").lower() == b"100-continue"
+        return call
+
+    # Its head is the caller's secret.
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.method}, {self.request_id})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("method", self.method), ("request_id", self.request_id)]
 
     @property
     def peer(self) -> str:
@@ -353,7 +375,15 @@ class InboundCall:
         self._tell_ended()
         self._connection.on_response_complete()
 
+    def tell_ended_together(self, calls: Sequence[InboundCall]) -> None:
+        """These have ended, and the handler, which is this call's, was not told yet."""
+        try:
+            self._handler.ended_together(calls)
+        except Exception:  # as in `_tell_ended`
+            log.exception("call_end_failed", request_id=self.request_id)
+
     def _tell_ended(self) -> None:
+        self.duration_us = (time.perf_counter_ns() - self.started_ns) // 1000
         try:
             self._handler.ended(self)
         except Exception:  # a log line that fails is no reason to fail the call

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tollkeeper.core.errors import ApiError
+from tollkeeper.edge.call import CallHandler, Connection, InboundCall
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.listener import Listener
@@ -32,10 +33,12 @@ class CallerConnection(HttpToolsProtocol):
     listener: ClassVar[Listener]
 
     __slots__ = (
+        "_again",
         "_at_once",
         "_attendance",
         "_begun",
         "_body_seconds",
+        "_calls",
         "_came",
         "_chatter_bytes",
         "_closes_early",
@@ -75,8 +78,11 @@ class CallerConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.peer = ""  # its address
-        self._known: Callable[[bytes], RequestHead | None]  # these two: the listener's, at hand for each request
+        # These four: the listener's, at hand for each request.
+        self._known: Callable[[bytes], RequestHead | None]
         self._at_once: Callable[[RequestHead, str], bytes | None]
+        self._calls: CallHandler | None
+        self._again: Callable[[Connection, CallHandler, RequestHead, bytes], InboundCall]
         self._in_head = self._in_body = False
         self._without_upgrade = False  # between a head that asks for an upgrade and its second reading without
         self._begun = 0  # requests whose first byte was in the data that is being read

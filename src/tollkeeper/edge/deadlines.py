@@ -28,15 +28,16 @@ class Deadlines:
     def __init__(self) -> None:
         self.due: dict[Bound, float] = {}  # in the loop's time; whoever is in it may take himself out, as `clear` does
         self._timer: asyncio.TimerHandle | None = None
-        self.looks_at_seconds = inf  # in the loop's time; never after the earliest deadline
+        self._looks_at_seconds = inf  # in the loop's time; never after the earliest deadline
 
     def set(self, bound: Bound, due_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell `bound` at `due_seconds` of the loop's time, and at no other.
-
-        Before `looks_at_seconds` it is more than an entry in `due`.
-        """
+        """Tell `bound` at `due_seconds` of the loop's time, and at no other."""
         self.due[bound] = due_seconds
-        if due_seconds < self.looks_at_seconds:
+        self.look_by(due_seconds, loop)
+
+    def look_by(self, due_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        """For whoever enters some in `due` by himself."""
+        if due_seconds < self._looks_at_seconds:
             self._look_at(due_seconds, loop)
 
     def hand_over(self, bound: Bound, other: Bound) -> None:
@@ -52,7 +53,7 @@ class Deadlines:
         """Have everybody give up."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer, self.looks_at_seconds = None, inf
+            self._timer, self._looks_at_seconds = None, inf
         while self.due:
             bound, _ = self.due.popitem()
             _tell(bound.give_up)
@@ -60,11 +61,11 @@ class Deadlines:
     def _look_at(self, when_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.looks_at_seconds = when_seconds
+        self._looks_at_seconds = when_seconds
         self._timer = loop.call_at(when_seconds, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer, self.looks_at_seconds = None, inf
+        self._timer, self._looks_at_seconds = None, inf
         now = loop.time()
         for bound in [bound for bound, due in self.due.items() if due <= now]:
             self.due.pop(bound, None)

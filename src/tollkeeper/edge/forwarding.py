@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +44,15 @@ class Way:
     addresses: list[str] | None = None
     lanes: tuple[Lane, ...] = ()
     until: float = 0.0  # by the resolver's clock
+
+
+@dataclass(slots=True)
+class Look:
+    """What is the same for all calls that are forwarded at once: the clocks, and what came on kept connections."""
+
+    now_seconds: float  # the loop's
+    clock_seconds: float  # the resolver's
+    unread: Container[int] | None  # see `TargetPool.take`
 
 
 class Forwarder:
@@ -87,7 +97,7 @@ class Forwarder:
 
     def kept(self, target: TargetUrl) -> TargetConnection | None:
         """See `relay.Connections`."""
-        return self.kept_on(self.way(target), self.loop.time())
+        return self.kept_on(self.way(target), Look(self.loop.time(), self.resolver.clock(), None))
 
     def way(self, target: TargetUrl) -> Way:
         """What all targets at one place share; good for as long as anybody wants to keep it."""
@@ -99,10 +109,14 @@ class Forwarder:
             way = self._ways[place] = Way(*place)
         return way
 
-    def kept_on(self, way: Way, now_seconds: float) -> TargetConnection | None:
-        """As `kept`, for whoever kept the way to his target and knows the loop's time."""
-        if self.resolver.clock() < way.until:
-            return self.pool.take(way.lanes, now_seconds)
+    def look(self) -> Look:
+        """For several of `kept_on` before anything else is done. One system call."""
+        return Look(self.loop.time(), self.resolver.clock(), self.pool.unread())
+
+    def kept_on(self, way: Way, look: Look) -> TargetConnection | None:
+        """As `kept`, for whoever kept the way to his target, and has looked."""
+        if look.clock_seconds < way.until:
+            return self.pool.take(way.lanes, look.now_seconds, look.unread)
         addresses = self.resolver.cached(way.host)
         return None if addresses is None else self._kept(way, addresses)
 

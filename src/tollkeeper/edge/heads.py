@@ -124,16 +124,14 @@ class RememberedAnswers:
 
     def __init__(self) -> None:
         self._heads: Remembered[AnsweredHead] = Remembered()
-        self._latest: AnsweredHead | None = None  # which the next one mostly is again
+        self.latest: AnsweredHead | None = None  # which the next one mostly is again
 
     def of(self, data: bytes) -> AnsweredHead | None:
         """The head of these bytes where it is known and they are one whole response."""
-        head = self._latest
-        if head is None or not data.startswith(head.start):
-            head = self._heads.get(data[: data.find(_END_OF_HEAD) + _END_SIZE_BYTES])
-            if head is None:
-                return None
-            self._latest = head
+        head = self._heads.get(data[: data.find(_END_OF_HEAD) + _END_SIZE_BYTES])
+        if head is None:
+            return None
+        self.latest = head
         return head if len(data) == head.whole_bytes else None
 
     def remember(

@@ -56,6 +56,9 @@ class StrictProtocol(CallerConnection):
         super().connection_made(transport)
         self._attendance = Attendance(transport)
         self._known, self._at_once = self.listener.heads.get, self.listener.at_once
+        self._calls = self.listener.calls
+        if self._calls is not None:
+            self._again = self._calls.again
         self.peer = sys.intern(self.client[0]) if self.client else ""
         sweep = self.listener.sweep
         is_crowded = self._attendance.socket_number >= self.listener.crowded_from
@@ -108,7 +111,8 @@ class StrictProtocol(CallerConnection):
             return
         is_new = not (self._in_head or self._in_body)
         if is_new:
-            if (head := self._known(data)) is not None:
+            known_head = self._known
+            if (head := known_head(data)) is not None:
                 if not (head.may_be_ready and self._answer_at_once(head)):
                     self._read_before(head, b"")
                 return
@@ -152,18 +156,19 @@ class StrictProtocol(CallerConnection):
     def _read_before(self, head: RequestHead, body: bytes) -> None:
         """Take a whole request whose head was read before; the parser, between two requests, need not see it."""
         self._head_seconds = 0.0
-        self._is_accepted, self._is_http_11 = False, True
-        calls = self.listener.calls
-        is_alone = not (self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing())
-        if is_alone and calls is not None:
-            again = head.is_again
-            call = calls.again(self, calls, head, body) if again else InboundCall(self, calls, head, whole_body=body)
-            self._current = call
+        self._is_http_11 = True
+        calls = self._calls
+        is_busy = self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing()
+        if calls is not None and not is_busy:
+            self._is_accepted = True
+            again = self._again if head.is_again else _another
+            self._current = call = again(self, calls, head, body)
             self.cycle = call  # type: ignore[assignment]  # as in `_accept_call`
             self._unanswered = 1
-            self._is_accepted = True
             call.begin()
-        elif len(self.pipeline) >= PIPELINED_MAX:
+            return
+        self._is_accepted = False
+        if len(self.pipeline) >= PIPELINED_MAX:
             self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
         elif calls is not None:
             call = self._accept_call(calls, head, keep_alive=True)
@@ -279,7 +284,7 @@ class StrictProtocol(CallerConnection):
 
     def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> InboundCall:
         """Begin the call, or let it wait for its turn and for a caller who reads."""
-        call = InboundCall(
+        call = InboundCall.accepted(
             self, calls, head, keep_alive=keep_alive and not self._is_draining, takes_chunks=self._is_http_11
         )
         self.cycle = call  # type: ignore[assignment]  # uvicorn asks it only what `InboundCall` names
@@ -509,3 +514,7 @@ class StrictProtocol(CallerConnection):
             self._lent_bytes += lent_bytes
             self._current.read_ahead(lent_bytes)
         self._is_fed = False
+
+
+def _another(connection: StrictProtocol, calls: CallHandler, head: RequestHead, body: bytes) -> InboundCall:
+    return InboundCall.accepted(connection, calls, head, whole_body=body)

@@ -13,7 +13,7 @@ import resource
 import ssl
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cached_property
 from ipaddress import ip_network
 from typing import Final
@@ -25,6 +25,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.heads import RememberedAnswers
 from tollkeeper.edge.secure import connect_secure
 from tollkeeper.edge.target import Lane, TargetConnection, TargetKey
+from tollkeeper.edge.unread import Unread
 
 # Below the 5 seconds after which widespread servers (uvicorn, Node) close: a POST on a connection that the target is
 # just closing cannot be sent again.
@@ -35,7 +36,7 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0  # shared by the addresses that are tried
 ADDRESSES_MAX: Final = 4
 _QUIET_SECONDS: Final = 10.0  # between two warnings
 # That this process, or the machine, can open nothing more is not the target's fault.
-_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
 
 log = structlog.get_logger("tollkeeper.edge")
 
@@ -88,12 +89,14 @@ class TargetPool:
         self._lanes: WeakValueDictionary[TargetKey, Lane] = WeakValueDictionary()  # as long as anybody knows them
         self._expiry: dict[TargetConnection, float] = {}  # of idle ones, in the order of going idle
         self._open: set[TargetConnection] = set()
+        self._unread = Unread()  # every connection that is being read
         self._places = places
         self._taken: Counter[str] = Counter()  # by neighbourhood, of those that are open or being opened
         self._taken_in_all = 0
         self._quiet_until_seconds = 0.0
         self._answers = RememberedAnswers()
         self._sweep: asyncio.TimerHandle | None = None
+        self._time: Callable[[], float]  # the loop's, once there is a connection
         self._closed = False
 
     @cached_property
@@ -118,21 +121,29 @@ class TargetPool:
             lane = self._lanes[key] = deque()
         return lane
 
-    def take(self, lanes: Iterable[Lane], now_seconds: float) -> TargetConnection | None:
+    def take(
+        self, lanes: Iterable[Lane], now_seconds: float, unread: Container[int] | None = None
+    ) -> TargetConnection | None:
         """An idle connection of the first of `lanes` that has one, no longer in the pool, or None.
 
         Never one on which something came since its last exchange, though the loop has not looked: an answer that nobody
         asked for would be the next exchange's, and an end would lose what cannot be sent again. `now_seconds`: the
-        loop's time.
+        loop's time; `unread`: what the method of this name just said, for whoever takes several at once.
         """
         for lane in lanes:
             while lane:
+                if unread is None:
+                    unread = self.unread()
                 connection = lane.pop()
-                is_fresh = self._expiry.pop(connection) > now_seconds
-                if is_fresh and not connection.transport.is_closing() and not connection.has_unread(0):
+                is_fresh = self._expiry.pop(connection) > now_seconds and connection.socket_number not in unread
+                if is_fresh and not connection.transport.is_closing():
                     return connection
                 connection.abort()
         return None
+
+    def unread(self) -> Container[int]:
+        """On which sockets targets have said or ended something that was not read. A system call, for all of them."""
+        return self._unread.look()
 
     async def open(self, scheme: str, addresses: Sequence[str], port: int, server_name: str) -> TargetConnection:
         """A new connection to the first of `addresses` (checked by the caller) that answers.
@@ -169,7 +180,8 @@ class TargetPool:
     async def _connect(self, key: TargetKey) -> TargetConnection:
         """Raises: NothingSentError where the address has its share."""
         self._take_place(key)
-        connection = TargetConnection(key, self.lane(key), self._keep, self._forget, self._answers)
+        self._time = self.loop.time
+        connection = TargetConnection(key, self.lane(key), self._answers, self._unread, self._keep, self._forget)
         try:
             if key.scheme == "https":
                 if self._tls is None:
@@ -180,10 +192,14 @@ class TargetPool:
         except BaseException:
             self._give_place_back(key)
             raise
-        if self._closed or connection.is_closing():
+        try:
+            if self._closed or connection.is_closing():
+                raise ConnectionResetError
+            connection.watch()
+        except OSError:
             self._give_place_back(key)
             connection.abort()
-            raise ConnectionResetError
+            raise
         self._open.add(connection)
         return connection
 
@@ -209,19 +225,18 @@ class TargetPool:
 
     def _keep(self, connection: TargetConnection) -> None:
         """Take back a connection that can carry another exchange."""
-        seconds = self._idle_seconds
-        if (promised := connection.keep_alive_seconds) is not None:
-            seconds = min(seconds, promised - 1)
+        promised = connection.keep_alive_seconds
+        seconds = self._idle_seconds if promised is None else min(self._idle_seconds, promised - 1)
         if self._closed or seconds <= 0:
             connection.abort()
             return
-        lane = connection.lane
+        lane, expiry = connection.lane, self._expiry
         if len(lane) >= self._idle_per_target:
             self._evict(lane[0])
-        if len(self._expiry) >= self._idle_in_all:
-            self._evict(next(iter(self._expiry)))
+        if len(expiry) >= self._idle_in_all:
+            self._evict(next(iter(expiry)))
         lane.append(connection)
-        self._expiry[connection] = self.loop.time() + seconds
+        expiry[connection] = self._time() + seconds
         if self._sweep is None:
             self._sweep = self.loop.call_later(1.0, self._expire)
 

@@ -8,7 +8,6 @@ never decides what a failure means for a call. Whatever goes wrong, in the targe
 from __future__ import annotations
 
 import asyncio
-import select
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judg
 from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead
 from tollkeeper.edge.turns import PARTS_AT_ONCE, rest
+from tollkeeper.edge.unread import Unread
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
@@ -106,11 +106,12 @@ class TargetConnection(asyncio.Protocol):
         "_reusable",
         "_served",
         "_status",
+        "_unread",
         "_write",
-        "has_unread",
         "keep_alive_seconds",
         "key",
         "lane",
+        "socket_number",
         "transport",
     )
 
@@ -118,10 +119,12 @@ class TargetConnection(asyncio.Protocol):
         self,
         key: TargetKey,
         lane: Lane,
+        answers: RememberedAnswers,
+        unread: Unread,
         on_idle: Callable[[TargetConnection], None],
         on_lost: Callable[[TargetConnection], None],
-        answers: RememberedAnswers | None = None,
     ) -> None:
+        """`unread` is told of its socket while it is being read, from `watch` on."""
         self.key = key
         self.lane = lane
         self._answers = answers
@@ -131,9 +134,8 @@ class TargetConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._parser: HttpResponseParser | None = None
         self.transport: asyncio.Transport
-        # Asked with 0, while it is open: has the target said or ended anything that was not read? A system call of
-        # half a microsecond.
-        self.has_unread: Callable[[int], object]
+        self._unread = unread
+        self.socket_number = -1
         self._write: Callable[[bytes], None]
         self._served = 0
         self._reading_paused = False
@@ -176,7 +178,8 @@ class TargetConnection(asyncio.Protocol):
         else:
             self._exchange, self._method, self._heard = exchange, method, False
         self._request_sent = True
-        self._write(request)
+        write = self._write
+        write(request)
 
     def hand_over(self, exchange: Exchange) -> None:
         """Tell `exchange` the rest of the one that it carries."""
@@ -185,6 +188,14 @@ class TargetConnection(asyncio.Protocol):
     def carries(self, exchange: Exchange) -> bool:
         """Whether `exchange` is still on this connection."""
         return self._exchange is exchange
+
+    def watch(self) -> None:
+        """From now on it can be asked whether something came that was not read. Where it cannot, it is dropped."""
+        try:
+            self._unread.watch(self.socket_number)
+        except OSError:
+            self.transport.abort()
+            raise
 
     def is_closing(self) -> bool:
         """Whether nothing can be written any more."""
@@ -202,6 +213,7 @@ class TargetConnection(asyncio.Protocol):
         """Take no more of the response for now."""
         if not self._reading_paused:
             self._reading_paused = True
+            self._unread.forget(self.socket_number)
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -210,6 +222,7 @@ class TargetConnection(asyncio.Protocol):
             self._reading_paused = False
             if not self.transport.is_closing():
                 self.transport.resume_reading()
+                self.watch()
 
     def abort(self) -> None:
         """Drop the connection at once and tell the exchange nothing more."""
@@ -286,9 +299,7 @@ class TargetConnection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self.transport = cast("asyncio.Transport", transport)
         self._write = self.transport.write
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        self.has_unread = poll.poll
+        self.socket_number = transport.get_extra_info("socket").fileno()
 
     def write_through(self, write: Callable[[bytes], None]) -> None:
         """See `secure.SecureSpeaker`."""
@@ -301,11 +312,24 @@ class TargetConnection(asyncio.Protocol):
             self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
         answers = None if self._is_parsed or self._method == "HEAD" else self._answers
-        if answers is not None and self._request_sent and (known := answers.of(data)) is not None:
-            self._take(exchange, known, data)
-            return
+        if answers is not None and self._request_sent:
+            known = answers.latest
+            if known is None or len(data) != known.whole_bytes or not data.startswith(known.start):
+                known = answers.of(data)
+            if known is not None:
+                self._take(exchange, known, data)
+                return
         self._is_parsed = self._heard = True
         self._chatter += len(data)
+        self._parse(parser, data)
+        if self._complete:
+            if answers is not None and self._reusable and self._framing is not None and not self._informational:
+                answers.remember(data, self._status, self._headers, self._framing, self.keep_alive_seconds)
+            self._finish()
+        elif self._chatter > HEAD_SIZE_BYTES:
+            self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
+
+    def _parse(self, parser: HttpResponseParser, data: bytes) -> None:
         try:
             parser.feed_data(data)
             self._hand_on_body()
@@ -317,12 +341,6 @@ class TargetConnection(asyncio.Protocol):
                 self._broken(cause)
             elif not self._complete:  # else it is what follows the response that cannot be read
                 self._fail(Code.UPSTREAM_INVALID, f"the target's response is not valid HTTP: {cause or error}")
-        if self._complete:
-            if answers is not None and self._reusable and self._framing is not None and not self._informational:
-                answers.remember(data, self._status, self._headers, self._framing, self.keep_alive_seconds)
-            self._finish()
-        elif self._chatter > HEAD_SIZE_BYTES:
-            self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
 
     def _hand_on_body(self) -> None:
         if came := self._came:
@@ -349,7 +367,8 @@ class TargetConnection(asyncio.Protocol):
             if self._reading_paused or self.transport.get_write_buffer_size():
                 self._hand_on()
             else:
-                self._on_idle(self)
+                keep = self._on_idle
+                keep(self)
             exchange.on_whole(known.head, data[len(known.start) :])
         except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
             if self._exchange is None:
@@ -365,6 +384,7 @@ class TargetConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
+        self._unread.forget(self.socket_number)
         self._on_lost(self)
         if exc is None and self._framing is not None and self._framing.end is BodyEnd.CLOSE:
             self._finish()

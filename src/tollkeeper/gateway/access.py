@@ -328,8 +328,8 @@ class PaidCall(Crediting):
 
     def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         call, status = self.call, head.status
-        lines, has_date, _ = head.notes or heads.answer_lines(head)
-        lines += self.receipts
+        answered = head.notes or heads.answer_lines(head)
+        lines, has_date = answered.lines + self.receipts, answered.has_date
         if not isinstance(body, list):
             self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
             return
@@ -347,9 +347,10 @@ class PaidCall(Crediting):
 
     async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
-        lines, has_date, _ = heads.answer_lines(head)
-        lines += self.receipts
-        self.call.start(head.status, lines, head.framing.declared_bytes, has_date=has_date)
+        answered = heads.answer_lines(head)
+        self.call.start(
+            head.status, answered.lines + self.receipts, head.framing.declared_bytes, has_date=answered.has_date
+        )
         try:
             async for data in parts:
                 await self.call.write(data)

@@ -16,48 +16,62 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from tollkeeper.api import clock_ms, new_request_id_at
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, InboundCall, http_date
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS
 from tollkeeper.edge.joined_writes import JOINED_SIZE_BYTES
-from tollkeeper.edge.target import Exchange
 from tollkeeper.gateway.access import PaidCall
 from tollkeeper.gateway.heads import answer_lines, target_head_end
-from tollkeeper.storage.purchase_rows import SpendResult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tollkeeper.core.errors import ApiError
     from tollkeeper.core.forwarding import Header
     from tollkeeper.core.framing import ResponseFraming
     from tollkeeper.edge.call import CallHandler, Connection
+    from tollkeeper.edge.forwarding import Look
     from tollkeeper.edge.heads import RequestHead, ResponseHead
     from tollkeeper.edge.relay import Relay
     from tollkeeper.edge.target import TargetConnection, TargetFailure
     from tollkeeper.gateway.held import Held
+    from tollkeeper.storage.purchase_rows import SpendResult
 
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
+_TOGETHER_MAX: Final = 64  # a millisecond or two, in which a kept connection may end unseen
+
+log = structlog.get_logger("tollkeeper.gateway.access")
 
 
-class CallAgain(InboundCall, Exchange):
-    """One request whose head spent a credit before, as its `held` has it."""
+class CallAgain(InboundCall, eq=False, kw_only=True):
+    """One request whose head spent a credit before, as its `held` has it. Made by `of`; an `edge.target.Exchange`."""
 
+    held: Held
+    arrived_ms: int
+    left: int = 0  # credits, from the spend on
     rest: PaidCall | None = None  # who goes on with it, once it left the straight way
-    left = 0  # credits, from the spend on
     _target: TargetConnection | None = None  # from then on the target's answer is awaited
-    _is_body_complete = _has_begun = True
 
-    def __init__(self, connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> None:
-        self._connection = connection
-        self._handler = handler
-        self.head = head
-        self.held: Held = head.notes.held
-        self.method = head.method
-        self.arrived_ms = now_ms = clock_ms()
-        self.request_id = new_request_id_at(now_ms)
-        self.started_ns = time.perf_counter_ns()
-        if body:
-            self._ahead = [body]
+    @staticmethod
+    def of(connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> CallAgain:
+        """See `CallHandler.again`."""
+        now_ms = clock_ms()
+        return CallAgain(
+            connection,
+            handler,
+            head,
+            head.method,
+            new_request_id_at(now_ms),
+            time.perf_counter_ns(),
+            _is_body_complete=True,
+            _has_begun=True,  # it is begun as soon as it is made
+            _ahead=[body] if body else None,
+            held=head.notes.held,
+            arrived_ms=now_ms,
+        )
 
     # 1, 2. Slug: is it the very gate that the head was judged for. Rate limit: nothing is counted here, only asked.
 
@@ -69,50 +83,81 @@ class CallAgain(InboundCall, Exchange):
             if access.gates.kept(held.slug) is not held.opened or (access.limit.owing and access.limit.is_over(self)):
                 self.rest = PaidCall(access, self)
                 self.rest.arrive()
-                return
-            spend, version = access.purchases.ledger.spend_held, held.opened.gate.version
-            spend(held.purchase, version, self.request_id, self.arrived_ms, self._spent)
+            else:
+                access.purchases.ledger.spend_held(self, self.arrived_ms)
         except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
             self.fail(fault)
 
-    # 4. Spend. Waits for the ledger's commit. 6. Forward. Waits for the target.
+    # 4. Spend. Waits for the ledger's commit, which is one for many calls. 6. Forward. Waits for the target.
 
-    def _spent(self, result: int | SpendResult | ApiError) -> None:
-        if self.rest is not None or not isinstance(result, int):
-            self._goes_on().spent_again(result)
-            return
-        try:
-            held = self.held
-            access = held.access
-            self.left = result
-            if held.mark not in access.limit.good:
-                access.limit.was_good(held.mark)
-            forwarder = access.forwarder
-            loop, deadlines = forwarder.loop, forwarder.deadlines
-            now_seconds = loop.time()
-            target = forwarder.kept_on(held.way, now_seconds)
-            if target is None:
-                self._goes_on().forward_again(self.target_head(), self.left)
-                return
-            self._target = target
-            due_seconds = now_seconds + _ANSWER_SECONDS
-            if due_seconds < deadlines.looks_at_seconds:
-                deadlines.set(self, due_seconds, loop)
-            else:
-                deadlines.due[self] = due_seconds
-            head = self.target_head()
-            target.send(self, self.method, head if self._ahead is None else head + self._ahead[0])
-        except Exception as fault:  # noqa: BLE001 - as above
-            self._goes_on().broken(fault)
+    @staticmethod
+    def spent_together(calls: Sequence[CallAgain], lefts: Sequence[int]) -> None:
+        """See `ledger.HeldCall`. All of these are one process's: so many are forwarded as of one moment."""
+        forwarder = calls[0].held.access.forwarder
+        for at in range(0, len(calls), _TOGETHER_MAX):
+            some = calls[at : at + _TOGETHER_MAX]
+            try:
+                look = forwarder.look()
+                due_seconds = look.now_seconds + _ANSWER_SECONDS
+                forwarder.deadlines.look_by(due_seconds, forwarder.loop)
+            except Exception as fault:  # noqa: BLE001 - as above
+                for call in some:
+                    call.break_off(fault, is_charged=True)
+                continue
+            for call, left in zip(some, lefts[at:], strict=False):
+                try:
+                    call.spent(left, look, due_seconds)
+                except Exception as fault:  # noqa: BLE001 - as above, and the others must go on
+                    call.break_off(fault, is_charged=True)
 
-    def target_head(self) -> bytes:
-        """The head of the request to the target (contract 4.7)."""
+    def spent(self, left: int, look: Look, due_seconds: float) -> None:
+        """A credit was taken, and so many are left."""
         held = self.held
-        end = held.head_end
-        if (peer := self._connection.peer) is not held.peer:
-            client = held.access.limit.clients.of(peer, self.head.headers)
-            end = target_head_end(self, client, self.head.content_length)
-        return b"".join((held.head_start, self.request_id.encode(), end))
+        access = held.access
+        self.left = left
+        if self.rest is not None:
+            self.rest.spent_again(left)
+            return
+        if held.mark not in access.limit.good:
+            access.limit.was_good(held.mark)
+        end = held.head_end if self._connection.peer is held.peer else self._head_end()
+        request = b"".join((held.head_start, self.request_id.encode(), end))
+        forwarder = access.forwarder
+        target = forwarder.kept_on(held.way, look)
+        if target is None:
+            self._goes_on().forward_again(request, left)
+            return
+        self._target = target
+        forwarder.deadlines.due[self] = due_seconds
+        target.send(self, self.method, request if self._ahead is None else request + self._ahead[0])
+
+    def break_off(self, fault: Exception, *, is_charged: bool) -> None:
+        """Answer a fault of ours, or close; what was charged has its end in the books."""
+        try:
+            self.held.access.forwarder.deadlines.clear(self)
+            if self._target is not None:
+                self._target.abort()
+            rest = self._goes_on()
+            rest.is_charged = rest.is_charged or is_charged
+            rest.broken(fault)
+        except Exception:
+            log.exception("call_not_broken", request_id=self.request_id)
+            self.abort()
+
+    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
+        """See `ledger.HeldCall`."""
+        try:
+            self._goes_on().spent_again(result)
+        except Exception as fault:  # noqa: BLE001 - as above
+            self.break_off(fault, is_charged=False)
+
+    def _head_end(self) -> bytes:
+        """Of the head of the request to the target (contract 4.7), all behind the request id: it names the caller."""
+        held = self.held
+        if (peer := self._connection.peer) is held.peer:
+            return held.head_end
+        client = held.access.limit.clients.of(peer, self.head.headers)
+        return target_head_end(self, client, self.head.content_length)
 
     # 7. The answer, with the receipt.
 
@@ -126,19 +171,20 @@ class CallAgain(InboundCall, Exchange):
         access = held.access
         access.forwarder.deadlines.due.pop(self, None)
         try:
-            _, has_date, start = head.notes or answer_lines(head)
-            duration_us = (time.perf_counter_ns() - self.started_ns) // 1000
-            now_ms = self.arrived_ms + duration_us // 1000
-            if status < 400:
-                access.traffic.served(held.opened.gate.id, self, status, held.purchase.id, now_ms, duration_us)
-            else:
+            answered = head.notes or answer_lines(head)
+            start = answered.start
+            self.duration_us = duration_us = (time.perf_counter_ns() - self.started_ns) // 1000
+            if not answered.has_date:
+                start += http_date((self.arrived_ms + duration_us // 1000) // 1000)
+            if status >= 400:
                 access.traffic.ended(held.opened.gate.id, self, status, held.purchase.id, None, failed=False)
             self.response_started = True
             self.status = status
-            self._connection.transport.write(
+            connection = self._connection
+            connection.transport.write(
                 b"".join(
                     (
-                        start if has_date else start + http_date(now_ms // 1000),
+                        start,
                         held.receipt_start,
                         b"%d" % self.left,
                         held.receipt_end,
@@ -149,11 +195,15 @@ class CallAgain(InboundCall, Exchange):
                 )
             )
             self.response_complete = True  # from here as `_complete` has it
-            self._ahead = None
+            if self._ahead is not None:
+                self._ahead = None
+            if status < 400:
+                access.traffic.answered(self)
+            else:
+                self._tell_ended()
             if not self.keep_alive:
-                self._connection.end()
-            self._tell_ended()
-            self._connection.on_response_complete()
+                connection.end()
+            connection.on_response_complete()
         except Exception as fault:  # noqa: BLE001 - as above
             self.fail(fault)
 
@@ -169,7 +219,8 @@ class CallAgain(InboundCall, Exchange):
         """The exchange with the target as `relay` has it; its connection tells that one from now on."""
         target = self._target
         assert target is not None  # noqa: S101 - the target was sent the request
-        relay = self._goes_on().relay_again(self.target_head(), self.left)
+        request = b"".join((self.held.head_start, self.request_id.encode(), self._head_end()))
+        relay = self._goes_on().relay_again(request, self.left)
         self.held.access.forwarder.deadlines.hand_over(self, relay)
         relay.take_over(target, self)
         return relay

@@ -18,7 +18,7 @@ from tollkeeper.gateway.again import CallAgain
 from tollkeeper.gateway.crediting import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tollkeeper.edge.call import InboundCall, Tell
     from tollkeeper.edge.heads import RequestHead
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Access(Parts):
     """Answers calls of PayGates (`edge.call.CallHandler`)."""
 
-    again = CallAgain
+    again = staticmethod(CallAgain.of)
     tell: Tell | None = None
 
     def takes(self, target: bytes) -> bool:
@@ -78,6 +78,9 @@ class Access(Parts):
 
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`; a call tells its own end."""
+
+    def ended_together(self, calls: Sequence[InboundCall]) -> None:
+        """See `CallHandler`."""
 
     async def aclose(self) -> None:
         """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for."""

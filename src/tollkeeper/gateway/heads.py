@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tollkeeper.api import clock_ms
@@ -169,7 +170,7 @@ def _buyer_lines(purchase_id: str, payer: str) -> bytes:
     return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
 
 
-class AnswerLines(NamedTuple):
+class AnswerLines(msgspec.Struct, frozen=True):
     """What a target's answer gives to its caller's: `lines`, is there a `Date`, and its `start` (up to its length)."""
 
     lines: bytes

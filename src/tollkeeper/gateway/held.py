@@ -48,6 +48,7 @@ class Held:
     receipt_start: bytes
     receipt_end: bytes
     mark: int
+    standing: tuple[int, int]  # see `storage.ledger.Shown`
 
 
 def held_again(
@@ -84,4 +85,5 @@ def held_again(
         receipt_start(purchase),
         receipt_end(purchase) + LAST_LINES,
         hash(presented.header),
+        (gate.id, gate.version),
     )

@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
+from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, add_latencies, latency_bucket, outcome_of_call
 from tollkeeper.storage import ConstraintError, StatementError, StorageError
 from tollkeeper.storage.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from tollkeeper.core.errors import Code
     from tollkeeper.core.statistics import Kept
     from tollkeeper.edge.call import InboundCall
+    from tollkeeper.gateway.again import CallAgain
     from tollkeeper.storage.purchases import Purchases
     from tollkeeper.storage.statistics import Statistics
 
@@ -87,6 +88,7 @@ class Traffic:
         self._requests: list[LoggedRequest] = []
         self._logged: Counter[int] = Counter()  # rows that were taken since counts were written, by gate
         self._served: dict[int, _Served] = {}  # by gate, of the hour that is; what most paid calls are
+        self._answered: list[CallAgain] = []  # in this turn of the loop, and not counted yet
         self._tallies: list[Tally] = []  # that count now
         self._gathered = 0
         self.has_room = True  # for more rows of the log, until some are written
@@ -130,6 +132,7 @@ class Traffic:
 
     def _gather(self) -> None:
         """What tallies and `_served` counted, counted as everything else."""
+        self._count_answered()
         served, self._served = self._served, {}
         for gate_id, one in served.items():
             self._take_served(gate_id, one)
@@ -168,11 +171,13 @@ class Traffic:
 
         `code` says what was wrong where the target did not answer, or its answer was cut.
         """
-        if status < 400 and not failed:
-            duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
-            self.served(gate_id, call, status, purchase_id, self._clock_ms(), duration_us)
-            return
         self._ledger.end(call.request_id, status)
+        if status < 400 and not failed:
+            now_ms, duration_us = self._clock_ms(), (time.perf_counter_ns() - call.started_ns) // 1000
+            self._serving(gate_id, now_ms).latencies[latency_bucket(duration_us)] += 1
+            if self.has_room:
+                self._log_served(call, gate_id, purchase_id, status, now_ms, duration_us)
+            return
         counts = self._of(gate_id)
         counts[1] += 1
         counts[2] += failed
@@ -180,27 +185,57 @@ class Traffic:
         hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
         self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
 
-    def served(
-        self, gate_id: int, call: InboundCall, status: int, purchase_id: str | None, now_ms: int, duration_us: int
-    ) -> None:
-        """As `ended`, for a call that its target answered with less than 400, now, by whoever knows when that is."""
-        self._ledger.end(call.request_id, status)
-        served = self._served.get(gate_id)
-        if served is None or not served.hour_ms <= now_ms < served.until_ms:
-            served = self._serve(gate_id, now_ms // HOUR_MS * HOUR_MS)
-        served.latencies[latency_bucket(duration_us)] += 1
-        if self.has_room:
-            request_id, method = call.request_id, call.method
-            outcome = Outcome.SERVED
-            self._log(
-                LoggedRequest(request_id, gate_id, now_ms, method, status, outcome, None, duration_us, purchase_id)
+    def answered(self, call: CallAgain) -> None:
+        """As `ended`, and ended for its listener, too: all that a turn of the loop answered is counted behind it."""
+        if not self._answered:
+            asyncio.get_running_loop().call_soon(self._count_answered)
+        self._answered.append(call)
+
+    def _count_answered(self) -> None:
+        calls, self._answered = self._answered, []
+        if not calls:
+            return
+        try:
+            self._count_together(calls)
+        finally:
+            calls[0].tell_ended_together(calls)
+
+    def _count_together(self, calls: Sequence[CallAgain]) -> None:
+        now_ms = self._clock_ms()
+        statuses = {call.status for call in calls}
+        for status in statuses:
+            its = calls if len(statuses) == 1 else [call for call in calls if call.status == status]
+            self._ledger.end_all([call.request_id for call in its], status)
+        gates = {call.held.standing[0] for call in calls}
+        for gate_id in gates:
+            its = calls if len(gates) == 1 else [call for call in calls if call.held.standing[0] == gate_id]
+            add_latencies(self._serving(gate_id, now_ms).latencies, [call.duration_us for call in its])
+        for call in calls:
+            if not self.has_room:
+                break
+            ended_ms = call.arrived_ms + call.duration_us // 1000
+            self._log_served(
+                call, call.held.standing[0], call.held.purchase.id, call.status, ended_ms, call.duration_us
             )
 
-    def _serve(self, gate_id: int, hour_ms: int) -> _Served:
-        """What counts a gate's served calls from now on."""
-        if gate_id in self._served:
-            self._take_served(gate_id, self._served[gate_id])
-        self._served[gate_id] = served = _Served(hour_ms)
+    def _log_served(
+        self, call: InboundCall, gate_id: int, purchase_id: str | None, status: int, now_ms: int, duration_us: int
+    ) -> None:
+        outcome = Outcome.SERVED
+        self._log(
+            LoggedRequest(
+                call.request_id, gate_id, now_ms, call.method, status, outcome, None, duration_us, purchase_id
+            )
+        )
+
+    def _serving(self, gate_id: int, now_ms: int) -> _Served:
+        """What counts a gate's served calls now."""
+        served = self._served.get(gate_id)
+        if served is not None and served.hour_ms <= now_ms < served.until_ms:
+            return served
+        if served is not None:
+            self._take_served(gate_id, served)
+        self._served[gate_id] = served = _Served(now_ms // HOUR_MS * HOUR_MS)
         return served
 
     def _take_served(self, gate_id: int, served: _Served) -> None:
@@ -227,6 +262,7 @@ class Traffic:
 
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
         """Challenges, calls and failures that are counted but not yet written."""
+        self._count_answered()
         challenges, calls, failures = self._counts.get(gate_id, (0, 0, 0))
         challenges += sum(tally.count for tally in self._tallies if tally.gate_id == gate_id)
         if gate_id in self._served:
@@ -241,6 +277,7 @@ class Traffic:
         await _told(self._write(is_whole=True))
 
     async def _write(self, *, is_whole: bool) -> None:
+        self._count_answered()
         if dropped := self._ledger.take_dropped():
             _LOG.warning("ended_calls_dropped", count=dropped)
         await self._write_tried(is_again=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from email.utils import formatdate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -75,9 +75,10 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_noting)
         finally:
-            self._counts.other.count(status, started)
+            duration_us = (time.perf_counter_ns() - started) // 1000
+            self._counts.other.count(status, duration_us)
             level = logging.DEBUG if path in _QUIET_PATHS else logging.INFO
-            _write_line(level, scope["method"], path, status, started, state.get("request_id", ""))
+            _write_line(level, scope["method"], path, status, duration_us, state.get("request_id", ""))
 
 
 class _LoggedCalls:
@@ -86,7 +87,7 @@ class _LoggedCalls:
     def __init__(self, inner: CallHandler, counts: RequestCounts, spans: Spans | None) -> None:
         """Whether lines are written is asked now: what is answered at once is told only where they are."""
         self._spans = spans
-        self._count = counts.gate.count
+        self._counts = counts.gate
         self.takes = inner.takes
         self.begin = inner.begin
         self.again = inner.again
@@ -98,18 +99,30 @@ class _LoggedCalls:
 
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
-        self._count(call.status, call.started_ns)
+        self._counts.count(call.status, call.duration_us)
+        self._tell(call)
+
+    def ended_together(self, calls: Sequence[InboundCall]) -> None:
+        """See `CallHandler`."""
+        self._counts.count_all([call.status for call in calls], [call.duration_us for call in calls])
+        if self._is_written or self._spans is not None:
+            for call in calls:
+                try:
+                    self._tell(call)
+                except Exception:  # noqa: BLE001 - a line that fails is no reason to lose those of the others
+                    _LOG.exception("call_end_failed", request_id=call.request_id)
+
+    def _tell(self, call: InboundCall) -> None:
         if self._spans is not None:
             self._spans.add_call(call)
-        if not self._is_written:
-            return
-        path = call.head.target.partition(b"?")[0].decode("ascii")
-        _write_line(logging.INFO, call.method, path, call.status, call.started_ns, call.request_id)
+        if self._is_written:
+            path = call.head.target.partition(b"?")[0].decode("ascii")
+            _write_line(logging.INFO, call.method, path, call.status, call.duration_us, call.request_id)
 
 
 def _answered_at_once(head: RequestHead, status: int, request_id: str) -> None:
     path = head.target.partition(b"?")[0].decode("ascii")
-    _write_line(logging.INFO, head.method, path, status, time.perf_counter_ns(), request_id)
+    _write_line(logging.INFO, head.method, path, status, 0, request_id)
 
 
 def _is_written(level: int) -> bool:
@@ -117,10 +130,10 @@ def _is_written(level: int) -> bool:
     return _LEVELS.isEnabledFor(level) or not structlog.is_configured()
 
 
-def _write_line(level: int, method: str, path: str, status: int, started_ns: int, request_id: str) -> None:
+def _write_line(level: int, method: str, path: str, status: int, duration_us: int, request_id: str) -> None:
     if not _is_written(level):
         return
-    duration_ms = (time.perf_counter_ns() - started_ns) // 1_000_000
+    duration_ms = duration_us // 1000
     path = path[:_PATH_LENGTH]
     for handler in logging.root.handlers if level == logging.INFO else ():
         if isinstance(handler, Lines) and handler.request(_NAME, method, path, status, duration_ms, request_id):

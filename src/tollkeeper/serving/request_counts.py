@@ -6,12 +6,11 @@ latency one of 64 powers of two: the labels are bounded, and no gate has one.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 BUCKETS: Final = 31  # by the number of bits of the microseconds; the last one holds what took nine minutes and more
 _BITS: Final = 64  # no duration has more
@@ -30,12 +29,19 @@ class Kind:
         self.sum_us = 0
         self._latencies = [0] * (_BITS + 1)
 
-    def count(self, status: int, started_ns: int) -> None:
-        """One answer, now, to what began then; a `status` of 0 is a request whose caller left before it had one."""
-        duration_us = (time.perf_counter_ns() - started_ns) // 1000
+    def count(self, status: int, duration_us: int) -> None:
+        """One answer, which took so long; a `status` of 0 is a request whose caller left before it had one."""
         self._requests[status] += 1
         self._latencies[duration_us.bit_length()] += 1
         self.sum_us += duration_us
+
+    def count_all(self, statuses: Sequence[int], durations_us: Sequence[int]) -> None:
+        """As `count`, for each of these."""
+        self.sum_us += sum(durations_us)
+        for status, count in Counter(statuses).items():
+            self._requests[status] += count
+        for bits, count in Counter(map(int.bit_length, durations_us)).items():
+            self._latencies[bits] += count
 
     @property
     def requests(self) -> Mapping[int, int]:

@@ -62,7 +62,7 @@ class Spans:
             "tollkeeper.slug": path[1:].partition("/")[0],
             "tollkeeper.request_id": call.request_id,
         }
-        self.add("paid call", time.perf_counter_ns() - call.started_ns, header.get(_PARENT, b""), attributes)
+        self.add("paid call", call.duration_us * 1000, header.get(_PARENT, b""), attributes)
 
     async def aclose(self) -> None:
         """Sends what is left, as long as that takes little time."""

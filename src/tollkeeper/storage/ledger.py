@@ -19,7 +19,7 @@ import asyncio
 import hmac
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -31,12 +31,12 @@ from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, end_calls, give_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.purchase_rows import Purchase
 
-__all__ = ["BATCH_MAX", "HeldSpend", "Ledger"]
+__all__ = ["BATCH_MAX", "HeldCall", "HeldSpend", "Ledger", "Shown"]
 
 BATCH_MAX: Final = 256  # a few milliseconds of the event loop
 _OTHERS_AT_LEAST: Final = BATCH_MAX // 4
@@ -48,16 +48,43 @@ ENDED_AT_ONCE: Final = 256  # of each status: mostly below a millisecond of the 
 logger = logging.getLogger(__name__)
 
 _Answer: TypeAlias = "Callable[[SpendResult | ApiError], None]"
-_KnownAnswer: TypeAlias = "Callable[[int | SpendResult | ApiError], None]"
 _Waiting: TypeAlias = "tuple[HeldSpend, _Answer]"
-_Known: TypeAlias = "tuple[Purchase, int, str, _KnownAnswer]"  # with the gate's version and the call's id
+
+
+class Shown(Protocol):
+    """A purchase, and the gate, with its version, that whoever shows it is judged for."""
+
+    @property
+    def purchase(self) -> Purchase:
+        """As it was when a credit of it was spent before."""
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """The gate's id, and its version."""
+
+
+class HeldCall(Protocol):
+    """A call that shows again what bought a purchase's credits, one of which was spent so before."""
+
+    request_id: str
+
+    @property
+    def held(self) -> Shown:
+        """What it shows."""
+
+    @staticmethod
+    def spent_together(calls: Sequence[Any], lefts: Sequence[int]) -> None:
+        """A credit of each of these, of one class, was taken in one commit; its purchase has so many left."""
+
+    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
+        """Whatever else became of it."""
 
 
 class _Batch(NamedTuple):
     """What is one commit: in the database's answer, the others come first."""
 
     others: list[_Waiting]
-    known: list[_Known]
+    known: list[HeldCall]
     ended: dict[int, list[str]]
 
 
@@ -67,7 +94,7 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiting: list[_Waiting] = []
-        self._known: list[_Known] = []
+        self._known: list[HeldCall] = []
         self._now_ms = 0  # of the last spend
         self._is_under_way = False
         self._bought: dict[PaymentKey, Purchase] = {}
@@ -84,28 +111,22 @@ class Ledger:
         """
         bought = self._remembered(request)
         if bought is not None:
-            wish = request.wish
-            self.spend_held(bought, wish.gate_version, wish.call_id, now_ms, partial(_told, bought, callback))
+            self.spend_held(_Remembered(bought, request.wish, callback), now_ms)
         elif self._has_room(callback):
             self._now_ms = now_ms
             self._waiting.append((request, callback))
             self._begin()
 
-    def spend_held(
-        self, bought: Purchase, gate_version: int, call_id: str, now_ms: int, callback: _KnownAnswer
-    ) -> None:
-        """As `spend`, for whoever shows again what `bought` this purchase's credits and spent one of them before.
-
-        Where one is taken, the answer is how many are left.
-        """
-        if len(self._known) < WAITING_MAX or self._has_room(callback):
-            self._known.append((bought, gate_version, call_id, callback))
+    def spend_held(self, call: HeldCall, now_ms: int) -> None:
+        """As `spend`, for whoever knows the purchase; those whose credits one commit takes are told so together."""
+        if len(self._known) < WAITING_MAX or self._has_room(call.spent_otherwise):
+            self._known.append(call)
             self._now_ms = now_ms
             if not self._is_under_way:
                 self._begin()
 
     def _has_room(self, callback: _Answer) -> bool:
-        """Else it is told so."""
+        """Else it is told so, later."""
         if self.waiting_count < WAITING_MAX:
             return True
         loop = asyncio.get_running_loop()
@@ -120,13 +141,14 @@ class Ledger:
 
     def end(self, call_id: str, status: int) -> None:
         """Note how a call ended, to be written with the next spends; dropped where too many wait."""
-        ended = self._ended.get(status)
-        if ended is None:
-            self._ended[status] = [call_id]
-        elif len(ended) < ENDED_MAX:
-            ended.append(call_id)
-        else:
-            self._dropped += 1
+        self.end_all((call_id,), status)
+
+    def end_all(self, call_ids: Sequence[str], status: int) -> None:
+        """As `end`, for each of these."""
+        ended = self._ended.setdefault(status, [])
+        room = max(0, ENDED_MAX - len(ended))
+        ended += call_ids[:room]
+        self._dropped += max(0, len(call_ids) - room)
 
     def take_dropped(self) -> int:
         """How many ends were dropped since this was asked."""
@@ -203,9 +225,9 @@ class Ledger:
 
     def _post(self, batch: _Batch, answer: Callable[[Outcome], None]) -> None:
         known = batch.known and KnownSpends(
-            {(bought.gate_id, version) for bought, version, _, _ in batch.known},
-            [bought.number for bought, _, _, _ in batch.known],
-            {call_id: bought.id for bought, _, call_id, _ in batch.known},
+            {call.held.standing for call in batch.known},
+            [call.held.purchase.number for call in batch.known],
+            {call.request_id: call.held.purchase.id for call in batch.known},
         )
         try:
             spends = [request for request, _ in batch.others]
@@ -230,27 +252,42 @@ class Ledger:
 
     def _answer(self, batch: _Batch, outcome: Outcome) -> None:
         others, known, _ = batch
-        results: Any = outcome.result
         if outcome.error is not None:
-            results = [_refusal_of(outcome.error)] * (len(others) + len(known))
-            if isinstance(outcome.error, StorageError):
-                for request, _ in others:
-                    self.refused(request.wish.call_id)
-                for _, _, call_id, _ in known:
-                    self.refused(call_id)
-        answers = iter(results)
-        for request, callback in others:
-            result = next(answers)
+            self._refuse(batch, outcome.error)
+            return
+        results = outcome.result
+        for (request, callback), result in zip(others, results, strict=False):
             self._learn(request, result)
             _tell(callback, result)
-        for (bought, version, call_id, callback), left in zip(known, answers, strict=True):
+        if not known:
+            return
+        lefts = results[len(others) :]
+        if None not in lefts:
+            _tell_together(known, lefts)
+            return
+        spent = [(call, left) for call, left in zip(known, lefts, strict=True) if left is not None]
+        _tell_together([call for call, _ in spent], [left for _, left in spent])
+        for call, left in zip(known, lefts, strict=True):
             if left is None:  # it is no longer as it is remembered
-                self._bought.pop(PaymentKey(bought.network, bought.asset, bought.payer, bought.nonce), None)
-                wish = SpendRequest(bought.gate_id, version, bought.header_hash, call_id)
-                self._waiting.append((HeldSpend(None, bought.id, wish), callback))
-                self._begin()
-                continue
-            _tell(callback, left)
+                self._ask_anew(call)
+
+    def _refuse(self, batch: _Batch, error: BaseException) -> None:
+        refusal = _refusal_of(error)
+        asked = [(request.wish.call_id, callback) for request, callback in batch.others]
+        asked += [(call.request_id, call.spent_otherwise) for call in batch.known]
+        if isinstance(error, StorageError):
+            for call_id, _ in asked:
+                self.refused(call_id)
+        for _, callback in asked:
+            _tell(callback, refusal)
+
+    def _ask_anew(self, call: HeldCall) -> None:
+        """As one that names its purchase, and of which nothing else is known."""
+        bought, (gate_id, version) = call.held.purchase, call.held.standing
+        self._bought.pop(PaymentKey(bought.network, bought.asset, bought.payer, bought.nonce), None)
+        wish = SpendRequest(gate_id, version, bought.header_hash, call.request_id)
+        self._waiting.append((HeldSpend(None, bought.id, wish), call.spent_otherwise))
+        self._begin()
 
     def _learn(self, request: HeldSpend, result: SpendResult | ApiError) -> None:
         """Remember whose purchase it is, for the next spend."""
@@ -263,18 +300,50 @@ class Ledger:
             self._remember(request.key, result.purchase)
 
 
-def _tell(callback: Callable[[Any], None], result: int | SpendResult | ApiError) -> None:
+class _Remembered:
+    """A spend of a purchase that is remembered, whose outcome its `callback` is told like any other. Its own `held`."""
+
+    __slots__ = ("callback", "purchase", "request_id", "standing")
+
+    def __init__(self, purchase: Purchase, wish: SpendRequest, callback: _Answer) -> None:
+        self.purchase, self.request_id, self.callback = purchase, wish.call_id, callback
+        self.standing = wish.gate_id, wish.gate_version
+
+    @property
+    def held(self) -> Shown:
+        """See `HeldCall`."""
+        return self
+
+    @staticmethod
+    def spent_together(calls: Sequence[_Remembered], lefts: Sequence[int]) -> None:
+        """See `HeldCall`."""
+        for call, left in zip(calls, lefts, strict=True):
+            _tell(call.callback, SpendResult(Spend.SPENT, msgspec.structs.replace(call.purchase, remaining=left)))
+
+    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
+        """See `HeldCall`."""
+        self.callback(result)
+
+
+def _tell(callback: _Answer, result: SpendResult | ApiError) -> None:
     try:
         callback(result)
     except Exception:
         logger.exception("the callback of a spend failed")
 
 
-def _told(bought: Purchase, callback: _Answer, result: int | SpendResult | ApiError) -> None:
-    """The answer with its purchase."""
-    if isinstance(result, int):
-        result = SpendResult(Spend.SPENT, msgspec.structs.replace(bought, remaining=result))
-    callback(result)
+def _tell_together(calls: Sequence[HeldCall], lefts: Sequence[int]) -> None:
+    """Each class by itself."""
+    kinds = {*map(type, calls)}
+    for kind in kinds:
+        its, their_lefts = calls, lefts
+        if len(kinds) > 1:
+            its = [call for call in calls if type(call) is kind]
+            their_lefts = [left for call, left in zip(calls, lefts, strict=True) if type(call) is kind]
+        try:
+            its[0].spent_together(its, their_lefts)
+        except Exception:
+            logger.exception("the callback of spends failed")
 
 
 def _refusal_of(error: BaseException) -> ApiError:

@@ -1,0 +1,31 @@
+"""What has come on connections and was not read: the system is asked for all of them at once.
+
+The loop knows what came when it last looked; while it waits for a commit more may come. A connection that is not being
+read is not watched: it would be told every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from selectors import EVENT_READ, DefaultSelector
+
+
+class Unread:
+    """The sockets that are watched, each from `watch` to `forget`. It lasts as long as whoever made it."""
+
+    def __init__(self) -> None:
+        self._selector = DefaultSelector()
+
+    def watch(self, socket_number: int) -> None:
+        """Raises: OSError where the system can watch no more."""
+        self._selector.register(socket_number, EVENT_READ)
+
+    def forget(self, socket_number: int) -> None:
+        """Watched or not; to be called before the socket is closed."""
+        if socket_number in self._selector.get_map():
+            self._selector.unregister(socket_number)
+
+    def look(self) -> Container[int]:
+        """On which of them something can be read, their end included. A system call."""
+        ready = self._selector.select(0)
+        return {key.fd for key, _ in ready} if ready else ()
