@@ -164,6 +164,11 @@ class InboundCall(msgspec.Struct, eq=False):
             call.waiting_for_100_continue = head.header.get(b"expect", b"").lower() == b"100-continue"
         return call
 
+    @staticmethod
+    def whole(connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> InboundCall:
+        """As `accepted`, with all of its body."""
+        return InboundCall.accepted(connection, handler, head, whole_body=body)
+
     # Its head is the caller's secret.
 
     def __repr__(self) -> str:

@@ -56,9 +56,7 @@ class StrictProtocol(CallerConnection):
         super().connection_made(transport)
         self._attendance = Attendance(transport)
         self._known, self._at_once = self.listener.heads.get, self.listener.at_once
-        self._calls = self.listener.calls
-        if self._calls is not None:
-            self._again = self._calls.again
+        self._calls, self._again = self.listener.calls, self.listener.again
         self.peer = sys.intern(self.client[0]) if self.client else ""
         sweep = self.listener.sweep
         is_crowded = self._attendance.socket_number >= self.listener.crowded_from
@@ -156,19 +154,17 @@ class StrictProtocol(CallerConnection):
     def _read_before(self, head: RequestHead, body: bytes) -> None:
         """Take a whole request whose head was read before; the parser, between two requests, need not see it."""
         self._head_seconds = 0.0
-        self._is_http_11 = True
+        self._is_accepted, self._is_http_11 = False, True
         calls = self._calls
         is_busy = self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing()
         if calls is not None and not is_busy:
             self._is_accepted = True
-            again = self._again if head.is_again else _another
-            self._current = call = again(self, calls, head, body)
+            make = self._again if head.is_again else InboundCall.whole
+            self._current = call = make(self, calls, head, body)
             self.cycle = call  # type: ignore[assignment]  # as in `_accept_call`
             self._unanswered = 1
             call.begin()
-            return
-        self._is_accepted = False
-        if len(self.pipeline) >= PIPELINED_MAX:
+        elif len(self.pipeline) >= PIPELINED_MAX:
             self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
         elif calls is not None:
             call = self._accept_call(calls, head, keep_alive=True)
@@ -514,7 +510,3 @@ class StrictProtocol(CallerConnection):
             self._lent_bytes += lent_bytes
             self._current.read_ahead(lent_bytes)
         self._is_fed = False
-
-
-def _another(connection: StrictProtocol, calls: CallHandler, head: RequestHead, body: bytes) -> InboundCall:
-    return InboundCall.accepted(connection, calls, head, whole_body=body)

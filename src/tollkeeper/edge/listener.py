@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.patience import Patience
-from tollkeeper.edge.call import CallHandler
+from tollkeeper.edge.call import CallHandler, Connection, InboundCall
 from tollkeeper.edge.heads import RememberedHeads, RequestHead
 from tollkeeper.edge.patience import Sweep
 from tollkeeper.edge.presence import ReadAhead
@@ -22,7 +22,7 @@ Render: TypeAlias = Callable[[ApiError], tuple[int, list[Header], bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener's. `calls` None: everything goes to the ASGI application. `at_once` is theirs (`CallHandler`).
+    """One listener's. `calls` None: everything goes to the ASGI application. `at_once`, `again`: see `CallHandler`.
 
     `crowded_from` is the first descriptor that is one too many for a caller: the system gives the lowest that is free.
     """
@@ -32,6 +32,7 @@ class Listener:
     sweep: Sweep
     calls: CallHandler | None
     at_once: Callable[[RequestHead, str], bytes | None]
+    again: Callable[[Connection, CallHandler, RequestHead, bytes], InboundCall]
     heads: RememberedHeads
     ahead: ReadAhead
     crowded_from: int

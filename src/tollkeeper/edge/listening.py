@@ -6,7 +6,7 @@ import resource
 import sys
 
 from tollkeeper.core.patience import Patience
-from tollkeeper.edge.call import CallHandler
+from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.edge.heads import RememberedHeads, RequestHead
 from tollkeeper.edge.inbound import StrictProtocol
 from tollkeeper.edge.listener import Listener, Render
@@ -37,6 +37,7 @@ def strict_protocol(
             Sweep(chosen.sweep_seconds),
             calls,
             _never if calls is None else calls.at_once,
+            InboundCall.whole if calls is None else calls.again,
             RememberedHeads(),
             ReadAhead(),
             crowded_from,

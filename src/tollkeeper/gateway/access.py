@@ -348,9 +348,8 @@ class PaidCall(Crediting):
     async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
         answered = heads.answer_lines(head)
-        self.call.start(
-            head.status, answered.lines + self.receipts, head.framing.declared_bytes, has_date=answered.has_date
-        )
+        lines = answered.lines + self.receipts
+        self.call.start(head.status, lines, head.framing.declared_bytes, has_date=answered.has_date)
         try:
             async for data in parts:
                 await self.call.write(data)

@@ -146,17 +146,19 @@ def spend_known(known: KnownSpends, now_ms: int) -> Unit[list[int | None]]:
         return [None] * len(numbers)
     count_of = Counter(numbers)
     rows = yield _BATCH.spend_known_credits(spent=_ENCODE(count_of).decode(), now_ms=now_ms)
-    left_of = {row["number"]: row["remaining"] + count_of[row["number"]] for row in rows}
-    left: list[int | None] = []
+    left_of: dict[int, int] = {row["number"]: row["remaining"] for row in rows}  # after the last of its spends
     if len(left_of) < len(count_of):
         calls = {call_id: calls[call_id] for call_id, number in zip(calls, numbers, strict=True) if number in left_of}
-    for number in numbers:
-        if (count := left_of.get(number)) is not None:
-            left_of[number] = count = count - 1
-        left.append(count)
     if calls:
         yield _BATCH.insert_calls(calls=_ENCODE(calls).decode(), now_ms=now_ms)
-    return left
+    if len(count_of) == len(numbers):  # mostly each has one
+        return list(map(left_of.get, numbers))
+    left: list[int | None] = []
+    for number in reversed(numbers):
+        left.append(count := left_of.get(number))
+        if count is not None:
+            left_of[number] = count + 1
+    return left[::-1]
 
 
 def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
