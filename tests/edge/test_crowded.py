@@ -53,6 +53,9 @@ async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pyt
                 reader._transport.pause_reading()  # type: ignore[attr-defined]  # noqa: SLF001
                 writer.write(get(b"/endless"))
             await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):  # each who came last may be some hundredths of a second behind
+            while not any(one.behind_seconds() >= 0.1 for one in listening.connections):  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
         reader, writer = await open_ones.enter_async_context(caller(listening))
         writer.write(get(b"/new", b"Connection: close"))
         assert first_answer(await asyncio.wait_for(everything(reader), 5)).status == 200
