@@ -64,6 +64,7 @@ class HeldAgain:
     @staticmethod
     def spent_together(calls: Sequence[HeldAgain], lefts: Sequence[int]) -> None:
         for call, left in zip(calls, lefts, strict=True):
+            assert isinstance(left, int)
             call.answer(left)
 
     def spent_otherwise(self, result: SpendResult | ApiError) -> None:

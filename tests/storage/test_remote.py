@@ -11,8 +11,9 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-from tests.storage.test_ledger import by_header, outcomes, spend_together
+from tests.storage.test_ledger import HeldAgain, by_header, outcomes, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop, key
+from tollkeeper.core.errors import ApiError
 from tollkeeper.core.purchases import Claim, Spend
 from tollkeeper.storage import (
     ConstraintError,
@@ -415,6 +416,32 @@ async def test_a_single_spend_crosses_the_socket_once_and_is_found_where_its_ans
             await line.mend(database)
             result = await task
             assert (result.outcome, result.purchase and result.purchase.remaining) == (Spend.SPENT, left)
+    await bought_at.ledger_agrees()
+
+
+async def test_known_spends_whose_answer_was_lost_are_found_as_they_were_taken(
+    owned: SqliteDatabase, tmp_path: Path
+) -> None:
+    bought_at = Shop(owned)
+    gate = await bought_at.gate(10)
+    bought = await bought_at.bought(gate)
+    told: asyncio.Queue[int | SpendResult | ApiError] = asyncio.Queue()
+    async with LossyLine(tmp_path, owned) as line, worker(tmp_path, "lossy.sock") as database:
+        shop, ledger = Shop(database), Ledger(database)
+
+        async def spend_three() -> list[int | SpendResult | ApiError]:
+            for _ in range(3):
+                ledger.spend_held(HeldAgain(bought, gate, shop.wish(gate).call_id, told.put_nowait), NOW_MS)
+            return [await asyncio.wait_for(told.get(), 30) for _ in range(3)]
+
+        assert await spend_three() == [9, 8, 7]
+        line.lose()
+        task = asyncio.create_task(spend_three())
+        await line.broken.wait()
+        await line.mend(database)
+        found = [answer for answer in await task if isinstance(answer, SpendResult) and answer.purchase]
+        assert [(one.outcome, one.purchase and one.purchase.remaining) for one in found] == [(Spend.SPENT, 4)] * 3
+        assert await spend_three() == [3, 2, 1]
     await bought_at.ledger_agrees()
 
 

@@ -77,7 +77,7 @@ class HeldCall(Protocol):
         """A credit of each of these, of one class, was taken in one commit; its purchase has so many left."""
 
     def spent_otherwise(self, result: SpendResult | ApiError) -> None:
-        """Whatever else became of it."""
+        """Whatever else became of it; a credit that was taken, too, where that was found later."""
 
 
 class _Batch(NamedTuple):
@@ -262,14 +262,16 @@ class Ledger:
         if not known:
             return
         lefts = results[len(others) :]
-        if None not in lefts:
+        if {*map(type, lefts)} == {int}:
             _tell_together(known, lefts)
             return
-        spent = [(call, left) for call, left in zip(known, lefts, strict=True) if left is not None]
+        spent = [(call, left) for call, left in zip(known, lefts, strict=True) if isinstance(left, int)]
         _tell_together([call for call, _ in spent], [left for _, left in spent])
         for call, left in zip(known, lefts, strict=True):
             if left is None:  # it is no longer as it is remembered
                 self._ask_anew(call)
+            elif not isinstance(left, int):  # the answer was lost, and what it took was found (`spending_again`)
+                _tell(call.spent_otherwise, left)
 
     def _refuse(self, batch: _Batch, error: BaseException) -> None:
         refusal = _refusal_of(error)
