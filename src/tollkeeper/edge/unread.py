@@ -7,6 +7,7 @@ read is not watched: it would be told every time.
 from __future__ import annotations
 
 from collections.abc import Container
+from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 
 
@@ -21,8 +22,8 @@ class Unread:
         self._selector.register(socket_number, EVENT_READ)
 
     def forget(self, socket_number: int) -> None:
-        """Watched or not; to be called before the socket is closed."""
-        if socket_number in self._selector.get_map():
+        """Watched or not, if there ever was a socket; to be called before it is closed."""
+        with suppress(KeyError, ValueError):
             self._selector.unregister(socket_number)
 
     def look(self) -> Container[int]:

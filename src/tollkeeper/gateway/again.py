@@ -120,8 +120,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             return
         if held.mark not in access.limit.good:
             access.limit.was_good(held.mark)
-        end = held.head_end if self._connection.peer is held.peer else self._head_end()
-        request = b"".join((held.head_start, self.request_id.encode(), end))
+        request = self._target_head()
         forwarder = access.forwarder
         target = forwarder.kept_on(held.way, look)
         if target is None:
@@ -151,13 +150,14 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         except Exception as fault:  # noqa: BLE001 - as above
             self.break_off(fault, is_charged=False)
 
-    def _head_end(self) -> bytes:
-        """Of the head of the request to the target (contract 4.7), all behind the request id: it names the caller."""
+    def _target_head(self) -> bytes:
+        """The head of the request to the target (contract 4.7)."""
         held = self.held
-        if (peer := self._connection.peer) is held.peer:
-            return held.head_end
-        client = held.access.limit.clients.of(peer, self.head.headers)
-        return target_head_end(self, client, self.head.content_length)
+        end = held.head_end
+        if (peer := self._connection.peer) is not held.peer:
+            client = held.access.limit.clients.of(peer, self.head.headers)
+            end = target_head_end(self, client, self.head.content_length)
+        return b"".join((held.head_start, self.request_id.encode(), end))
 
     # 7. The answer, with the receipt.
 
@@ -219,8 +219,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         """The exchange with the target as `relay` has it; its connection tells that one from now on."""
         target = self._target
         assert target is not None  # noqa: S101 - the target was sent the request
-        request = b"".join((self.held.head_start, self.request_id.encode(), self._head_end()))
-        relay = self._goes_on().relay_again(request, self.left)
+        relay = self._goes_on().relay_again(self._target_head(), self.left)
         self.held.access.forwarder.deadlines.hand_over(self, relay)
         relay.take_over(target, self)
         return relay
