@@ -16,6 +16,7 @@ import msgspec
 
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import BodyEnd, ResponseFraming
+from tollkeeper.edge.joined_writes import JOINED_SIZE_BYTES
 
 REMEMBERED_MAX: Final = 2048
 REMEMBERED_SIZE_BYTES: Final = 4096
@@ -97,25 +98,28 @@ class RememberedHeads:
 class ResponseHead(msgspec.Struct):
     """Status and headers as the target sent them, and how the body ends; nobody changes them.
 
-    `notes` is the caller's: what he made of this head, which is the same for every response with it.
+    `notes` is the caller's: what he made of this head, which is the same for every response with it. `is_joinable`: its
+    responses have bodies of one length, short enough to be written together with a head.
     """
 
     status: int
     headers: list[Header]
     framing: ResponseFraming
     notes: Any = None
+    is_joinable: bool = False
 
 
 class AnsweredHead(msgspec.Struct):
     """A target's head that was judged, of a response to any method but HEAD after which its connection was kept.
 
-    `keep_alive_seconds` is what its `Keep-Alive` promises; `start` are its bytes, `whole_bytes` is how long it is with
-    its body.
+    `keep_alive_seconds` is what its `Keep-Alive` promises; `start` are its bytes, which are `start_bytes`, and
+    `whole_bytes` is how long it is with its body.
     """
 
     head: ResponseHead
     keep_alive_seconds: int | None
     start: bytes
+    start_bytes: int
     whole_bytes: int
 
 
@@ -149,5 +153,6 @@ class RememberedAnswers:
         is_large = size_bytes > REMEMBERED_SIZE_BYTES or len(headers) > REMEMBERED_HEADERS_MAX
         if body_bytes is None or not is_whole or is_large:
             return
-        head, start = ResponseHead(status, headers, framing), data[:size_bytes]
-        self._heads.keep(start, AnsweredHead(head, keep_alive_seconds, start, len(data)))
+        is_joinable = framing.end is not BodyEnd.NONE and body_bytes <= JOINED_SIZE_BYTES
+        head, start = ResponseHead(status, headers, framing, is_joinable=is_joinable), data[:size_bytes]
+        self._heads.keep(start, AnsweredHead(head, keep_alive_seconds, start, size_bytes, len(data)))

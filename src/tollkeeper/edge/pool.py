@@ -86,6 +86,7 @@ class TargetPool:
         self._idle_seconds = idle_seconds
         self._idle_per_target = idle_per_target
         self._idle_in_all = min(idle_in_all, max(1, places // 2))
+        self._idle_anywhere = min(self._idle_per_target, self._idle_in_all)  # below it neither bound can be reached
         self._lanes: WeakValueDictionary[TargetKey, Lane] = WeakValueDictionary()  # as long as anybody knows them
         self._expiry: dict[TargetConnection, float] = {}  # of idle ones, in the order of going idle
         self._open: set[TargetConnection] = set()
@@ -135,8 +136,11 @@ class TargetPool:
                 if unread is None:
                     unread = self.unread()
                 connection = lane.pop()
-                is_fresh = self._expiry.pop(connection) > now_seconds and connection.socket_number not in unread
-                if is_fresh and not connection.transport.is_closing():
+                if (
+                    self._expiry.pop(connection) > now_seconds
+                    and connection.socket_number not in unread
+                    and not connection.transport.is_closing()
+                ):
                     return connection
                 connection.abort()
         return None
@@ -223,22 +227,27 @@ class TargetPool:
         if not self._taken[near]:
             del self._taken[near]
 
-    def _keep(self, connection: TargetConnection) -> None:
+    def _keep(self, connection: TargetConnection, promised_seconds: int | None) -> None:
         """Take back a connection that can carry another exchange."""
-        promised = connection.keep_alive_seconds
-        seconds = self._idle_seconds if promised is None else min(self._idle_seconds, promised - 1)
+        seconds = self._idle_seconds
+        if promised_seconds is not None:
+            seconds = min(seconds, promised_seconds - 1)
         if self._closed or seconds <= 0:
             connection.abort()
             return
         lane, expiry = connection.lane, self._expiry
-        if len(lane) >= self._idle_per_target:
-            self._evict(lane[0])
-        if len(expiry) >= self._idle_in_all:
-            self._evict(next(iter(expiry)))
+        if len(expiry) >= self._idle_anywhere:
+            self._make_room(lane)
         lane.append(connection)
         expiry[connection] = self._time() + seconds
         if self._sweep is None:
             self._sweep = self.loop.call_later(1.0, self._expire)
+
+    def _make_room(self, lane: Lane) -> None:
+        if len(lane) >= self._idle_per_target:
+            self._evict(lane[0])
+        if len(self._expiry) >= self._idle_in_all:
+            self._evict(next(iter(self._expiry)))
 
     def _forget(self, connection: TargetConnection) -> None:
         if connection in self._open:

@@ -92,6 +92,7 @@ class TargetConnection(asyncio.Protocol):
         "_complete",
         "_exchange",
         "_framing",
+        "_has_served",
         "_head_bytes",
         "_headers",
         "_heard",
@@ -101,14 +102,13 @@ class TargetConnection(asyncio.Protocol):
         "_on_idle",
         "_on_lost",
         "_parser",
+        "_promised_seconds",
         "_reading_paused",
         "_request_sent",
         "_reusable",
-        "_served",
         "_status",
         "_unread",
         "_write",
-        "keep_alive_seconds",
         "key",
         "lane",
         "socket_number",
@@ -121,14 +121,16 @@ class TargetConnection(asyncio.Protocol):
         lane: Lane,
         answers: RememberedAnswers,
         unread: Unread,
-        on_idle: Callable[[TargetConnection], None],
+        on_idle: Callable[[TargetConnection, int | None], None],
         on_lost: Callable[[TargetConnection], None],
     ) -> None:
-        """`unread` is told of its socket while it is being read, from `watch` on."""
+        """`on_idle` is told, too, how many seconds its target promised to keep it, if any.
+
+        `unread` is told of its socket while it is being read, from `watch` on.
+        """
         self.key = key
         self.lane = lane
         self._answers = answers
-        self.keep_alive_seconds: int | None = None  # what the target's Keep-Alive header promised
         self._on_idle = on_idle
         self._on_lost = on_lost
         self._exchange: Exchange | None = None
@@ -137,7 +139,7 @@ class TargetConnection(asyncio.Protocol):
         self._unread = unread
         self.socket_number = -1
         self._write: Callable[[bytes], None]
-        self._served = 0
+        self._has_served = False
         self._reading_paused = False
         self._came: list[bytes] = []  # of the body, and not yet handed on
         self._reset("")
@@ -146,7 +148,7 @@ class TargetConnection(asyncio.Protocol):
         if self._parser is None:
             self._parser = HttpResponseParser(self)
         self._method = method
-        self._is_parsed = False  # the parser has seen bytes of this exchange
+        self._is_parsed = False  # the parser has seen bytes of this exchange, or must be shown all of them
         self._headers: list[Header] = []
         self._head_bytes = 0
         self._chatter = 0
@@ -156,6 +158,7 @@ class TargetConnection(asyncio.Protocol):
         self._complete = False
         self._request_sent = False
         self._reusable = False
+        self._promised_seconds: int | None = None  # by the target's Keep-Alive header
         self._heard = False
 
     # What a driver calls
@@ -169,11 +172,12 @@ class TargetConnection(asyncio.Protocol):
         else:
             self._method = method
             self._request_sent = self._heard = False
+        self._is_parsed = method == "HEAD"  # of which no bytes say alone where its response ends
         self._exchange = exchange
 
     def send(self, exchange: Exchange, method: str, request: bytes) -> None:
         """`begin`, `write` and `end_request` at once, for a request that is there to its last byte."""
-        if self._exchange is not None or self._is_parsed:
+        if self._exchange is not None or self._is_parsed or method == "HEAD":
             self.begin(exchange, method)
         else:
             self._exchange, self._method, self._heard = exchange, method, False
@@ -265,7 +269,7 @@ class TargetConnection(asyncio.Protocol):
         self._status = status
         self._head_bytes = 0
         self._reusable = parser.should_keep_alive() and framing.end is not BodyEnd.CLOSE
-        self.keep_alive_seconds = _keep_alive_seconds(self._headers)
+        self._promised_seconds = _promised_seconds(self._headers)
         if self._method == "HEAD":
             # The parser waits for the body that Content-Length announces; it is thrown away with that wait.
             self._complete = True
@@ -307,24 +311,28 @@ class TargetConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        exchange, parser = self._exchange, self._parser
-        if exchange is None or parser is None:
+        exchange = self._exchange
+        if exchange is None:
             self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
-        answers = None if self._is_parsed or self._method == "HEAD" else self._answers
-        if answers is not None and self._request_sent:
-            known = answers.latest
+        is_first = not self._is_parsed
+        if is_first and self._request_sent:
+            known = self._answers.latest
             if known is None or len(data) != known.whole_bytes or not data.startswith(known.start):
-                known = answers.of(data)
+                known = self._answers.of(data)
             if known is not None:
                 self._take(exchange, known, data)
                 return
+        parser = self._parser
+        if parser is None:
+            self.transport.abort()  # as above, behind a response to HEAD
+            return
         self._is_parsed = self._heard = True
         self._chatter += len(data)
         self._parse(parser, data)
         if self._complete:
-            if answers is not None and self._reusable and self._framing is not None and not self._informational:
-                answers.remember(data, self._status, self._headers, self._framing, self.keep_alive_seconds)
+            if is_first and self._reusable and self._framing is not None and not self._informational:
+                self._answers.remember(data, self._status, self._headers, self._framing, self._promised_seconds)
             self._finish()
         elif self._chatter > HEAD_SIZE_BYTES:
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
@@ -360,19 +368,17 @@ class TargetConnection(asyncio.Protocol):
     def _take(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
         """A whole response whose head was read before; the parser, between two responses, need not see it."""
         self._exchange = None
-        self._heard = True
-        self._served += 1
-        self.keep_alive_seconds = known.keep_alive_seconds
+        self._has_served = True
         try:
             if self._reading_paused or self.transport.get_write_buffer_size():
-                self._hand_on()
+                self._hand_on(known.keep_alive_seconds)
             else:
                 keep = self._on_idle
-                keep(self)
-            exchange.on_whole(known.head, data[len(known.start) :])
+                keep(self, known.keep_alive_seconds)
+            exchange.on_whole(known.head, data[known.start_bytes :])
         except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
             if self._exchange is None:
-                self._exchange = exchange
+                self._exchange, self._heard = exchange, True
             self._broken(fault)
 
     def eof_received(self) -> None:
@@ -409,14 +415,14 @@ class TargetConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
-        self._served += 1
+        self._has_served = True
         if self._reusable and self._request_sent:
-            self._guard(self._hand_on)
+            self._guard(self._hand_on, self._promised_seconds)
         else:
             self.transport.abort()
         self._guard(exchange.on_end, failing=exchange)
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, promised_seconds: int | None) -> None:
         """Give the connection back, unless what is left of it could be taken for the next exchange's."""
         transport = self.transport
         if transport.get_write_buffer_size() or transport.is_closing():
@@ -424,7 +430,7 @@ class TargetConnection(asyncio.Protocol):
             return
         if self._reading_paused:
             self.resume_reading()
-        self._on_idle(self)
+        self._on_idle(self, promised_seconds)
 
     def _end_early(self) -> None:
         if self._heard:
@@ -436,7 +442,7 @@ class TargetConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         self.transport.abort()
         if exchange is not None:
-            failure = TargetFailure(code, message, untouched=self._served > 0 and not self._heard)
+            failure = TargetFailure(code, message, untouched=self._has_served and not self._heard)
             self._guard(exchange.on_failure, failure)
 
     def _guard(self, call: Callable[..., None], *arguments: object, failing: Exchange | None = None) -> None:
@@ -453,7 +459,7 @@ class TargetConnection(asyncio.Protocol):
         self._fail(Code.INTERNAL_ERROR, "the exchange with the target failed")
 
 
-def _keep_alive_seconds(headers: list[Header]) -> int | None:
+def _promised_seconds(headers: list[Header]) -> int | None:
     for name, value in headers:
         if name == b"keep-alive":
             for part in value.split(b","):

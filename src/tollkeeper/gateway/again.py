@@ -13,16 +13,14 @@ The rest was judged for the call before, and `held` says why it holds. Whatever 
 
 from __future__ import annotations
 
-import time
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tollkeeper.api import clock_ms, new_request_id_at
-from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, InboundCall, http_date
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS
-from tollkeeper.edge.joined_writes import JOINED_SIZE_BYTES
 from tollkeeper.gateway.access import PaidCall
 from tollkeeper.gateway.heads import answer_lines, target_head_end
 
@@ -65,7 +63,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             head,
             head.method,
             new_request_id_at(now_ms),
-            time.perf_counter_ns(),
+            perf_counter_ns(),
             _is_body_complete=True,
             _has_begun=True,  # it is begun as soon as it is made
             _ahead=[body] if body else None,
@@ -80,7 +78,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         held = self.held
         access = held.access
         try:
-            if access.gates.kept(held.slug) is not held.opened or (access.limit.owing and access.limit.is_over(self)):
+            kept_gate = access.gates.kept  # held as an attribute: called as a method it would be looked up each time
+            if kept_gate(held.slug) is not held.opened or (access.limit.owing and access.limit.is_over(self)):
                 self.rest = PaidCall(access, self)
                 self.rest.arrive()
             else:
@@ -163,24 +162,24 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """See `target.Exchange`."""
-        status = head.status
-        if len(body) > JOINED_SIZE_BYTES or head.framing.end is BodyEnd.NONE:
+        if not head.is_joinable:
             self._relayed().on_whole(head, body)
             return
+        status = head.status
         held = self.held
         access = held.access
         access.forwarder.deadlines.due.pop(self, None)
         try:
             answered = head.notes or answer_lines(head)
             start = answered.start
-            self.duration_us = duration_us = (time.perf_counter_ns() - self.started_ns) // 1000
+            self.duration_us = duration_us = (perf_counter_ns() - self.started_ns) // 1000
             if not answered.has_date:
                 start += http_date((self.arrived_ms + duration_us // 1000) // 1000)
             if status >= 400:
                 access.traffic.ended(held.opened.gate.id, self, status, held.purchase.id, None, failed=False)
             self.response_started = True
             self.status = status
-            connection = self._connection
+            connection, keep_alive = self._connection, self.keep_alive
             connection.transport.write(
                 b"".join(
                     (
@@ -189,7 +188,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                         b"%d" % self.left,
                         held.receipt_end,
                         self.request_id.encode(),
-                        END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD,
+                        END_OF_HEAD if keep_alive else CLOSING_END_OF_HEAD,
                         body,
                     )
                 )
@@ -201,7 +200,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                 access.traffic.answered(self)
             else:
                 self._tell_ended()
-            if not self.keep_alive:
+            if not keep_alive:
                 connection.end()
             connection.on_response_complete()
         except Exception as fault:  # noqa: BLE001 - as above
