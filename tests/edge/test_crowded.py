@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,16 +17,30 @@ from tollkeeper.core.patience import Patience
 CALLERS = 40
 
 
-def next_descriptor() -> int:
-    """The number that the next file or connection gets."""
-    number = os.dup(0)
+@contextmanager
+def next_descriptor() -> Iterator[int]:
+    """The number that the next file or connection gets, and those behind it the next ones.
+
+    What other tests of this process have left free below the highest one is taken meanwhile.
+    """
+    highest = max(int(one.name) for one in Path("/dev/fd").iterdir())
+    taken = [os.dup(0)]
+    while taken[-1] <= highest:
+        taken.append(os.dup(0))
+    number = taken.pop()
     os.close(number)
-    return number
+    try:
+        yield number
+    finally:
+        for one in taken:
+            os.close(one)
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /half HTTP/1.1\r\n", get(b"/asked"), BAD], ids=repr)
 async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> None:
-    async with listener(descriptors_max=2 * (next_descriptor() + CALLERS)) as listening, AsyncExitStack() as open_ones:
+    async with AsyncExitStack() as open_ones:
+        first = open_ones.enter_context(next_descriptor())
+        listening = await open_ones.enter_async_context(listener(descriptors_max=2 * (first + CALLERS)))
         busy, busy_writer = await open_ones.enter_async_context(caller(listening))
         busy_writer.write(get(b"/wait"))
         for _ in range(2 * CALLERS):  # each takes two descriptors of this process, for it is the caller too
@@ -42,9 +58,10 @@ async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> Non
 @pytest.mark.parametrize("kind", ["sends no body", "reads no answer"])
 async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr("tollkeeper.edge.caller_connection.BEHIND_SECONDS", 0.1)
-    most = 2 * (next_descriptor() + CALLERS)
     quick = Patience(sweep_seconds=0.02)
-    async with listener(quick, descriptors_max=most) as listening, AsyncExitStack() as open_ones:
+    async with AsyncExitStack() as open_ones:
+        first = open_ones.enter_context(next_descriptor())
+        listening = await open_ones.enter_async_context(listener(quick, descriptors_max=2 * (first + CALLERS)))
         for _ in range(2 * CALLERS):
             reader, writer = await open_ones.enter_async_context(caller(listening))
             if kind == "sends no body":
@@ -63,7 +80,9 @@ async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pyt
 
 
 async def test_where_everybody_is_served_the_next_caller_is_not_taken() -> None:
-    async with listener(descriptors_max=2 * (next_descriptor() + 20)) as listening, AsyncExitStack() as open_ones:
+    async with AsyncExitStack() as open_ones:
+        first = open_ones.enter_context(next_descriptor())
+        listening = await open_ones.enter_async_context(listener(descriptors_max=2 * (first + 20)))
         served = []
         for _ in range(20):
             reader, writer = await open_ones.enter_async_context(caller(listening))
