@@ -5,7 +5,7 @@ commit of one row for all that came at once; behind one of all that a paid call 
 statements; through the program's ledger; and through it to a target behind TLS. Their rates per second of processor
 time, divided by nginx's (`proxy_pass`), bound `held-credits` and `tls-target` from above on this machine: no head is
 read, no payment matched, nobody's rate limited, no receipt written, nothing counted. `rules` and `secure_rules` do
-that, too, for the one straight way, in three methods and nothing around them (`servers.ruled`). The program itself
+that, too, for the one straight way, in four methods and nothing around them (`servers.ruled`). The program itself
 stands beside them. 402s have steps of their own (`challenge_floor`).
 """
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bench.wrk import Calls
 
 PAYMENT = "x" * 900  # about as long as one
+PAYMENTS = [f"{number:0900}" for number in range(PURCHASES)]
 
 
 def _calls(directory: Path, url: str, path: str) -> Calls:
@@ -52,7 +53,9 @@ def _sides(stack: ExitStack, running: Scene) -> dict[str, tuple[Calls, int]]:
     ):
         arguments = *words, str(directory / f"{name}.db")
         bare = stack.enter_context(serving(server, cores()[0], *arguments))
-        sides[name] = _calls(directory, bare.url, "/small"), bare.pid
+        payments = PAYMENTS if server == "ruled" else [PAYMENT]
+        requests = [request(bare.url + "/small", X_Payment=one) for one in payments]
+        sides[name] = calls(directory, bare.url, requests), bare.pid
     for name, target in (("held_credits", running.target), ("secure_credits", running.secure_target)):
         gate = gateway.gate(target + "/small")
         payments = gateway.buy(gate, PURCHASES)

@@ -8,29 +8,30 @@ for, its caller owes nothing; the call has an id, a deadline, and a connection w
 head of the gateway's and its own is known by its bytes; the answer carries a receipt; what was served is counted, with
 its latency, by gate and hour and once more for the program's metrics, and logged while the log has room. Where a
 call could be another case (it is not alone on its connection, its server stops, its caller is slow, gone or elsewhere,
-its connection is not what was promised, its answer is of another form), it is asked whether it is, and no more. All of
-it is in the three methods that the loop and the ledger call, in objects that are made once for each connection. What is
-missing: what the other cases do, and the program's layers. One read is taken for one message.
+its connection is not what was promised, its answer is of another form), it is asked whether it is, and no more. What
+the calls of a commit or of a turn have in common is done once for them, as the program does it. All of it is in the
+four methods that the loop and the ledger call, in objects that are made once for each connection. What is missing: what
+the other cases do, and the program's layers. One read is taken for one message, and each head has bought a purchase of
+its own, as the program's callers have.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import ssl
 import sys
-import time
 from collections import Counter, defaultdict, deque
 from math import inf
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bench.held import PURCHASES, filled
 from bench.servers.bookkeeping import Held, spent_once
 from bench.servers.listening import serve_protocol
 from tollkeeper.api import clock_ms, new_request_id_at
-from tollkeeper.core.statistics import HOUR_MS, Outcome, latency_bucket
-from tollkeeper.edge.call import http_date
+from tollkeeper.core.statistics import HOUR_MS, Outcome, add_latencies
 from tollkeeper.edge.secure import connect_secure
+from tollkeeper.edge.unread import Unread
 from tollkeeper.serving.http_server import run, until_signalled
 from tollkeeper.storage.opening import open_database
 from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics
@@ -44,9 +45,11 @@ if TYPE_CHECKING:
     from tollkeeper.storage.purchase_rows import SpendResult
 
 # As long as the gateway's own with a payment of 900 bytes.
-_HEAD_START: Final = b"GET /small HTTP/1.1\r\nhost: localhost\r\n" + b"x-a: " + b"x" * 300 + b"\r\nx-request-id: "
+_HEAD_START: Final = b"GET /small HTTP/1.1\r\nhost: localhost\r\nx-a: %0300d\r\nx-request-id: "
 _HEAD_END: Final = b"\r\nx-forwarded-for: 127.0.0.1\r\n\r\n"
-_LINES: Final = b"x-credits-total: 100000000\r\nx-b: " + b"x" * 620 + b"\r\n"
+_RECEIPT_START: Final = b"x-b: %0620d\r\nx-credits-remaining: "
+_RECEIPT_END: Final = b"\r\nx-credits-total: 100000000\r\nx-request-id: "
+_TOGETHER_MAX: Final = 64
 _IDLE_SECONDS: Final = 4
 _DEADLINE_SECONDS: Final = 600
 _LOOK_SECONDS: Final = 300  # at deadlines
@@ -58,12 +61,15 @@ _LOG_SECONDS: Final = 0.05
 
 
 class Kept:
-    """What a head is known for."""
+    """What a head is known for: its own purchase, and lines that are the same for each of its calls."""
 
-    __slots__ = ("is_again", "mark", "peer", "slug")
+    __slots__ = ("head_end", "head_start", "held", "is_again", "mark", "peer", "receipt_end", "receipt_start", "slug")
 
-    def __init__(self, peer: str) -> None:
-        self.slug, self.is_again, self.mark, self.peer = "slug", True, 1, peer
+    def __init__(self, head: bytes, held: Held, peer: str) -> None:
+        self.slug, self.is_again, self.mark, self.peer, self.held = "slug", True, hash(head), peer, held
+        number = held.purchase.number
+        self.head_start, self.head_end = _HEAD_START % number, bytes(bytearray(_HEAD_END))
+        self.receipt_start, self.receipt_end = _RECEIPT_START % number, bytes(bytearray(_RECEIPT_END))
 
 
 class Answered(NamedTuple):
@@ -71,11 +77,12 @@ class Answered(NamedTuple):
 
     start: bytes
     whole_bytes: int
-    lines: bytes  # to callers
+    lines: bytes  # to callers, with the first one
     status: int
     promised_seconds: int | None
-    has_length: bool
+    is_joinable: bool
     has_date: bool
+    start_bytes: int
 
 
 class Place:
@@ -88,7 +95,6 @@ class Place:
         self.statistics = Statistics(database)
         self.loop = asyncio.get_running_loop()
         self.bought, self.port, self.tls = bought, port, tls
-        self.random = random.Random(1)  # noqa: S311 - which purchases
         self.known: dict[bytes, Kept] = {}
         self.answers: dict[bytes, Answered] = {}
         self.latest: Answered | None = None
@@ -99,6 +105,8 @@ class Place:
         self.due: dict[Caller, float] = {}
         self.looks_at = self.loop.time() + _LOOK_SECONDS
         self.resolved_until = inf
+        self.unread = Unread()
+        self.answered: list[Caller] = []
         self.idle: deque[Target] = deque()
         self.expiry: dict[Target, float] = {}
         self.hour_ms = clock_ms() // HOUR_MS * HOUR_MS
@@ -106,8 +114,38 @@ class Place:
         self.logged: list[LoggedRequest] = []
         self.has_room = True
         self.statuses: Counter[int] = Counter()
-        self.took = [0] * 65
+        self.took: Counter[int] = Counter()
         self.sum_us = 0
+
+    def count_answered(self) -> None:
+        """What a turn of the loop answered."""
+        calls, self.answered = self.answered, []
+        now_ms = clock_ms()
+        if {call.status for call in calls} != {200} or not self.hour_ms <= now_ms < self.hour_ms + HOUR_MS:
+            raise RuntimeError("all answers are alike, and few measure at the full hour")
+        self.ledger.end_all([call.request_id for call in calls], 200)
+        took = [call.duration_us for call in calls]
+        add_latencies(self.latencies, took)
+        self.statuses[200] += len(calls)
+        self.took.update(map(int.bit_length, took))
+        self.sum_us += sum(took)
+        for call in calls:
+            if not self.has_room:
+                break
+            ended_ms, purchase = call.arrived_ms + call.duration_us // 1000, call.held.purchase
+            row = LoggedRequest(
+                call.request_id,
+                self.gate_id,
+                ended_ms,
+                "GET",
+                call.status,
+                Outcome.SERVED,
+                None,
+                call.duration_us,
+                purchase.id,
+            )
+            self.logged.append(row)
+            self.has_room = len(self.logged) < _LOGGED_MAX
 
     async def log(self) -> None:
         """Writes what was counted and logged, as `gateway.traffic` does while more comes than it writes."""
@@ -139,6 +177,7 @@ class Caller(asyncio.Protocol):
         self.kept: Kept
         self.peer = ""
         self.request_id, self.left, self.started_ns, self.arrived_ms = "", 0, 0, 0
+        self.status = self.duration_us = 0
         self.head_seconds = self.body_seconds = 0.0
         self.unanswered = self.chatter_bytes = self.lent_bytes = 0
         self.is_deaf = self.in_head = self.in_body = self.is_full = self.is_paused = self.is_accepted = False
@@ -164,61 +203,62 @@ class Caller(asyncio.Protocol):
         place = self._place
         if self.is_deaf or self.in_head or self.in_body:
             raise RuntimeError("one read is one message")
-        held = place.known.get(data)
-        if held is None:
-            held = place.known[data] = Kept(self.peer)
-        if self.unanswered or place.is_draining or self.is_full or self.transport.is_closing() or not held.is_again:
+        kept = place.known.get(data)
+        if kept is None:
+            kept = place.known[data] = Kept(data, place.bought[len(place.known)], self.peer)
+        if self.unanswered or place.is_draining or self.is_full or self.transport.is_closing() or not kept.is_again:
             raise RuntimeError("one call after the other")
         self.head_seconds = self.body_seconds = 0.0
         self.chatter_bytes = 0
         self.unanswered = 1
         self.is_accepted, self.is_over = True, False
-        if place.gates.get(held.slug) is not place.gate or place.owing:
+        if place.gates.get(kept.slug) is not place.gate or place.owing:
             raise RuntimeError("nobody changes the gate or owes anything")
-        self.kept = held
+        self.kept, self.held = kept, kept.held
         self.arrived_ms = now_ms = clock_ms()
-        self.started_ns = time.perf_counter_ns()
+        self.started_ns = perf_counter_ns()
         self.request_id = new_request_id_at(now_ms)
-        # All callers send the same bytes here; of the gateway's each has a purchase of its own.
-        self.held = place.random.choice(place.bought)
         place.ledger.spend_held(self, now_ms)
 
     @staticmethod
     def spent_together(calls: Sequence[Caller], lefts: Sequence[int]) -> None:
         """See `storage.ledger.HeldCall`."""
-        for call, left in zip(calls, lefts, strict=True):
-            call.spent(left)
+        place = calls[0]._place  # noqa: SLF001 - its own
+        loop, idle, expiry, due, good = place.loop, place.idle, place.expiry, place.due, place.good
+        for at in range(0, len(calls), _TOGETHER_MAX):
+            now = loop.time()
+            due_seconds = now + _DEADLINE_SECONDS
+            unread = place.unread.look()
+            if now >= place.resolved_until or due_seconds < place.looks_at:
+                raise RuntimeError("nothing changes so soon")
+            for call, left in zip(calls[at : at + _TOGETHER_MAX], lefts[at:], strict=False):
+                kept = call.kept
+                if call.is_over or call.peer is not kept.peer:
+                    raise RuntimeError("nobody leaves, and all callers are at one place")
+                call.left = left
+                if kept.mark not in good:
+                    good.add(kept.mark)
+                head = b"".join((kept.head_start, call.request_id.encode(), kept.head_end))
+                due[call] = due_seconds
+                while idle:
+                    target = idle.pop()
+                    if (
+                        expiry.pop(target) > now
+                        and target.socket_number not in unread
+                        and not target.transport.is_closing()
+                    ):
+                        target.caller = call
+                        target.is_sent, target.is_heard = True, False
+                        target.write(head)
+                        break
+                    target.transport.abort()
+                else:
+                    task = loop.create_task(place.open(call, head))
+                    task.add_done_callback(asyncio.Task.result)
 
     def spent_otherwise(self, result: SpendResult | ApiError) -> None:
         """See `storage.ledger.HeldCall`."""
         raise TypeError("every purchase has credits", result)
-
-    def spent(self, left: int) -> None:
-        """A credit was taken."""
-        place, held = self._place, self.kept
-        if self.is_over:
-            raise RuntimeError("nobody leaves")
-        self.left = left
-        if held.mark not in place.good:
-            place.good.add(held.mark)
-        if self.peer is not held.peer:
-            raise RuntimeError("all callers are at one place")
-        head = b"".join((_HEAD_START, self.request_id.encode(), _HEAD_END))
-        now = place.loop.time()
-        if now >= place.resolved_until or now + _DEADLINE_SECONDS < place.looks_at:
-            raise RuntimeError("nothing changes so soon")
-        place.due[self] = now + _DEADLINE_SECONDS
-        idle = place.idle
-        while idle:
-            target = idle.pop()
-            if place.expiry.pop(target) > now and not target.transport.is_closing():
-                target.caller = self
-                target.is_sent, target.is_heard = True, False
-                target.write(head)
-                return
-            target.transport.abort()
-        task = place.loop.create_task(place.open(self, head))
-        task.add_done_callback(asyncio.Task.result)
 
 
 class Target(asyncio.Protocol):
@@ -231,13 +271,15 @@ class Target(asyncio.Protocol):
         self.write: Callable[[bytes], None]
         self.is_sent = True
         self.is_parsed = self.is_heard = self.is_paused = False
-        self.served = 0
-        self.promised_seconds: int | None = None
+        self.has_served = False
+        self.socket_number = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self.transport = cast("asyncio.Transport", transport)
         self.write = self.transport.write
+        self.socket_number = transport.get_extra_info("socket").fileno()
+        self._place.unread.watch(self.socket_number)
 
     def write_through(self, write: Callable[[bytes], None]) -> None:
         """See `SecureSpeaker`."""
@@ -253,56 +295,41 @@ class Target(asyncio.Protocol):
             self.transport.abort()
             return
         known = place.latest
-        if known is None or not data.startswith(known.start):
+        if known is None or len(data) != known.whole_bytes or not data.startswith(known.start):
             known = place.latest = _answered(data)
-        if self.is_parsed or not self.is_sent or self.is_paused or len(data) != known.whole_bytes:
-            raise RuntimeError("one read is one message")
+        if self.is_parsed or not self.is_sent or self.is_paused or known.promised_seconds is not None:
+            raise RuntimeError("one read is one message, and nothing is promised")
         self.caller = None
-        self.is_heard = True
-        self.served += 1
-        self.promised_seconds = promised = known.promised_seconds
-        seconds = _IDLE_SECONDS if promised is None else min(_IDLE_SECONDS, promised - 1)
-        is_full = len(place.idle) >= _IDLE_MAX or len(place.expiry) >= _IDLE_MAX
-        if place.is_closed or seconds <= 0 or is_full or self.transport.get_write_buffer_size():
+        self.has_served = True
+        idle, expiry = place.idle, place.expiry
+        if place.is_closed or len(expiry) >= _IDLE_MAX or self.transport.get_write_buffer_size():
             raise RuntimeError("there are as many connections as callers")
-        place.idle.append(self)
-        place.expiry[self] = place.loop.time() + seconds
-        status, body = known.status, data[len(known.start) :]
-        if len(body) > _JOINED_MAX or not known.has_length or status >= 400 or caller.is_over:
+        idle.append(self)
+        expiry[self] = place.loop.time() + _IDLE_SECONDS
+        if not known.is_joinable or known.status >= 400 or caller.is_over or not known.has_date:
             raise RuntimeError("all answers are alike")
         place.due.pop(caller, None)
-        duration_us = (time.perf_counter_ns() - caller.started_ns) // 1000
-        now_ms = caller.arrived_ms + duration_us // 1000
-        call_id, purchase = caller.request_id, caller.held.purchase
-        place.ledger.end(call_id, status)
-        if not place.hour_ms <= now_ms < place.hour_ms + HOUR_MS:
-            raise RuntimeError("few measure at the full hour")
-        place.latencies[latency_bucket(duration_us)] += 1
-        if place.has_room:
-            row = LoggedRequest(
-                call_id, place.gate_id, now_ms, "GET", status, Outcome.SERVED, None, duration_us, purchase.id
-            )
-            place.logged.append(row)
-            place.has_room = len(place.logged) < _LOGGED_MAX
-        place.statuses[status] += 1
-        place.took[duration_us.bit_length()] += 1
-        place.sum_us += duration_us
         if caller.transport.is_closing():
             return
+        caller.duration_us = (perf_counter_ns() - caller.started_ns) // 1000
+        caller.status = known.status
+        kept = caller.kept
         caller.transport.write(
             b"".join(
                 (
-                    b"HTTP/1.1 200 OK\r\n",
                     known.lines,
-                    b"x-credits-remaining: %d\r\n" % caller.left,
-                    b"" if known.has_date else http_date(now_ms // 1000),
-                    b"x-request-id: ",
-                    call_id.encode(),
+                    kept.receipt_start,
+                    b"%d" % caller.left,
+                    kept.receipt_end,
+                    caller.request_id.encode(),
                     b"\r\n\r\n" if caller.is_kept else b"\r\nconnection: close\r\n\r\n",
-                    body,
+                    data[known.start_bytes :],
                 )
             )
         )
+        if not place.answered:
+            place.loop.call_soon(place.count_answered)
+        place.answered.append(caller)
         caller.is_over = True
         caller.unanswered = 0
         caller.head_seconds = 0.0
@@ -312,6 +339,7 @@ class Target(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc
+        self._place.unread.forget(self.socket_number)
         if self._place.expiry.pop(self, None) is not None:
             self._place.idle.remove(self)
 
@@ -320,9 +348,10 @@ def _answered(data: bytes) -> Answered:
     """What a target's answer says, read once."""
     size_bytes = data.find(b"\r\n\r\n") + 4
     start = data[:size_bytes]
-    lines = b"content-length: %d\r\n%b" % (len(data) - size_bytes, _LINES)
-    has_length, has_date = b"\r\nContent-Length: " in start, b"\r\nDate: " in start
-    return Answered(start, len(data), lines, int(start[9:12]), None, has_length, has_date)
+    body_bytes = len(data) - size_bytes
+    lines = b"HTTP/1.1 200 OK\r\ndate: Mon, 01 Jan 2024 00:00:00 GMT\r\ncontent-length: %d\r\n" % body_bytes
+    is_joinable = b"\r\nContent-Length: " in start and body_bytes <= _JOINED_MAX
+    return Answered(start, len(data), lines, int(start[9:12]), None, is_joinable, b"\r\nDate: " in start, size_bytes)
 
 
 async def serve(stop: asyncio.Event) -> None:
