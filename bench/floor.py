@@ -20,6 +20,7 @@ from bench.scene import PURCHASES, ROUND_SECONDS, ROUNDS, rates, scene
 from bench.wrk import calls, request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from bench.scene import Scene
@@ -29,8 +30,8 @@ PAYMENT = "x" * 900  # about as long as one
 PAYMENTS = [f"{number:0900}" for number in range(PURCHASES)]
 
 
-def _calls(directory: Path, url: str, path: str) -> Calls:
-    return calls(directory, url, [request(url + path, X_Payment=PAYMENT)])
+def _calls(directory: Path, url: str, path: str, payments: Sequence[str] = (PAYMENT,)) -> Calls:
+    return calls(directory, url, [request(url + path, X_Payment=one) for one in payments])
 
 
 def _sides(stack: ExitStack, running: Scene) -> dict[str, tuple[Calls, int]]:
@@ -53,13 +54,11 @@ def _sides(stack: ExitStack, running: Scene) -> dict[str, tuple[Calls, int]]:
     ):
         arguments = *words, str(directory / f"{name}.db")
         bare = stack.enter_context(serving(server, cores()[0], *arguments))
-        payments = PAYMENTS if server == "ruled" else [PAYMENT]
-        requests = [request(bare.url + "/small", X_Payment=one) for one in payments]
-        sides[name] = calls(directory, bare.url, requests), bare.pid
+        sides[name] = _calls(directory, bare.url, "/small", PAYMENTS if server == "ruled" else [PAYMENT]), bare.pid
     for name, target in (("held_credits", running.target), ("secure_credits", running.secure_target)):
         gate = gateway.gate(target + "/small")
         payments = gateway.buy(gate, PURCHASES)
-        sides[name] = calls(directory, gate, [request(gate, X_Payment=one) for one in payments]), gateway.pid
+        sides[name] = _calls(directory, gate, "", payments), gateway.pid
     return sides
 
 

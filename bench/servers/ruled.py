@@ -68,8 +68,9 @@ class Kept:
     def __init__(self, head: bytes, held: Held, peer: str) -> None:
         self.slug, self.is_again, self.mark, self.peer, self.held = "slug", True, hash(head), peer, held
         number = held.purchase.number
-        self.head_start, self.head_end = _HEAD_START % number, bytes(bytearray(_HEAD_END))
-        self.receipt_start, self.receipt_end = _RECEIPT_START % number, bytes(bytearray(_RECEIPT_END))
+        self.head_start, self.receipt_start = _HEAD_START % number, _RECEIPT_START % number
+        # Copies, as each of the program's has its own.
+        self.head_end, self.receipt_end = bytes(bytearray(_HEAD_END)), bytes(bytearray(_RECEIPT_END))
 
 
 class Answered(NamedTuple):
@@ -96,7 +97,6 @@ class Place:
         self.loop = asyncio.get_running_loop()
         self.bought, self.port, self.tls = bought, port, tls
         self.known: dict[bytes, Kept] = {}
-        self.answers: dict[bytes, Answered] = {}
         self.latest: Answered | None = None
         self.gates, self.gate = {"slug": shelf}, shelf
         self.owing: set[str] = set()

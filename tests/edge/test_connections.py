@@ -332,10 +332,16 @@ async def test_a_promise_of_the_target_shortens_the_wait() -> None:
     pool = TargetPool(idle_seconds=30)
     async with target(serves(sized(b"x", b"Keep-Alive: timeout=2, max=100"))) as there:
         connection = await connect(pool, there)
+        for _ in range(2):  # the second answer is not read by the parser
+            await exchange(connection, Recorder())
+            assert pool.take([connection.lane], pool.loop.time() + 0.9) is connection
         await exchange(connection, Recorder())
         assert pool.idle_count == 1
         await asyncio.sleep(2.1)
         assert pool.idle_count == 0
+        other = await connect(pool, there)
+        await exchange(other, Recorder())
+        assert pool.take([other.lane], pool.loop.time() + 1.1) is None
     pool.close()
 
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.edge.callers import caller, everything, first_answer, listener
+from tests.edge.callers import Listening, caller, everything, first_answer, listener
 from tests.edge.test_inbound import BAD, get
 from tollkeeper.core.patience import Patience
 
 CALLERS = 40
+
+
+@asynccontextmanager
+async def crowded(room: int, patience: Patience | None = None) -> AsyncIterator[Listening]:
+    """A listener of a process that has this many descriptors left before it is crowded."""
+    with next_descriptor() as first:
+        async with listener(patience, descriptors_max=2 * (first + room)) as listening:
+            yield listening
 
 
 @contextmanager
@@ -38,9 +46,7 @@ def next_descriptor() -> Iterator[int]:
 
 @pytest.mark.parametrize("said", [b"", b"GET /half HTTP/1.1\r\n", get(b"/asked"), BAD], ids=repr)
 async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> None:
-    async with AsyncExitStack() as open_ones:
-        first = open_ones.enter_context(next_descriptor())
-        listening = await open_ones.enter_async_context(listener(descriptors_max=2 * (first + CALLERS)))
+    async with crowded(CALLERS) as listening, AsyncExitStack() as open_ones:
         busy, busy_writer = await open_ones.enter_async_context(caller(listening))
         busy_writer.write(get(b"/wait"))
         for _ in range(2 * CALLERS):  # each takes two descriptors of this process, for it is the caller too
@@ -59,9 +65,7 @@ async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> Non
 async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr("tollkeeper.edge.caller_connection.BEHIND_SECONDS", 0.1)
     quick = Patience(sweep_seconds=0.02)
-    async with AsyncExitStack() as open_ones:
-        first = open_ones.enter_context(next_descriptor())
-        listening = await open_ones.enter_async_context(listener(quick, descriptors_max=2 * (first + CALLERS)))
+    async with crowded(CALLERS, quick) as listening, AsyncExitStack() as open_ones:
         for _ in range(2 * CALLERS):
             reader, writer = await open_ones.enter_async_context(caller(listening))
             if kind == "sends no body":
@@ -80,9 +84,7 @@ async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pyt
 
 
 async def test_where_everybody_is_served_the_next_caller_is_not_taken() -> None:
-    async with AsyncExitStack() as open_ones:
-        first = open_ones.enter_context(next_descriptor())
-        listening = await open_ones.enter_async_context(listener(descriptors_max=2 * (first + 20)))
+    async with crowded(20) as listening, AsyncExitStack() as open_ones:
         served = []
         for _ in range(20):
             reader, writer = await open_ones.enter_async_context(caller(listening))

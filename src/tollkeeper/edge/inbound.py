@@ -154,19 +154,19 @@ class StrictProtocol(CallerConnection):
     def _read_before(self, head: RequestHead, body: bytes) -> None:
         """Take a whole request whose head was read before; the parser, between two requests, need not see it."""
         self._head_seconds = 0.0
-        self._is_accepted = self._is_http_11 = True
-        if (calls := self._calls) is None:
-            self._is_accepted = False
-        elif not (self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing()):
+        self._is_accepted, self._is_http_11 = False, True
+        calls = self._calls
+        is_busy = self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing()
+        if calls is not None and not is_busy:
+            self._is_accepted = True
             make = self._again if head.is_again else InboundCall.whole
             self._current = call = make(self, calls, head, body)
             self.cycle = call  # type: ignore[assignment]  # as in `_accept_call`
             self._unanswered = 1
             call.begin()
         elif len(self.pipeline) >= PIPELINED_MAX:
-            self._is_accepted = False
             self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
-        else:
+        elif calls is not None:
             call = self._accept_call(calls, head, keep_alive=True)
             call.feed(body)
             call.feed_end()
@@ -376,7 +376,7 @@ class StrictProtocol(CallerConnection):
         self._head_seconds = 0.0
         if self._lent_bytes:
             self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)
-        if not (self.flow.read_paused or self.pipeline or self._refusal is not None) or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         if self.flow.read_paused:
             self.flow.resume_reading()
