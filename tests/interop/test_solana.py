@@ -221,11 +221,16 @@ def test_hub_tells_an_official_facilitator_client_why_it_refuses(
 
 @pytest.mark.parametrize("client", FACILITATOR_CLIENTS_ON_SOLANA)
 def test_official_facilitator_client_learns_the_fee_payer(client: str, stack: Stack, target: LocalServer) -> None:
-    """What a resource server copies into its 402 is what our own 402 says."""
+    """What a resource server copies into its 402 is one of the hub's own, as what our own 402 says.
+
+    Not always the same one: a gateway asks for the one of before the hour until it asks the hub again.
+    """
+    ours = {one.address for one in fee_payers_of(derive_wallets().relayer.private_key)}
     (result,) = ask_facilitator(FACILITATOR_CLIENTS_ON_SOLANA[client], stack.hub_url, [{"operation": "supported"}])
 
     kinds = {(kind["x402Version"], kind["scheme"], kind["network"]): kind for kind in result["answer"]["kinds"]}
-    assert kinds[1, "exact", NETWORK]["extra"]["feePayer"] == terms(stack, target)["extra"]["feePayer"]
+    told = {kinds[1, "exact", NETWORK]["extra"]["feePayer"], terms(stack, target)["extra"]["feePayer"]}
+    assert told <= ours
 
 
 def test_official_facilitator_settles_on_our_node(stack: Stack, target: LocalServer) -> None:

@@ -97,6 +97,11 @@ class SolanaWorld:
         kind: Json = found
         return kind
 
+    async def fee_payers(self) -> list[str]:
+        """Every account of the hub's that pays fees on this network."""
+        told: list[str] = (await self.world.hub("GET", "/supported")).body["signers"]["solana:*"]
+        return told
+
     async def transaction(
         self, value: int, *, recipient: str | None = None, payer: Keypair | None = None, is_signed: bool = True
     ) -> str:

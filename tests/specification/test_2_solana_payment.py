@@ -58,8 +58,9 @@ async def test_a_402_has_both_shapes(solana: SolanaWorld, row_id: str) -> None:
         assert at(default, path) == at(expected, path)
         return
     (requirements,) = default["accepts"]
-    fee_payer = requirements.pop("extra")
-    assert fee_payer == {"feePayer": (await solana.kind())["extra"]["feePayer"]}
+    (fee_payer,) = requirements.pop("extra").items()
+    # Any of the hub's, as a gateway may ask for the one of before the hour until it asks the hub again.
+    assert fee_payer in [("feePayer", one) for one in await solana.fee_payers()]
     assert requirements == {
         "scheme": "exact",
         "network": NETWORK,
