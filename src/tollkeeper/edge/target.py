@@ -177,13 +177,17 @@ class TargetConnection(asyncio.Protocol):
 
     def send(self, exchange: Exchange, method: str, request: bytes) -> None:
         """`begin`, `write` and `end_request` at once, for a request that is there to its last byte."""
+        write = self.sends(exchange, method)
+        write(request)
+
+    def sends(self, exchange: Exchange, method: str) -> Callable[[bytes], None]:
+        """As `send`, for whoever writes the request himself, by what this returns and before anything else happens."""
         if self._exchange is not None or self._is_parsed or method == "HEAD":
             self.begin(exchange, method)
         else:
             self._exchange, self._method, self._heard = exchange, method, False
         self._request_sent = True
-        write = self._write
-        write(request)
+        return self._write
 
     def hand_over(self, exchange: Exchange) -> None:
         """Tell `exchange` the rest of the one that it carries."""

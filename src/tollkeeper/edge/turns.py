@@ -7,11 +7,12 @@ another. Decides nothing about what is much.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 REQUESTS_AT_ONCE: Final = 32  # together some milliseconds
 PARTS_AT_ONCE: Final = 1024  # of a body, or records of TLS
+ANSWERS_AT_ONCE: Final = 64  # of `edge.heads` together some mebibytes at most
 
 
 def rest(transport: asyncio.Transport, is_paused: Callable[[], bool]) -> None:
@@ -25,3 +26,35 @@ def read_on(transport: asyncio.Transport, is_paused: Callable[[], bool]) -> None
     """The rest is over."""
     if not (is_paused() or transport.is_closing()):
         transport.resume_reading()
+
+
+class Answered(Protocol):
+    """A call whose target has answered."""
+
+    @staticmethod
+    def answered_together(calls: Sequence[Any]) -> None:
+        """Answer these, of one class; it raises nothing."""
+
+
+class Together:
+    """The calls whose targets answered in one turn of the loop: their callers are answered behind it.
+
+    One thing done for many goes on in what the processor has at hand; and a turn's reads need not wait for writes.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[Answered] = []
+
+    def add(self, call: Answered) -> None:
+        """Answer it behind this turn, or now where so many wait; in the order in which they came."""
+        calls = self._calls
+        if not calls:
+            asyncio.get_running_loop().call_soon(self._end)
+        calls.append(call)
+        if len(calls) >= ANSWERS_AT_ONCE:
+            self._end()
+
+    def _end(self) -> None:
+        calls, self._calls = self._calls, []
+        if calls:
+            calls[0].answered_together(calls)

@@ -3,7 +3,8 @@
 Most paid calls are the same bytes as one before, at the very same gate, on a connection with nothing else to do; the
 ledger has their credit, a kept connection reaches their target, and the answer comes whole with a head that was read
 before. `CallAgain` is such a call and all that happens to it: caller, ledger and target talk to this one object, for
-each object and each call of Python between them would cost as much as what it does.
+each object and each call of Python between them would cost as much as what it does. Those whose credits one commit
+took are forwarded together, and those whose answers one turn of the loop brought are answered together.
 
     slug -> rate limit -> spend -> forward -> answer with the receipt
 
@@ -14,7 +15,7 @@ The rest was judged for the call before, and `held` says why it holds. Whatever 
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
@@ -25,7 +26,7 @@ from tollkeeper.gateway.access import PaidCall
 from tollkeeper.gateway.heads import answer_lines, target_head_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tollkeeper.core.errors import ApiError
     from tollkeeper.core.forwarding import Header
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.held import Held
     from tollkeeper.storage.purchase_rows import SpendResult
 
+Request: TypeAlias = "tuple[CallAgain, Callable[[bytes], None], bytes]"  # how it is written to its target
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
 _TOGETHER_MAX: Final = 64  # a millisecond or two, in which a kept connection may end unseen
 
@@ -51,7 +53,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     arrived_ms: int
     left: int = 0  # credits, from the spend on
     rest: PaidCall | None = None  # who goes on with it, once it left the straight way
-    _target: TargetConnection | None = None  # from then on the target's answer is awaited
+    _target: TargetConnection | None = None  # while its answer is awaited
+    _answer: tuple[ResponseHead, bytes] | None = None  # the target's, until it is sent
 
     @staticmethod
     def of(connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> CallAgain:
@@ -103,14 +106,20 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                 for call in some:
                     call.break_off(fault, is_charged=True)
                 continue
+            requests: list[Request] = []
             for call, left in zip(some, lefts[at:], strict=False):
                 try:
-                    call.spent(left, look, due_seconds)
+                    call.spent(left, look, due_seconds, requests)
                 except Exception as fault:  # noqa: BLE001 - as above, and the others must go on
                     call.break_off(fault, is_charged=True)
+            for call, write, request in requests:
+                try:
+                    write(request)
+                except Exception as fault:  # noqa: BLE001 - as above
+                    call.break_off(fault, is_charged=True)
 
-    def spent(self, left: int, look: Look, due_seconds: float) -> None:
-        """A credit was taken, and so many are left."""
+    def spent(self, left: int, look: Look, due_seconds: float, requests: list[Request]) -> None:
+        """A credit was taken, and so many are left. What its target is to be sent is put on `requests`."""
         held = self.held
         access = held.access
         self.left = left
@@ -127,7 +136,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             return
         self._target = target
         forwarder.deadlines.due[self] = due_seconds
-        target.send(self, self.method, request if self._ahead is None else request + self._ahead[0])
+        write = target.sends(self, self.method)
+        requests.append((self, write, request if self._ahead is None else request + self._ahead[0]))
 
     def break_off(self, fault: Exception, *, is_charged: bool) -> None:
         """Answer a fault of ours, or close; what was charged has its end in the books."""
@@ -161,50 +171,75 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     # 7. The answer, with the receipt.
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """See `target.Exchange`."""
+        """See `target.Exchange`. It waits for what else this turn of the loop brings."""
         if not head.is_joinable:
             self._relayed().on_whole(head, body)
             return
-        status = head.status
-        held = self.held
-        access = held.access
+        access = self.held.access
         access.forwarder.deadlines.due.pop(self, None)
-        try:
-            answered = head.notes or answer_lines(head)
-            start = answered.start
-            self.duration_us = duration_us = (perf_counter_ns() - self.started_ns) // 1000
-            if not answered.has_date:
-                start += http_date((self.arrived_ms + duration_us // 1000) // 1000)
-            if status >= 400:
-                access.traffic.ended(held.opened.gate.id, self, status, held.purchase.id, None, failed=False)
-            self.response_started = True
-            self.status = status
-            connection, keep_alive = self._connection, self.keep_alive
-            connection.transport.write(
-                b"".join(
-                    (
-                        start,
-                        held.receipt_start,
-                        b"%d" % self.left,
-                        held.receipt_end,
-                        self.request_id.encode(),
-                        END_OF_HEAD if keep_alive else CLOSING_END_OF_HEAD,
-                        body,
-                    )
-                )
+        self._target = None
+        self._answer = head, body
+        access.answered.add(self)
+
+    @staticmethod
+    def answered_together(calls: Sequence[CallAgain]) -> None:
+        """See `turns.Together`. First all is written, for whatever begins behind an answer would hold up the others."""
+        answers: list[tuple[CallAgain, bytes]] = []
+        for call in calls:
+            try:
+                if (answer := call._written()) is not None:  # noqa: SLF001 - its own, as below
+                    answers.append((call, answer))
+            except Exception as fault:  # noqa: BLE001 - as above
+                call.break_off(fault, is_charged=True)
+        for call, answer in answers:
+            try:
+                call._connection.transport.write(answer)  # noqa: SLF001
+            except Exception as fault:  # noqa: BLE001 - as above
+                call.fail(fault)
+        if answered := [call for call, _ in answers]:
+            try:
+                calls[0].held.access.traffic.answered_together(answered)
+            except Exception:  # it is answered, counted or not
+                log.exception("calls_not_counted", count=len(answered))
+            calls[0].tell_ended_together(answered)
+        for call in answered:
+            try:
+                call._is_answered()  # noqa: SLF001
+            except Exception as fault:  # noqa: BLE001 - as above
+                call.fail(fault)
+
+    def _written(self) -> bytes | None:
+        """Its answer, which is about to be written; None where nobody is there any more."""
+        answer, self._answer = self._answer, None
+        if answer is None or self.disconnected:
+            return None
+        head, body = answer
+        held = self.held
+        self.status = head.status
+        answered = head.notes or answer_lines(head)
+        start = answered.start
+        self.duration_us = duration_us = (perf_counter_ns() - self.started_ns) // 1000
+        if not answered.has_date:
+            start += http_date((self.arrived_ms + duration_us // 1000) // 1000)
+        self.response_started = self.response_complete = True  # from here as `_complete` has it
+        self._ahead = None
+        return b"".join(
+            (
+                start,
+                held.receipt_start,
+                b"%d" % self.left,
+                held.receipt_end,
+                self.request_id.encode(),
+                END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD,
+                body,
             )
-            self.response_complete = True  # from here as `_complete` has it
-            if self._ahead is not None:
-                self._ahead = None
-            if status < 400:
-                access.traffic.answered(self)
-            else:
-                self._tell_ended()
-            if not keep_alive:
-                connection.end()
-            connection.on_response_complete()
-        except Exception as fault:  # noqa: BLE001 - as above
-            self.fail(fault)
+        )
+
+    def _is_answered(self) -> None:
+        connection = self._connection
+        if not self.keep_alive:
+            connection.end()
+        connection.on_response_complete()
 
     # Where it leaves the straight way
 
@@ -226,7 +261,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     def lose(self) -> None:
         """See `InboundCall`."""
         if self.rest is None and not (self.response_complete or self.disconnected):
-            self._goes_on()
+            rest = self._goes_on()
+            rest.is_charged = self._answer is not None  # else who waits for it knows
             if self._target is not None:
                 self._relayed()
         super().lose()

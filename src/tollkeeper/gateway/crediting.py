@@ -19,6 +19,7 @@ from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import SETTLEMENT_FAILED, Spend, purchase_of_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
+from tollkeeper.edge.turns import Together
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.steps import ExhaustedError, Steps
@@ -63,6 +64,7 @@ class Parts:
     body_limit_bytes: int
     random_bytes: Callable[[int], bytes]
     ready_402s: UnpaidAnswers = field(default_factory=UnpaidAnswers)
+    answered: Together = field(default_factory=Together)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     charging: set[asyncio.Future[Any]] = field(default_factory=set)  # what may take a credit, never cancelled
 

@@ -88,7 +88,6 @@ class Traffic:
         self._requests: list[LoggedRequest] = []
         self._logged: Counter[int] = Counter()  # rows that were taken since counts were written, by gate
         self._served: dict[int, _Served] = {}  # by gate, of the hour that is; what most paid calls are
-        self._answered: list[CallAgain] = []  # in this turn of the loop, and not counted yet
         self._tallies: list[Tally] = []  # that count now
         self._gathered = 0
         self.has_room = True  # for more rows of the log, until some are written
@@ -132,7 +131,6 @@ class Traffic:
 
     def _gather(self) -> None:
         """What tallies and `_served` counted, counted as everything else."""
-        self._count_answered()
         served, self._served = self._served, {}
         for gate_id, one in served.items():
             self._take_served(gate_id, one)
@@ -185,24 +183,16 @@ class Traffic:
         hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
         self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
 
-    def answered(self, call: CallAgain) -> None:
-        """As `ended`, and ended for its listener, too: all that a turn of the loop answered is counted behind it."""
-        if not self._answered:
-            asyncio.get_running_loop().call_soon(self._count_answered)
-        self._answered.append(call)
-
-    def _count_answered(self) -> None:
-        calls, self._answered = self._answered, []
-        if not calls:
-            return
-        try:
-            self._count_together(calls)
-        finally:
-            calls[0].tell_ended_together(calls)
-
-    def _count_together(self, calls: Sequence[CallAgain]) -> None:
-        now_ms = self._clock_ms()
+    def answered_together(self, calls: Sequence[CallAgain]) -> None:
+        """As `ended`, for calls whose targets' answers were just sent."""
         statuses = {call.status for call in calls}
+        if max(statuses) >= 400:
+            for call in calls:
+                if call.status >= 400:
+                    self.ended(call.held.standing[0], call, call.status, call.held.purchase.id, None, failed=False)
+            calls = [call for call in calls if call.status < 400]
+            statuses = {call.status for call in calls}
+        now_ms = self._clock_ms()
         for status in statuses:
             its = calls if len(statuses) == 1 else [call for call in calls if call.status == status]
             self._ledger.end_all([call.request_id for call in its], status)
@@ -262,7 +252,6 @@ class Traffic:
 
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
         """Challenges, calls and failures that are counted but not yet written."""
-        self._count_answered()
         challenges, calls, failures = self._counts.get(gate_id, (0, 0, 0))
         challenges += sum(tally.count for tally in self._tallies if tally.gate_id == gate_id)
         if gate_id in self._served:
@@ -277,7 +266,6 @@ class Traffic:
         await _told(self._write(is_whole=True))
 
     async def _write(self, *, is_whole: bool) -> None:
-        self._count_answered()
         if dropped := self._ledger.take_dropped():
             _LOG.warning("ended_calls_dropped", count=dropped)
         await self._write_tried(is_again=True)
