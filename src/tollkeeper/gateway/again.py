@@ -15,7 +15,7 @@ The rest was judged for the call before, and `held` says why it holds. Whatever 
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.held import Held
     from tollkeeper.storage.purchase_rows import SpendResult
 
-Request: TypeAlias = "tuple[CallAgain, Callable[[bytes], None], bytes]"  # how it is written to its target
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
 _TOGETHER_MAX: Final = 64  # a millisecond or two, in which a kept connection may end unseen
 
@@ -105,39 +104,42 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             except Exception as fault:  # noqa: BLE001 - as above
                 for call in some:
                     call.break_off(fault, is_charged=True)
-                continue
-            requests: list[Request] = []
-            for call, left in zip(some, lefts[at:], strict=False):
-                try:
-                    call.spent(left, look, due_seconds, requests)
-                except Exception as fault:  # noqa: BLE001 - as above, and the others must go on
-                    call.break_off(fault, is_charged=True)
-            for call, write, request in requests:
-                try:
-                    write(request)
-                except Exception as fault:  # noqa: BLE001 - as above
-                    call.break_off(fault, is_charged=True)
+            else:
+                CallAgain._forwarded_together(some, lefts[at:], look, due_seconds)
 
-    def spent(self, left: int, look: Look, due_seconds: float, requests: list[Request]) -> None:
-        """A credit was taken, and so many are left. What its target is to be sent is put on `requests`."""
-        held = self.held
-        access = held.access
-        self.left = left
-        if self.rest is not None:
-            self.rest.spent_again(left)
-            return
-        if held.mark not in access.limit.good:
-            access.limit.was_good(held.mark)
-        request = self._target_head()
-        forwarder = access.forwarder
-        target = forwarder.kept_on(held.way, look)
-        if target is None:
-            self._goes_on().forward_again(request, left)
-            return
-        self._target = target
-        forwarder.deadlines.due[self] = due_seconds
-        write = target.sends(self, self.method)
-        requests.append((self, write, request if self._ahead is None else request + self._ahead[0]))
+    @staticmethod
+    def _forwarded_together(calls: Sequence[CallAgain], lefts: Sequence[int], look: Look, due_seconds: float) -> None:
+        """A credit of each was taken, and so many are left. What happens to each stands in one place: see above."""
+        access = calls[0].held.access
+        forwarder, good = access.forwarder, access.limit.good
+        due, kept_on = forwarder.deadlines.due, forwarder.kept_on
+        requests: list[tuple[CallAgain, Callable[[bytes], None], bytes]] = []
+        for call, left in zip(calls, lefts, strict=False):
+            try:
+                call.left = left
+                if call.rest is not None:
+                    call.rest.spent_again(left)
+                    continue
+                held = call.held
+                if held.mark not in good:
+                    access.limit.was_good(held.mark)
+                request = call._target_head()  # noqa: SLF001 - its own, as below
+                target = kept_on(held.way, look)
+                if target is None:
+                    call._goes_on().forward_again(request, left)  # noqa: SLF001
+                    continue
+                call._target = target  # noqa: SLF001
+                due[call] = due_seconds
+                if (body := call._ahead) is not None:  # noqa: SLF001
+                    request += body[0]
+                requests.append((call, target.sends(call, call.method), request))
+            except Exception as fault:  # noqa: BLE001 - as above, and the others must go on
+                call.break_off(fault, is_charged=True)
+        for call, write, request in requests:
+            try:
+                write(request)
+            except Exception as fault:  # noqa: BLE001 - as above
+                call.break_off(fault, is_charged=True)
 
     def break_off(self, fault: Exception, *, is_charged: bool) -> None:
         """Answer a fault of ours, or close; what was charged has its end in the books."""
@@ -184,62 +186,61 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     @staticmethod
     def answered_together(calls: Sequence[CallAgain]) -> None:
         """See `turns.Together`. First all is written, for whatever begins behind an answer would hold up the others."""
+        answers = CallAgain._answers_of(calls)
+        for call, written in answers:
+            try:
+                call._connection.transport.write(written)  # noqa: SLF001
+            except Exception as fault:  # noqa: BLE001 - as above
+                call.fail(fault)
+        if not answers:
+            return
+        answered = [call for call, _ in answers]
+        try:
+            calls[0].held.access.traffic.answered_together(answered)
+        except Exception:  # it is answered, counted or not
+            log.exception("calls_not_counted", count=len(answered))
+        calls[0].tell_ended_together(answered)
+        for call in answered:
+            try:
+                connection = call._connection  # noqa: SLF001
+                if not call.keep_alive:
+                    connection.end()
+                connection.on_response_complete()
+            except Exception as fault:  # noqa: BLE001 - as above
+                call.fail(fault)
+
+    @staticmethod
+    def _answers_of(calls: Sequence[CallAgain]) -> list[tuple[CallAgain, bytes]]:
+        """What is about to be written to those whose callers are there."""
         answers: list[tuple[CallAgain, bytes]] = []
         for call in calls:
             try:
-                if (answer := call._written()) is not None:  # noqa: SLF001 - its own, as below
-                    answers.append((call, answer))
+                answer, call._answer = call._answer, None  # noqa: SLF001 - as above
+                if answer is None or call.disconnected:
+                    continue
+                head, body = answer
+                held = call.held
+                known = head.notes or answer_lines(head)
+                start = known.start
+                call.duration_us = duration_us = (perf_counter_ns() - call.started_ns) // 1000
+                if not known.has_date:
+                    start += http_date((call.arrived_ms + duration_us // 1000) // 1000)
+                parts = (
+                    start,
+                    held.receipt_start,
+                    b"%d" % call.left,
+                    held.receipt_end,
+                    call.request_id.encode(),
+                    END_OF_HEAD if call.keep_alive else CLOSING_END_OF_HEAD,
+                    body,
+                )
+                answers.append((call, b"".join(parts)))
+                call.status = head.status
+                call.response_started = call.response_complete = True  # from here as `_complete` has it
+                call._ahead = None  # noqa: SLF001
             except Exception as fault:  # noqa: BLE001 - as above
                 call.break_off(fault, is_charged=True)
-        for call, answer in answers:
-            try:
-                call._connection.transport.write(answer)  # noqa: SLF001
-            except Exception as fault:  # noqa: BLE001 - as above
-                call.fail(fault)
-        if answered := [call for call, _ in answers]:
-            try:
-                calls[0].held.access.traffic.answered_together(answered)
-            except Exception:  # it is answered, counted or not
-                log.exception("calls_not_counted", count=len(answered))
-            calls[0].tell_ended_together(answered)
-        for call in answered:
-            try:
-                call._is_answered()  # noqa: SLF001
-            except Exception as fault:  # noqa: BLE001 - as above
-                call.fail(fault)
-
-    def _written(self) -> bytes | None:
-        """Its answer, which is about to be written; None where nobody is there any more."""
-        answer, self._answer = self._answer, None
-        if answer is None or self.disconnected:
-            return None
-        head, body = answer
-        held = self.held
-        self.status = head.status
-        answered = head.notes or answer_lines(head)
-        start = answered.start
-        self.duration_us = duration_us = (perf_counter_ns() - self.started_ns) // 1000
-        if not answered.has_date:
-            start += http_date((self.arrived_ms + duration_us // 1000) // 1000)
-        self.response_started = self.response_complete = True  # from here as `_complete` has it
-        self._ahead = None
-        return b"".join(
-            (
-                start,
-                held.receipt_start,
-                b"%d" % self.left,
-                held.receipt_end,
-                self.request_id.encode(),
-                END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD,
-                body,
-            )
-        )
-
-    def _is_answered(self) -> None:
-        connection = self._connection
-        if not self.keep_alive:
-            connection.end()
-        connection.on_response_complete()
+        return answers
 
     # Where it leaves the straight way
 
