@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer, an
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.turns import Together
+from tollkeeper.gateway import again
 
 CREDITS = 60
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
@@ -189,8 +193,25 @@ async def test_a_call_has_one_end_whenever_its_client_leaves(
     assert sum(calls.values()) == sum(outcomes.values()) <= CREDITS, "each is told to its owner once"
 
 
-@pytest.mark.parametrize(("name", "others"), [("kept_on", b"200"), ("look", b"500")])
-async def test_a_fault_in_one_call_is_none_of_the_others_whose_credits_were_taken_with_it(
+async def _side_by_side(there: LeftShop, data: bytes, times: int) -> list[bytes]:
+    """The statuses that so many callers get for the same bytes."""
+
+    async def call() -> bytes:
+        reader, writer = await there.connect()
+        writer.write(data)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return head[9:12]
+
+    return await asyncio.wait_for(asyncio.gather(*(call() for _ in range(times))), 30)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "others"),
+    [(Forwarder, "kept_on", b"200"), (Forwarder, "look", b"500"), (again, "http_date", b"200")],
+)
+async def test_a_fault_in_one_call_is_none_of_the_others_that_are_forwarded_or_answered_with_it(
+    owner: object,
     name: str,
     others: bytes,
     tmp_path: Path,
@@ -199,28 +220,70 @@ async def test_a_fault_in_one_call_is_none_of_the_others_whose_credits_were_take
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A fault in what is done for all of them is everybody's: each is answered, and each has an end in the books."""
-    sound, asked = getattr(Forwarder, name), itertools.count()
+    sound, asked = getattr(owner, name), itertools.count()
 
     def breaks(*arguments: Any) -> object:
         if others == b"500" or next(asked) == 0:
             raise ZeroDivisionError
         return sound(*arguments)
 
-    async def call(there: LeftShop, data: bytes) -> bytes:
-        reader, writer = await there.connect()
-        writer.write(data)
-        head = await reader.readuntil(b"\r\n\r\n")
-        writer.close()
-        return head[9:12]
-
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate, data = await _left_shop(there)
-        monkeypatch.setattr(Forwarder, name, breaks)
-        answers = await asyncio.wait_for(asyncio.gather(*(call(there, data) for _ in range(8))), 30)
+        monkeypatch.setattr(owner, name, breaks)
+        answers = await _side_by_side(there, data, 8)
         assert sorted(answers) == [others] * 7 + [b"500"]
     failed = answers.count(b"500")
     assert there.calls() == {("DONE", 200): 3 + 8 - failed, ("DONE", 500): failed}
     assert sum(there.outcomes(gate).values()) == 11
+
+
+async def test_calls_that_are_answered_together_have_each_its_own_status_and_end(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    statuses = itertools.cycle((200, 404, 201, 503))
+
+    async def one_of_them(_request: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 %d Known\r\ncontent-length: 15\r\n\r\n" % next(statuses) + b'{"served":true}')
+        await writer.drain()
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate, data = await _left_shop(there)
+        target.answer = one_of_them
+        answers = [status for _ in range(3) for status in await _side_by_side(there, data, 8)]
+        assert sorted(answers) == sorted([b"200", b"404", b"201", b"503"] * 6)
+    assert there.calls() == {("DONE", 200): 3 + 6, ("DONE", 404): 6, ("DONE", 201): 6, ("DONE", 503): 6}
+    assert sum(there.outcomes(gate).values()) == 27
+
+
+@pytest.mark.parametrize("status", [499, 200])
+async def test_a_caller_who_leaves_before_the_answer_that_has_come_is_sent_has_one_end(
+    status: int,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the loop learns of it before it sends the answer, or behind."""
+    sound = Together.add
+
+    def add(together: Together, call: Any) -> None:
+        if status == 499:
+            call.abort()
+        sound(together, call)
+        call.abort()
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate, data = await _left_shop(there)
+        monkeypatch.setattr(Together, "add", add)
+        reader, writer = await there.connect()
+        writer.write(data)
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+        monkeypatch.undo()
+        assert await _side_by_side(there, data, 2) == [b"200"] * 2, "the target's connection is as good as before"
+    assert Counter({("DONE", 200): 5}) + Counter({("DONE", status): 1}) == there.calls()
+    assert sum(there.outcomes(gate).values()) == 6
 
 
 async def test_a_call_of_an_older_gate_has_one_end_too_where_its_client_leaves(
