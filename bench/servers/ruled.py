@@ -10,7 +10,7 @@ its latency, by gate and hour and once more for the program's metrics, and logge
 call could be another case (it is not alone on its connection, its server stops, its caller is slow, gone or elsewhere,
 its connection is not what was promised, its answer is of another form), it is asked whether it is, and no more. What
 the calls of a commit or of a turn have in common is done once for them, as the program does it. All of it is in the
-four methods that the loop and the ledger call, in objects that are made once for each connection. What is missing: what
+methods that the loop and the ledger call, in objects that are made once for each connection. What is missing: what
 the other cases do, and the program's layers. One read is taken for one message, and each head has bought a purchase of
 its own, as the program's callers have.
 """
@@ -117,9 +117,40 @@ class Place:
         self.took: Counter[int] = Counter()
         self.sum_us = 0
 
-    def count_answered(self) -> None:
-        """What a turn of the loop answered."""
+    def send_answers(self) -> None:
+        """To whomever a turn of the loop brought one; and it is counted."""
         calls, self.answered = self.answered, []
+        answers: list[tuple[Caller, bytes]] = []
+        for call in calls:
+            if call.is_over or call.transport.is_closing():
+                continue
+            known, body = call.answer
+            kept = call.kept
+            call.duration_us = (perf_counter_ns() - call.started_ns) // 1000
+            call.status = known.status
+            parts = (
+                known.lines,
+                kept.receipt_start,
+                b"%d" % call.left,
+                kept.receipt_end,
+                call.request_id.encode(),
+                b"\r\n\r\n" if call.is_kept else b"\r\nconnection: close\r\n\r\n",
+                body,
+            )
+            answers.append((call, b"".join(parts)))
+        for call, answer in answers:
+            call.transport.write(answer)
+        calls = [call for call, _ in answers]
+        if calls:
+            self._count(calls)
+        for call in calls:
+            call.is_over = True
+            call.unanswered = 0
+            call.head_seconds = 0.0
+            if call.lent_bytes or call.is_paused or call.waiting or call.refusal:
+                raise RuntimeError("one call after the other")
+
+    def _count(self, calls: list[Caller]) -> None:
         now_ms = clock_ms()
         if {call.status for call in calls} != {200} or not self.hour_ms <= now_ms < self.hour_ms + HOUR_MS:
             raise RuntimeError("all answers are alike, and few measure at the full hour")
@@ -175,6 +206,7 @@ class Caller(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.held: Held
         self.kept: Kept
+        self.answer: tuple[Answered, bytes]
         self.peer = ""
         self.request_id, self.left, self.started_ns, self.arrived_ms = "", 0, 0, 0
         self.status = self.duration_us = 0
@@ -231,6 +263,7 @@ class Caller(asyncio.Protocol):
             unread = place.unread.look()
             if now >= place.resolved_until or due_seconds < place.looks_at:
                 raise RuntimeError("nothing changes so soon")
+            requests: list[tuple[Target, bytes]] = []
             for call, left in zip(calls[at : at + _TOGETHER_MAX], lefts[at:], strict=False):
                 kept = call.kept
                 if call.is_over or call.peer is not kept.peer:
@@ -249,12 +282,14 @@ class Caller(asyncio.Protocol):
                     ):
                         target.caller = call
                         target.is_sent, target.is_heard = True, False
-                        target.write(head)
+                        requests.append((target, head))
                         break
                     target.transport.abort()
                 else:
                     task = loop.create_task(place.open(call, head))
                     task.add_done_callback(asyncio.Task.result)
+            for target, head in requests:
+                target.write(head)
 
     def spent_otherwise(self, result: SpendResult | ApiError) -> None:
         """See `storage.ledger.HeldCall`."""
@@ -309,32 +344,10 @@ class Target(asyncio.Protocol):
         if not known.is_joinable or known.status >= 400 or caller.is_over or not known.has_date:
             raise RuntimeError("all answers are alike")
         place.due.pop(caller, None)
-        if caller.transport.is_closing():
-            return
-        caller.duration_us = (perf_counter_ns() - caller.started_ns) // 1000
-        caller.status = known.status
-        kept = caller.kept
-        caller.transport.write(
-            b"".join(
-                (
-                    known.lines,
-                    kept.receipt_start,
-                    b"%d" % caller.left,
-                    kept.receipt_end,
-                    caller.request_id.encode(),
-                    b"\r\n\r\n" if caller.is_kept else b"\r\nconnection: close\r\n\r\n",
-                    data[known.start_bytes :],
-                )
-            )
-        )
+        caller.answer = known, data[known.start_bytes :]
         if not place.answered:
-            place.loop.call_soon(place.count_answered)
+            place.loop.call_soon(place.send_answers)
         place.answered.append(caller)
-        caller.is_over = True
-        caller.unanswered = 0
-        caller.head_seconds = 0.0
-        if caller.lent_bytes or caller.is_paused or caller.waiting or caller.refusal:
-            raise RuntimeError("one call after the other")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
