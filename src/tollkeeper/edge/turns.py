@@ -1,7 +1,7 @@
-"""Turns of the event loop: whoever sends much at once lets others go first before more of it is read (security A-58).
+"""Turns of the event loop: who waits for the next one, and what is done for all that came in one.
 
-Reading a connection takes as long as what came on it, and an event loop reads some megabytes of one before it looks at
-another. Decides nothing about what is much.
+Whoever sends much at once lets others go first before more of it is read (security A-58): reading a connection takes as
+long as what came on it, and an event loop reads some megabytes of one before it looks at another. Knows no call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 REQUESTS_AT_ONCE: Final = 32  # together some milliseconds
 PARTS_AT_ONCE: Final = 1024  # of a body, or records of TLS
-ANSWERS_AT_ONCE: Final = 64  # of `edge.heads` together some mebibytes at most
+ANSWERS_AT_ONCE: Final = 64  # a millisecond or two; each is joinable (`heads.ResponseHead`): 4 MiB at most
 
 
 def rest(transport: asyncio.Transport, is_paused: Callable[[], bool]) -> None:
@@ -37,9 +37,9 @@ class Answered(Protocol):
 
 
 class Together:
-    """The calls whose targets answered in one turn of the loop: their callers are answered behind it.
+    """The calls whose targets answered in one turn of the loop: their callers are answered behind it (performance 27).
 
-    One thing done for many goes on in what the processor has at hand; and a turn's reads need not wait for writes.
+    Doing one thing for many calls, then the next, leaves the processor at what it has at hand.
     """
 
     def __init__(self) -> None:
