@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.test_leaving import LeftShop, shop
+from tollkeeper.edge import turns
 from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.inbound import StrictProtocol
 from tollkeeper.edge.turns import Together
 from tollkeeper.gateway import again
+from tollkeeper.gateway.traffic import Traffic
 
 CREDITS = 60
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
@@ -193,17 +197,23 @@ async def test_a_call_has_one_end_whenever_its_client_leaves(
     assert sum(calls.values()) == sum(outcomes.values()) <= CREDITS, "each is told to its owner once"
 
 
-async def _side_by_side(there: LeftShop, data: bytes, times: int) -> list[bytes]:
-    """The statuses that so many callers get for the same bytes."""
+async def _heads_and_bodies(there: LeftShop, data: bytes, times: int) -> list[tuple[bytes, bytes]]:
+    """What so many callers get for the same bytes, each on a connection of its own."""
 
-    async def call() -> bytes:
+    async def call() -> tuple[bytes, bytes]:
         reader, writer = await there.connect()
-        writer.write(data)
-        head = await reader.readuntil(b"\r\n\r\n")
-        writer.close()
-        return head[9:12]
+        with closing(writer):
+            writer.write(data)
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            return head, await reader.readexactly(size)
 
     return await asyncio.wait_for(asyncio.gather(*(call() for _ in range(times))), 30)
+
+
+async def _side_by_side(there: LeftShop, data: bytes, times: int) -> list[bytes]:
+    """Their statuses."""
+    return [head[9:12] for head, _ in await _heads_and_bodies(there, data, times)]
 
 
 @pytest.mark.parametrize(
@@ -229,29 +239,125 @@ async def test_a_fault_in_one_call_is_none_of_the_others_that_are_forwarded_or_a
 
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate, data = await _left_shop(there)
+        await _side_by_side(there, data, 8)  # each of the next has a kept connection
         monkeypatch.setattr(owner, name, breaks)
         answers = await _side_by_side(there, data, 8)
         assert sorted(answers) == [others] * 7 + [b"500"]
     failed = answers.count(b"500")
-    assert there.calls() == {("DONE", 200): 3 + 8 - failed, ("DONE", 500): failed}
-    assert sum(there.outcomes(gate).values()) == 11
+    assert there.calls() == {("DONE", 200): 3 + 16 - failed, ("DONE", 500): failed}
+    assert sum(there.outcomes(gate).values()) == 19
 
 
-async def test_calls_that_are_answered_together_have_each_its_own_status_and_end(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many calls were answered together, each time."""
+    sound, sizes = again.CallAgain.answered_together, list[int]()
+
+    def answered_together(calls: Sequence[again.CallAgain]) -> None:
+        sizes.append(len(calls))
+        sound(calls)
+
+    monkeypatch.setattr(again.CallAgain, "answered_together", staticmethod(answered_together))
+    return sizes
+
+
+async def test_calls_that_are_answered_together_have_each_its_own_answer_and_end(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, batches: list[int]
 ) -> None:
     statuses = itertools.cycle((200, 404, 201, 503))
 
-    async def one_of_them(_request: Received, writer: Writer) -> None:
-        writer.write(b"HTTP/1.1 %d Known\r\ncontent-length: 15\r\n\r\n" % next(statuses) + b'{"served":true}')
+    async def with_its_id(got: Received, writer: Writer) -> None:
+        own = (got.header("x-request-id") or "").encode()
+        writer.write(b"HTTP/1.1 %d Known\r\ncontent-length: %d\r\n\r\n%b" % (next(statuses), len(own), own))
         await writer.drain()
 
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate, data = await _left_shop(there)
-        target.answer = one_of_them
-        answers = [status for _ in range(3) for status in await _side_by_side(there, data, 8)]
-        assert sorted(answers) == sorted([b"200", b"404", b"201", b"503"] * 6)
-    assert there.calls() == {("DONE", 200): 3 + 6, ("DONE", 404): 6, ("DONE", 201): 6, ("DONE", 503): 6}
+        target.answer = with_its_id
+        answers = [one for _ in range(4) for one in await _heads_and_bodies(there, data, 8)]
+        assert max(batches) > 4
+        found = {head.rpartition(b"x-request-id: ")[2].rstrip(): head for head, _ in answers}
+        assert [head.rpartition(b"x-request-id: ")[2].rstrip() for head, _ in answers] == [body for _, body in answers]
+        assert len({head.partition(b"x-credits-remaining: ")[2].split()[0] for head in found.values()}) == 32
+    books = there.statuses()
+    assert {one.decode(): int(head[9:12]) for one, head in found.items()}.items() <= books.items()
+    assert Counter(books.values()) == {200: 3 + 8, 404: 8, 201: 8, 503: 8}
+    assert sum(there.outcomes(gate).values()) == 3 + 32
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "is_cut"),
+    [
+        (_SelectorSocketTransport, "write", True),
+        (StrictProtocol, "on_response_complete", False),
+        (Traffic, "_serving", False),
+    ],
+)
+async def test_a_fault_behind_one_answer_is_none_of_the_others_that_are_sent_with_it(
+    owner: type,
+    name: str,
+    is_cut: bool,  # noqa: FBT001 - a parameter of the test
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    batches: list[int],
+) -> None:
+    """In sending it, in what begins behind it, in counting it: nobody waits for ever, and each call has its end."""
+    sound, asked = getattr(owner, name), itertools.count()
+
+    def breaks(self: object, *arguments: Any) -> object:
+        is_answer = name != "write" or b"x-credits-remaining: " in arguments[0]
+        if is_answer and next(asked) == 0:
+            raise ZeroDivisionError
+        return sound(self, *arguments)
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        _, data = await _left_shop(there)
+        await _side_by_side(there, data, 8)
+        monkeypatch.setattr(owner, name, breaks)
+        found = await asyncio.gather(*(_side_by_side(there, data, 1) for _ in range(8)), return_exceptions=True)
+        assert found.count([b"200"]) == 8 - is_cut
+        assert max(batches) > 4
+    assert there.calls() == {("DONE", 200): 3 + 16}
+
+
+async def test_what_a_target_answered_is_sent_and_written_before_the_gateway_closes(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it closes in the very turn in which the answer came."""
+    is_there = asyncio.Event()
+
+    def add(together: Any, call: Any) -> None:
+        together._calls.append(call)  # noqa: SLF001 - its turn is not over
+        is_there.set()
+
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate, data = await _left_shop(there)
+        monkeypatch.setattr(Together, "add", add)
+        reader, writer = await there.connect()
+        writer.write(data)
+        await asyncio.wait_for(is_there.wait(), 10)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+    assert there.calls() == {("DONE", 200): 4}
+    assert sum(there.outcomes(gate).values()) == 4
+
+
+async def test_many_answers_of_one_turn_are_sent_some_at_a_time(
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    batches: list[int],
+) -> None:
+    monkeypatch.setattr(turns, "ANSWERS_AT_ONCE", 3)
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate, data = await _left_shop(there)
+        for _ in range(3):
+            assert await _side_by_side(there, data, 8) == [b"200"] * 8
+    assert max(batches) == 3
+    assert there.calls() == {("DONE", 200): 3 + 24}
     assert sum(there.outcomes(gate).values()) == 27
 
 
@@ -281,9 +387,10 @@ async def test_a_caller_who_leaves_before_the_answer_that_has_come_is_sent_has_o
             assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
         monkeypatch.undo()
-        assert await _side_by_side(there, data, 2) == [b"200"] * 2, "the target's connection is as good as before"
-    assert Counter({("DONE", 200): 5}) + Counter({("DONE", status): 1}) == there.calls()
-    assert sum(there.outcomes(gate).values()) == 6
+        assert await _side_by_side(there, data, 1) == [b"200"]
+        assert len({received.reader for received in target.requests}) == 1, "the target's connection is kept"
+    assert Counter({("DONE", 200): 4}) + Counter({("DONE", status): 1}) == there.calls()
+    assert sum(there.outcomes(gate).values()) == 5
 
 
 async def test_a_call_of_an_older_gate_has_one_end_too_where_its_client_leaves(

@@ -53,6 +53,11 @@ class LeftShop(Shop):
             counted = books.execute("SELECT state, status, count(*) FROM calls GROUP BY state, status").fetchall()
         return {(state, status): count for state, status, count in counted}
 
+    def statuses(self) -> dict[str, int]:
+        """With what each call ended, by its id. The gateway must have ended."""
+        with contextlib.closing(sqlite3.connect(self.database)) as books:
+            return dict(books.execute("SELECT id, status FROM calls").fetchall())
+
     def outcomes(self, gate: dict[str, Any]) -> dict[tuple[str, int, str | None], int]:
         """How many paid calls of a gate its owner is shown, by outcome, status and code; once the gateway ended."""
         sql = (

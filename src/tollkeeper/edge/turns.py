@@ -49,12 +49,13 @@ class Together:
         """Answer it behind this turn, or now where so many wait; in the order in which they came."""
         calls = self._calls
         if not calls:
-            asyncio.get_running_loop().call_soon(self._end)
+            asyncio.get_running_loop().call_soon(self.answer)
         calls.append(call)
         if len(calls) >= ANSWERS_AT_ONCE:
-            self._end()
+            self.answer()
 
-    def _end(self) -> None:
+    def answer(self) -> None:
+        """Answer all that wait, if any do."""
         calls, self._calls = self._calls, []
         if calls:
             calls[0].answered_together(calls)

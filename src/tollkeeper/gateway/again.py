@@ -185,13 +185,13 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     @staticmethod
     def answered_together(calls: Sequence[CallAgain]) -> None:
-        """See `turns.Together`. First all is written, for whatever begins behind an answer would hold up the others."""
+        """See `turns.Together`. All is written first: whatever begins behind an answer would hold up the others."""
         answers = CallAgain._answers_of(calls)
         for call, written in answers:
             try:
                 call._connection.transport.write(written)  # noqa: SLF001
             except Exception as fault:  # noqa: BLE001 - as above
-                call.fail(fault)
+                call._cut_off(fault)  # noqa: SLF001
         if not answers:
             return
         answered = [call for call, _ in answers]
@@ -207,7 +207,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                     connection.end()
                 connection.on_response_complete()
             except Exception as fault:  # noqa: BLE001 - as above
-                call.fail(fault)
+                call._cut_off(fault)  # noqa: SLF001
 
     @staticmethod
     def _answers_of(calls: Sequence[CallAgain]) -> list[tuple[CallAgain, bytes]]:
@@ -241,6 +241,13 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             except Exception as fault:  # noqa: BLE001 - as above
                 call.break_off(fault, is_charged=True)
         return answers
+
+    def _cut_off(self, fault: Exception) -> None:
+        """Its answer was made, and counts, but cannot be sent whole."""
+        try:
+            self.fail(fault)
+        except Exception:
+            log.exception("call_not_broken", request_id=self.request_id)
 
     # Where it leaves the straight way
 

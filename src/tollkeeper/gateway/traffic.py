@@ -175,7 +175,12 @@ class Traffic:
             self._serving(gate_id, now_ms).latencies[latency_bucket(duration_us)] += 1
             if self.has_room:
                 self._log_served(call, gate_id, purchase_id, status, now_ms, duration_us)
-            return
+        else:
+            self._count_unserved(gate_id, call, status, purchase_id, code, failed=failed)
+
+    def _count_unserved(
+        self, gate_id: int, call: InboundCall, status: int, purchase_id: str | None, code: Code | None, *, failed: bool
+    ) -> None:
         counts = self._of(gate_id)
         counts[1] += 1
         counts[2] += failed
@@ -184,18 +189,16 @@ class Traffic:
         self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
 
     def answered_together(self, calls: Sequence[CallAgain]) -> None:
-        """As `ended`, for calls whose targets' answers were just sent."""
+        """As `ended`, for calls whose targets' answers were just sent. All have an end before any is counted."""
         statuses = {call.status for call in calls}
-        if max(statuses) >= 400:
-            for call in calls:
-                if call.status >= 400:
-                    self.ended(call.held.standing[0], call, call.status, call.held.purchase.id, None, failed=False)
-            calls = [call for call in calls if call.status < 400]
-            statuses = {call.status for call in calls}
-        now_ms = self._clock_ms()
         for status in statuses:
             its = calls if len(statuses) == 1 else [call for call in calls if call.status == status]
             self._ledger.end_all([call.request_id for call in its], status)
+        unserved: list[CallAgain] = []
+        if max(statuses) >= 400:
+            unserved = [call for call in calls if call.status >= 400]
+            calls = [call for call in calls if call.status < 400]
+        now_ms = self._clock_ms()
         gates = {call.held.standing[0] for call in calls}
         for gate_id in gates:
             its = calls if len(gates) == 1 else [call for call in calls if call.held.standing[0] == gate_id]
@@ -207,6 +210,9 @@ class Traffic:
             self._log_served(
                 call, call.held.standing[0], call.held.purchase.id, call.status, ended_ms, call.duration_us
             )
+        for call in unserved:
+            held = call.held
+            self._count_unserved(held.standing[0], call, call.status, held.purchase.id, None, failed=False)
 
     def _log_served(
         self, call: InboundCall, gate_id: int, purchase_id: str | None, status: int, now_ms: int, duration_us: int
