@@ -338,7 +338,7 @@ async def test_what_a_target_answered_is_sent_and_written_before_the_gateway_clo
         reader, writer = await there.connect()
         writer.write(data)
         await asyncio.wait_for(is_there.wait(), 10)
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).startswith(b"HTTP/1.1 200 ")
     writer.close()
     assert there.calls() == {("DONE", 200): 4}
     assert sum(there.outcomes(gate).values()) == 4
