@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
+from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]  # asyncio's own
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress

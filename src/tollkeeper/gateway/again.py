@@ -126,11 +126,11 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                 request = call._target_head()  # noqa: SLF001 - its own, as below
                 target = kept_on(held.way, look)
                 if target is None:
-                    call._goes_on().forward_again(request, left)  # noqa: SLF001
+                    call._goes_on().forward_again(request, left)  # noqa: SLF001 - its own
                     continue
-                call._target = target  # noqa: SLF001
+                call._target = target  # noqa: SLF001 - its own
                 due[call] = due_seconds
-                if (body := call._ahead) is not None:  # noqa: SLF001
+                if (body := call._ahead) is not None:  # noqa: SLF001 - its own
                     request += body[0]
                 requests.append((call, target.sends(call, call.method), request))
             except Exception as fault:  # noqa: BLE001 - as above, and the others must go on
@@ -189,9 +189,9 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         answers = CallAgain._answers_of(calls)
         for call, written in answers:
             try:
-                call._connection.transport.write(written)  # noqa: SLF001
+                call._connection.transport.write(written)  # noqa: SLF001 - its own
             except Exception as fault:  # noqa: BLE001 - as above
-                call._cut_off(fault)  # noqa: SLF001
+                call._cut_off(fault)  # noqa: SLF001 - its own
         if not answers:
             return
         answered = [call for call, _ in answers]
@@ -202,12 +202,12 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         calls[0].tell_ended_together(answered)
         for call in answered:
             try:
-                connection = call._connection  # noqa: SLF001
+                connection = call._connection  # noqa: SLF001 - its own
                 if not call.keep_alive:
                     connection.end()
                 connection.on_response_complete()
             except Exception as fault:  # noqa: BLE001 - as above
-                call._cut_off(fault)  # noqa: SLF001
+                call._cut_off(fault)  # noqa: SLF001 - its own
 
     @staticmethod
     def _answers_of(calls: Sequence[CallAgain]) -> list[tuple[CallAgain, bytes]]:
@@ -237,7 +237,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                 answers.append((call, b"".join(parts)))
                 call.status = head.status
                 call.response_started = call.response_complete = True  # from here as `_complete` has it
-                call._ahead = None  # noqa: SLF001
+                call._ahead = None  # noqa: SLF001 - its own
             except Exception as fault:  # noqa: BLE001 - as above
                 call.break_off(fault, is_charged=True)
         return answers
