@@ -5,7 +5,7 @@ commit of one row for all that came at once; behind one of all that a paid call 
 statements; through the program's ledger; and through it to a target behind TLS. Their rates per second of processor
 time, divided by nginx's (`proxy_pass`), bound `held-credits` and `tls-target` from above on this machine: no head is
 read, no payment matched, nobody's rate limited, no receipt written, nothing counted. `rules` and `secure_rules` do
-that, too, for the one straight way, in four methods and nothing around them (`servers.ruled`). The program itself
+that, too, for the one straight way, in a few methods and nothing around them (`servers.ruled`). The program itself
 stands beside them. 402s have steps of their own (`challenge_floor`).
 """
 

@@ -276,8 +276,9 @@ async def test_calls_that_are_answered_together_have_each_its_own_answer_and_end
         target.answer = with_its_id
         answers = [one for _ in range(4) for one in await _heads_and_bodies(there, data, 8)]
         assert max(batches) > 4
-        found = {head.rpartition(b"x-request-id: ")[2].rstrip(): head for head, _ in answers}
-        assert [head.rpartition(b"x-request-id: ")[2].rstrip() for head, _ in answers] == [body for _, body in answers]
+        ids = [head.rpartition(b"x-request-id: ")[2].rstrip() for head, _ in answers]
+        assert ids == [body for _, body in answers]
+        found = {one: head for one, (head, _) in zip(ids, answers, strict=True)}
         assert len({head.partition(b"x-credits-remaining: ")[2].split()[0] for head in found.values()}) == 32
     books = there.statuses()
     assert {one.decode(): int(head[9:12]) for one, head in found.items()}.items() <= books.items()

@@ -1,7 +1,8 @@
 """Turns of the event loop: who waits for the next one, and what is done for all that came in one.
 
 Whoever sends much at once lets others go first before more of it is read (security A-58): reading a connection takes as
-long as what came on it, and an event loop reads some megabytes of one before it looks at another. Knows no call.
+long as what came on it, and an event loop reads some megabytes of one before it looks at another. Knows nothing of
+payments.
 """
 
 from __future__ import annotations
@@ -37,10 +38,7 @@ class Answered(Protocol):
 
 
 class Together:
-    """The calls whose targets answered in one turn of the loop: their callers are answered behind it (performance 27).
-
-    Doing one thing for many calls, then the next, leaves the processor at what it has at hand.
-    """
+    """The calls whose targets answered in one turn of the loop, answered behind it (performance 27)."""
 
     def __init__(self) -> None:
         self._calls: list[Answered] = []
