@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -25,8 +26,10 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_process import HubProcess, hub_command
 from tests.hub.hub_under_test import TestPayment, new_payment
+from tests.hub.test_completer import change
 from tests.hub.test_left_callers import is_about
 from tests.hub.test_unknown_outcomes import drain
+from tollkeeper.hub.lanes import STUCK_SECONDS
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.remote import RemoteDatabase
 
@@ -182,6 +185,34 @@ async def test_a_killed_hub_s_payments_are_finished_by_the_other(shared: Shared)
     signed = len(await shared.all_confirmed())
     assert set(shared.sent.values()) == {1}
     assert chain.balance(chain.wallets.owner.address) == before + 10_000 * signed
+
+
+async def test_what_was_taken_over_is_sent_soon_whoever_keeps_the_lane(shared: Shared) -> None:
+    """Each of the two living takes over one of a dead hub's signed rows; only one of them keeps the signer's lane."""
+    chain, chaos = shared.chain, shared.chaos
+    database = RemoteDatabase(shared.directory / "hub.db")
+    await database.open()
+    chaos.act = lambda methods: Act.CUT if SEND in methods else Act.PASS
+    third = await asyncio.to_thread(HubProcess, shared.directory, chaos.url, life_seconds=LIFE_SECONDS)
+    with third:
+        shared.hubs.append(third)
+        asked = [asyncio.create_task(shared.settle(2, new_payment(chain))) for _ in range(2)]
+        async with asyncio.timeout(20):
+            while [row["state"] for row in await shared.rows()] != ["SIGNED"] * 2:  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.05)
+    killed = time.monotonic()
+    await asyncio.gather(*asked, return_exceptions=True)
+    rows = await shared.rows()
+    members = await database.read(Statement("SELECT id FROM hub_processes"))
+    living = {row["id"] for row in members} - {row["holder"] for row in rows}
+    for row, holder in zip(rows, living, strict=True):
+        taken = "UPDATE settlements SET holder = :holder, fence = fence + 1 WHERE id = :id"
+        await database.run(change(taken, holder=holder, id=row["id"]))
+    await database.close()
+    chaos.act = lambda _methods: Act.PASS
+    assert {row["holder"] for row in await shared.all_confirmed()} == living
+    assert time.monotonic() - killed < STUCK_SECONDS / 2
+    assert len(shared.sent) == 2
 
 
 def test_a_database_that_one_process_opened_is_not_opened_by_another(tmp_path: Path) -> None:

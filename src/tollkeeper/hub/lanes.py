@@ -5,7 +5,8 @@ rows; one whose fees became too low is replaced under the same nonce, with highe
 transfer of nothing to the signer itself, which frees the nonce; one that pays enough and that all others wait behind
 is replaced, too, each time after as long again: a node may have it and never mine it, nor pass it on. A nonce that
 nothing was stored for is filled by such a transfer. Everything is stored before it is sent. One process at a time does
-this for a signer: it holds the lane's lease, and what it stores is fenced by it.
+this for a signer: it holds the lane's lease, and what it stores is fenced by it. The others send what is their own and
+no request of theirs carries, as what they took over: only they know that.
 """
 
 from __future__ import annotations
@@ -93,9 +94,12 @@ class LaneKeeper:
         mined = await chain.mined_nonce(signer)
         view, stored = LaneView(), await self._stored(network, signer, mined)
         view.waiting = {one.transaction.hash for one in stored}
+        newest = _newest(stored)
         lease = await self.membership.lease(f"lane:{network}:{signer}")
         if lease is None or not self.membership.is_current():
             self._mined.pop((network, signer), None)
+            own = {nonce: one for nonce, one in newest.items() if one.holder == self.membership.id}
+            await self._send(account, own, view)
             return view
         next_nonce = await next_nonce_of(self.database, network, signer)
         if mined > next_nonce:
@@ -106,7 +110,6 @@ class LaneKeeper:
             mined = agreed
             _LOG.error("nonces_used_elsewhere", network=network, signer=signer, stored=next_nonce, mined=mined)
             next_nonce = await self.database.run(open_lane(network, signer, mined))
-        newest = {one.transaction.signer_nonce: one for one in stored}
         first = next((one.transaction for one in stored if one.transaction.signer_nonce == mined), None)
         stood_still = self._mined.get((network, signer)) == mined
         self._mined[network, signer] = mined
@@ -196,7 +199,8 @@ class LaneKeeper:
                 continue
             is_unmined = nonce == front.start and first is not None and self._is_unmined(one.transaction, first)
             replaced = await self._replaced(account, relayer, lease, one.transaction, *fees, is_unmined=is_unmined)
-            newest[nonce] = replace(one, transaction=replaced)
+            if replaced is not one.transaction:
+                newest[nonce] = Stored(replaced, None, None)
 
     async def _fees(self, account: Account) -> tuple[Fees, int] | None:
         """Today's fees under the whole cap, and base fee; None where gas costs more, so that nothing can be done."""
@@ -299,3 +303,15 @@ class LaneKeeper:
         _LOG.error("nonce_gap_filled", network=chain.network.name, nonce=nonce, transaction=transaction_hash)
         self.metrics.gaps_filled.labels(chain.network.name, signer).inc()
         return filler
+
+
+def _newest(stored: list[Stored]) -> dict[int, Stored]:
+    """What is to be sent under each nonce, of transactions in the order of nonce and age.
+
+    No request carries what a lane's keeper stored in place of another.
+    """
+    newest: dict[int, Stored] = {}
+    for one in stored:
+        nonce = one.transaction.signer_nonce
+        newest[nonce] = Stored(one.transaction, None, None) if nonce in newest else one
+    return newest
