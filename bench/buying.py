@@ -28,8 +28,8 @@ from bench.nginx import nginx
 from bench.processes import serving
 from bench.references.running import official_facilitator, official_paid_server
 from bench.scene import SMALL_BYTES
-from bench.start import free_port
 from bench.wrk import request
+from tests.ports import free_port
 from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.genesis import TOKEN_NAME

@@ -25,8 +25,8 @@ from bench.measuring import Result, cores, pinned, say
 from bench.nginx import nginx
 from bench.processes import serving
 from bench.references.running import official_express_server, official_paid_server
-from bench.start import free_port
 from bench.wrk import calls, request
+from tests.ports import free_port
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets

@@ -26,7 +26,7 @@ from bench.gateway import Gateway, family_cpu_seconds, gateway
 from bench.measuring import Result, alternate, cores, say
 from bench.nginx import nginx
 from bench.processes import serving
-from bench.start import free_port
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,7 +11,6 @@ import contextlib
 import http.client
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.measuring import Result, cores, pinned, say
 from bench.processes import STOP_TIMEOUT_SECONDS, serving
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,14 +69,6 @@ def measure() -> Result:
         "resident_ratio": LIMIT_MB / size_mb,
     }
     return Result("start", median, LIMIT_SECONDS, LIMIT_SECONDS / median, "s", RUNS, also)
-
-
-def free_port() -> int:
-    """A port of the loopback address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> None:

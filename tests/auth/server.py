@@ -6,7 +6,6 @@ import asyncio
 import base64
 import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -116,13 +115,6 @@ class Client:
 def bearer(token: str) -> dict[str, str]:
     """The header that carries an access token."""
     return {"Authorization": f"Bearer {token}"}
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.auth.server import KEYRING, Client, Clock, Wallet, bearer, free_port, issuer, serving
+from tests.auth.server import KEYRING, Client, Clock, Wallet, bearer, issuer, serving
 from tests.edge.targets import Connection, sized, target
+from tests.ports import free_port
 from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address

@@ -7,7 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ import pytest
 
 from tests.cli.processes import Answer, ask, configured, running
 from tests.interop.local_server import Reply, serving
+from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.serving.http_server import listen
 
 WALLETS = derive_wallets()
 
@@ -28,12 +28,6 @@ class Parts:
     gateway_url: str
     hub_url: str
     target_url: str
-
-
-def free_port() -> int:
-    with closing(listen("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.auth.server import free_port
 from tests.cli import processes
 from tests.cli.processes import Running, ask
+from tests.ports import free_port
 from tollkeeper.sandbox.evm_node import EvmNode
 
 # An interpreter is started for each: it is about starting.

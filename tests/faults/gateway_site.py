@@ -21,7 +21,6 @@ from tests.chains.abi import encode_call
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost
 from tests.faults.counts import came
-from tests.faults.load import free_port
 from tests.faults.striking import Case, Struck, Victim
 from tests.faults.tcp_chaos import OF_HUB, run_tcp_chaos
 from tests.gateway.composed import settings_for
@@ -31,6 +30,7 @@ from tests.gateway.hostile_hub import HostileHub, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.hub.faulty_database import Kind
 from tests.hub.hub_process import HubProcess, TestProcess
+from tests.ports import free_port
 from tollkeeper.core.evm import Authorization
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -180,12 +178,3 @@ def report(site: Site, told: Told) -> None:
 
 def block_number(chain: ChainUnderTest) -> int:
     return int(chain.rpc.call("eth_blockNumber"), 16)
-
-
-def free_port() -> int:
-    """For a program that is started again and again: none that the kernel gives to whoever asks for any meanwhile."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
-    while True:
-        port = random.SystemRandom().randrange(10_000, lowest)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, running
 from tests.faults.aftermath import Site as Configured
-from tests.faults.load import free_port
+from tests.ports import free_port
 from tests.workers.program import START_SECONDS, Program, Site, is_alive
 
 

@@ -28,7 +28,6 @@ from tests.chains.solana_node import WALLETS
 from tests.faults.aftermath import assert_nothing_lost_on_solana, authorization_in
 from tests.faults.counts import came
 from tests.faults.gateway_site import SOLD, VALID_SECONDS, GatewaySite, Selling, alone, for_long
-from tests.faults.load import free_port
 from tests.faults.several_hubs import Hubs
 from tests.faults.striking import Victim, faulty_hub
 from tests.faults.tcp_chaos import OF_HUB, Fault, TcpChaos
@@ -38,6 +37,7 @@ from tests.gateway.foreign_on_evm import ForeignOnEvm, run_foreign
 from tests.gateway.gateway_process import gateway_keys
 from tests.gateway.hostile_hub import HostileHub, lose_answer, pass_on, run_hostile_hub
 from tests.gateway.solana_market import NETWORK, SolanaMarket
+from tests.ports import free_port
 from tollkeeper.client.requests import RefusedError
 from tollkeeper.core.evm import authorization_digest, sign_digest
 from tollkeeper.core.solana import SolanaTransfer, read_transfer

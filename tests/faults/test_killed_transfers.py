@@ -17,12 +17,12 @@ from aiohttp import web
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.faults.counts import came
-from tests.faults.load import free_port
 from tests.faults.parts import Part
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, HostileHub, pass_on, run_hostile_hub, says
 from tests.gateway.test_transfer import Bank
 from tests.gateway.test_transfer_fee import GONE, ask, transfers_only
+from tests.ports import free_port
 from tests.workers.program import PAYEE
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets

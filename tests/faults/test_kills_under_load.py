@@ -27,7 +27,6 @@ from tests.faults.load import (
     Reached,
     block_number,
     check,
-    free_port,
     hold,
     report,
     sell,
@@ -35,6 +34,7 @@ from tests.faults.load import (
     wait_at_random,
 )
 from tests.gateway.recording_target import recording_target
+from tests.ports import free_port
 from tests.workers.program import PAYEE, Program, Site, is_alive
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets

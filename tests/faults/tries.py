@@ -31,12 +31,12 @@ from tests.chains.rpc_client import RpcClient
 from tests.faults.aftermath import assert_nothing_lost, authorization_in, transfers_of_signers
 from tests.faults.counts import came
 from tests.faults.gateway_site import for_long
-from tests.faults.load import free_port
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.gateway_process import gateway_keys
 from tests.gateway.hostile_hub import Forward, HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import hub_config, new_hub, new_payment, run_hub, serving
+from tests.ports import free_port
 from tollkeeper.api import clock_ms
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS

@@ -30,7 +30,6 @@ from tests.faults.aftermath import authorization_in, transfers_of_signers
 from tests.faults.clocked import running_under
 from tests.faults.counts import came
 from tests.faults.gateway_site import PRICE, Selling, alone, for_long
-from tests.faults.load import free_port
 from tests.faults.several_hubs import Hubs, back_up, hubs_of, restore
 from tests.faults.stories import FEE_MICRO, OPERATOR, Act, EvmStory, Sale, SolanaStory, way_to
 from tests.faults.striking import Victim
@@ -40,6 +39,7 @@ from tests.gateway.gateway_process import gateway_settings
 from tests.gateway.hostile_hub import HostileHub, run_hostile_hub
 from tests.gateway.solana_market import NETWORK as SOLANA
 from tests.hub.hub_under_test import NETWORK, new_payment, settle_body
+from tests.ports import free_port
 from tollkeeper.core.batches import Via
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS

@@ -12,13 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.faults.load import free_port
 from tests.gateway.composed import composed
 from tests.gateway.gateway_process import gateway_keys
 from tests.gateway.hostile_hub import lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_unknown_outcomes import Apart
 from tests.hub.hub_process import HubProcess
+from tests.ports import free_port
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.sandbox.buyer import Buyer

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from tests.auth.server import free_port, issuer, serving
+from tests.auth.server import issuer, serving
 from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
@@ -22,6 +22,7 @@ from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.tables import cells, filled, read_table
 from tests.hub.test_unknown_outcomes import drain
+from tests.ports import free_port
 from tollkeeper.api import clock_ms
 from tollkeeper.core.batches import Via
 from tollkeeper.core.evm import transfer_calldata

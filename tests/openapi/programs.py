@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from tests.auth.server import free_port
 from tests.cli.processes import configured, running
 from tests.interop.local_server import Reply, serving
+from tests.ports import free_port
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm_node import EvmNode

@@ -28,8 +28,8 @@ from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import configured, finished, running
-from tests.cli.test_apart import free_port
 from tests.gateway.recording_target import RecordingTarget, recording_target
+from tests.ports import free_port
 from tests.workers.program import PAYEE, START_SECONDS, Program, Scene, Site
 from tollkeeper.core.keyring import parse_key_ring
 from tollkeeper.core.sealing import sealed_prefix
