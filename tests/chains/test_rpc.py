@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -347,11 +350,9 @@ async def test_a_connection_whose_answers_are_one_call_behind_is_given_up() -> N
         last = b""
         try:
             while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-                reply = json.dumps(echo(json.loads(await reader.readexactly(size)))).encode()
+                reply = json.dumps(echo(await read_call(reader))).encode()
                 body, last = last or reply, reply
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                writer.write(http_reply(body))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -366,3 +367,63 @@ async def test_a_connection_whose_answers_are_one_call_behind_is_given_up() -> N
             with pytest.raises(RpcUnavailable, match="another call"):
                 await rpc.call("echo", 2)
         await rpc.close()
+
+
+async def test_a_kept_connection_that_the_node_closed_meanwhile_fails_no_question() -> None:
+    """Nodes close idle connections sooner than we do, and a question may meet the closing on its way."""
+    opened = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened
+        opened += 1
+        try:
+            asked = await read_call(reader)
+            writer.write(http_reply(json.dumps(echo(asked)).encode()))
+            await reader.read(1)  # the next question has left when the closing comes
+            resetting = struct.pack("ii", 1, 0) if is_reset else struct.pack("ii", 0, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, resetting)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        rpc = Rpc([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"], timeout_seconds=5)
+        for is_reset in (False, True):
+            crowd = [f"0x{index:02x}" for index in range(8)]
+            for _ in range(3):
+                assert await rpc.call("echo", 1) == 1
+                assert await asyncio.gather(*(rpc.send_raw(bytes([index])) for index in range(8))) == crowd
+        await rpc.close()
+    assert opened > 8
+
+
+async def test_a_node_that_closes_also_new_connections_is_asked_twice_and_no_more() -> None:
+    opened = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened
+        opened += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await read_call(reader)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        rpc = Rpc([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"], timeout_seconds=5)
+        with pytest.raises(RpcUnavailable, match="cannot be reached"):
+            await rpc.call("echo", 1)
+        await rpc.close()
+    assert opened == 2
+
+
+async def read_call(reader: asyncio.StreamReader) -> Any:
+    """The body of one request. Raises: IncompleteReadError where none comes."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+    return json.loads(await reader.readexactly(size))
+
+
+def http_reply(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)

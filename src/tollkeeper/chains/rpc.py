@@ -36,6 +36,8 @@ _LIMIT_WORDS: Final = re.compile(
 )
 _CLOSED: Final = "the connection to the node was closed"
 _LIMITED: Final = "it limits how often we may ask"
+# What aiohttp raises where a connection ends under a question; it also has these for one that cannot be made.
+_BROKEN_OFF: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
 _REPLY_SIZE_BYTES: Final = 16 * 1024 * 1024
 
 Call: TypeAlias = "tuple[str, Sequence[Any]]"
@@ -43,6 +45,10 @@ Call: TypeAlias = "tuple[str, Sequence[Any]]"
 
 class RpcUnavailable(Exception):  # noqa: N818 - the state of a node, not a fault of ours
     """No usable answer: a timeout, a broken connection, an HTTP error or a malformed reply. Nothing is known."""
+
+
+class _BrokenOffError(RpcUnavailable):
+    """A connection that had been made ended before there was an answer."""
 
 
 class RpcError(Exception):
@@ -92,7 +98,20 @@ class _Connections:
         self._is_closed = False
 
     async def post(self, url: str, body: bytes, seconds: float) -> bytes:
-        """The whole reply. Raises: RpcUnavailable."""
+        """The whole reply. Raises: RpcUnavailable.
+
+        Nodes close idle connections when they like, and what leaves in that moment meets the closing. So what a
+        connection broke off under leaves once more, over a new one, in the time that is left. A read may be asked
+        twice; a signed transaction is the same one.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + seconds
+        try:
+            return await self._post(url, body, seconds)
+        except _BrokenOffError:
+            return await self._post(url, body, deadline - now())
+
+    async def _post(self, url: str, body: bytes, seconds: float) -> bytes:
         if self._is_closed:  # whoever still waited for a turn would open connections that nobody ends
             raise RpcUnavailable(_CLOSED)
         if self._session is None:
@@ -106,6 +125,10 @@ class _Connections:
         self._calls[session] += 1
         try:
             return await _post(session, url, body, seconds)
+        except _BrokenOffError:
+            if session is self._session:  # others that were kept are as old
+                self._session = None
+            raise
         finally:
             self._calls[session] -= 1
             await self._close_unused(session)
@@ -148,7 +171,8 @@ async def _post(session: aiohttp.ClientSession, url: str, body: bytes, seconds: 
         raise RpcUnavailable(msg) from error
     except (aiohttp.ClientError, OSError) as error:  # the message may hold a URL with a key in it
         msg = f"the node cannot be reached ({type(error).__name__})"
-        raise RpcUnavailable(msg) from error
+        is_broken_off = isinstance(error, _BROKEN_OFF) and not isinstance(error, aiohttp.ClientConnectorError)
+        raise (_BrokenOffError if is_broken_off else RpcUnavailable)(msg) from error
 
 
 class Rpc:
