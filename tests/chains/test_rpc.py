@@ -371,7 +371,7 @@ async def test_a_connection_whose_answers_are_one_call_behind_is_given_up() -> N
 
 async def test_a_kept_connection_that_the_node_closed_meanwhile_fails_no_question() -> None:
     """Nodes close idle connections sooner than we do, and a question may meet the closing on its way."""
-    opened = 0
+    opened, is_reset = 0, False
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal opened
@@ -380,8 +380,9 @@ async def test_a_kept_connection_that_the_node_closed_meanwhile_fails_no_questio
             asked = await read_call(reader)
             writer.write(http_reply(json.dumps(echo(asked)).encode()))
             await reader.read(1)  # the next question has left when the closing comes
-            resetting = struct.pack("ii", 1, 0) if is_reset else struct.pack("ii", 0, 0)
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, resetting)
+            writer.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", is_reset, 0)
+            )
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -390,7 +391,7 @@ async def test_a_kept_connection_that_the_node_closed_meanwhile_fails_no_questio
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         rpc = Rpc([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"], timeout_seconds=5)
-        for is_reset in (False, True):
+        for is_reset in (False, True):  # noqa: B007 - the server looks at it
             crowd = [f"0x{index:02x}" for index in range(8)]
             for _ in range(3):
                 assert await rpc.call("echo", 1) == 1

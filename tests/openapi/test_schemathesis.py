@@ -18,7 +18,7 @@ from tests.openapi import programs
 from tests.openapi.programs import Program
 
 HERE = Path(__file__).resolve().parent
-SHORT = ("--max-examples", "4", "--seed", "1", "--generation-deterministic")
+SHORT = ("--max-examples", "2", "--seed", "1", "--generation-deterministic")
 LONG = ("--max-examples", "60", "--seed", "2")
 
 

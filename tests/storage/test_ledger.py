@@ -574,7 +574,7 @@ def _open(row: object) -> dict[str, object]:
     return {name: value for name, value in row.items() if name not in {"pay_to", "request"}}
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(history=SERVED_ONCE_AFTER_DELETE, granted=3)
 @given(history=st.lists(steps, min_size=1, max_size=20), granted=st.integers(1, 5))
 def test_a_batch_is_the_same_as_its_spends_one_after_the_other(
@@ -583,7 +583,7 @@ def test_a_batch_is_the_same_as_its_spends_one_after_the_other(
     play_twins(tmp_path_factory.mktemp("twin"), history, granted, remembers=False)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(history=[*SERVED_ONCE_AFTER_DELETE, ("batch", [(1, 0, 0, "header")] * 2)], granted=3)
 @example(
     history=[("batch", [(1, 0, 0, proof)]) for proof in ("header", "header", "other", "token", "header")], granted=5
