@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -359,14 +359,11 @@ async def test_a_connection_whose_answers_are_one_call_behind_is_given_up() -> N
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        rpc = Rpc([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"], timeout_seconds=5)
+    async with asking(serve) as rpc:
         for _ in range(3):
             assert await rpc.call("echo", 1) == 1
             with pytest.raises(RpcUnavailable, match="another call"):
                 await rpc.call("echo", 2)
-        await rpc.close()
 
 
 async def test_a_kept_connection_that_the_node_closed_meanwhile_fails_no_question() -> None:
@@ -388,15 +385,12 @@ async def test_a_kept_connection_that_the_node_closed_meanwhile_fails_no_questio
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        rpc = Rpc([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"], timeout_seconds=5)
+    async with asking(serve) as rpc:
         for is_reset in (False, True):  # noqa: B007 - the server looks at it
             crowd = [f"0x{index:02x}" for index in range(8)]
             for _ in range(3):
                 assert await rpc.call("echo", 1) == 1
                 assert await asyncio.gather(*(rpc.send_raw(bytes([index])) for index in range(8))) == crowd
-        await rpc.close()
     assert opened > 8
 
 
@@ -410,13 +404,21 @@ async def test_a_node_that_closes_also_new_connections_is_asked_twice_and_no_mor
             await read_call(reader)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        rpc = Rpc([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"], timeout_seconds=5)
+    async with asking(serve) as rpc:
         with pytest.raises(RpcUnavailable, match="cannot be reached"):
             await rpc.call("echo", 1)
-        await rpc.close()
     assert opened == 2
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[Rpc]:
+    """Who asks a node that does with each connection what it likes."""
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        rpc = Rpc([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"], timeout_seconds=5)
+        yield rpc
+        await rpc.close()
 
 
 async def read_call(reader: asyncio.StreamReader) -> Any:

@@ -109,7 +109,10 @@ class _Connections:
         try:
             return await self._post(url, body, seconds)
         except _BrokenOffError:
-            return await self._post(url, body, deadline - now())
+            left = deadline - now()
+            if left <= 0:  # which would be no limit at all
+                raise
+            return await self._post(url, body, left)
 
     async def _post(self, url: str, body: bytes, seconds: float) -> bytes:
         if self._is_closed:  # whoever still waited for a turn would open connections that nobody ends
