@@ -11,10 +11,13 @@ import tokenize
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import tollkeeper
 
@@ -155,6 +158,24 @@ def test_every_locked_package_is_exact_and_hashed(lock: str) -> None:
     entries = lock_entries(lock)
     assert entries
     assert [name for name, line in entries.items() if "==" not in name or "--hash=sha256:" not in line] == []
+
+
+@pytest.mark.parametrize("lock", ["run", "sandbox", "dev"])
+def test_extras_that_locked_packages_want_of_each_other_are_locked(lock: str) -> None:
+    """An older pip looks for the newest release of a package whose extra is wanted and not locked: it has no hash."""
+    locked = {canonicalize_name(one.name): one for one in map(Requirement, lock_entries(lock))}
+    installed = {canonicalize_name(one.name): one for one in metadata.distributions()}
+    missing = []
+    for name in locked.keys() & installed.keys():
+        for text in installed[name].requires or ():
+            wanted = Requirement(text)
+            part = locked.get(canonicalize_name(wanted.name))
+            applies = wanted.marker is None or any(
+                wanted.marker.evaluate({"extra": extra}) for extra in ("", *locked[name].extras)
+            )
+            if part is not None and applies and wanted.extras - part.extras:
+                missing.append(f"{name} wants {wanted}")
+    assert missing == []
 
 
 @pytest.mark.parametrize(("smaller", "larger"), [("run", "sandbox"), ("sandbox", "dev")])
