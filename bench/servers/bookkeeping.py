@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bench.held import Shelf
 
 _BATCH: Final = load_queries("spending_sqlite.sql")
+_JOURNAL: Final = load_queries("call_journal_sqlite.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 
@@ -46,7 +47,7 @@ class Statements:
         self._database = sqlite3.connect(path, isolation_level=None, cached_statements=512)
         self._database.execute("PRAGMA synchronous = FULL")
         self._database.execute("PRAGMA temp_store = MEMORY")
-        self._purchases = self._database.execute("SELECT number, id FROM purchases").fetchall()
+        self._purchases = [number for (number,) in self._database.execute("SELECT number FROM purchases")]
         self._gate = _ENCODE([shelf.gate.id]).decode()
         self._random = random.Random(1)  # noqa: S311 - which purchases
         self._ended: list[str] = []
@@ -55,14 +56,14 @@ class Statements:
         """See `Books`."""
         now_ms = clock_ms()
         chosen = self._random.choices(self._purchases, k=count)
-        calls = {new_request_id(): purchase_id for _, purchase_id in chosen}
-        spent = Counter(number for number, _ in chosen)
+        calls = {new_request_id(): number for number in chosen}
+        ended = {200: self._ended} if self._ended else {}
+        written = {"spent": _ENCODE(calls).decode(), "ended": _ENCODE(ended).decode(), "interrupted": "[]"}
         self._database.execute("BEGIN IMMEDIATE")
         for statement in (
-            _BATCH.end_calls(ended=_ENCODE(self._ended).decode(), status=200, now_ms=now_ms),
             _BATCH.standing_of_gates(wanted=self._gate),
-            _BATCH.spend_known_credits(spent=_ENCODE(spent).decode(), now_ms=now_ms),
-            _BATCH.insert_calls(calls=_ENCODE(calls).decode(), now_ms=now_ms),
+            _BATCH.spend_known_credits(spent=_ENCODE(Counter(chosen)).decode(), now_ms=now_ms),
+            _JOURNAL.write_in_journal(**written, now_ms=now_ms),
         ):
             self._database.execute(statement.sql, statement.params).fetchall()
         self._database.execute("COMMIT")

@@ -74,6 +74,20 @@ async def give_back(site: GatewaySite, case: Case) -> None:
     await site.bought_once(signed, case, deaths, cut=2)  # it, and the next one, which may be on its way
 
 
+async def spend_held(site: GatewaySite, case: Case) -> None:
+    """A purchase that is remembered is spent: its call is in the journal, and is found there where nobody knew."""
+    signed = await site.sign(credits=9)
+    for _ in range(3):
+        await site.until(signed)
+    deaths = site.gateway.deaths
+    site.gateway.prepare(case)
+    await site.until(signed)
+    await site.come(case, deaths)
+    site.paid.append(signed.authorization)
+    left = 9 - 4 - (1 if case.kind is Kind.CRASH else 0)
+    await site.until_sale(signed, lambda *sale: left <= sale[4] <= 9 - 4)
+
+
 async def refuse(site: GatewaySite, case: Case) -> None:
     """The payer's money is gone when the hub is asked to settle, and back when the same payment is shown again."""
     wallet = site.wallet()
@@ -218,9 +232,23 @@ async def void_again(site: GatewaySite, signed: Signed, case: Case, deaths: int)
 
 async def restore(site: GatewaySite, case: Case) -> None:
     """The target fails, at a gate that gives the credit back for it."""
-    signed, deaths = await site.sign(targetUrl="http://127.0.0.1:1/", onFailure="restore"), site.gateway.deaths
+    await _restored(site, case, calls_before=0)
+
+
+async def restore_held(site: GatewaySite, case: Case) -> None:
+    """As `restore`, of a purchase that is remembered, whose calls are in the journal."""
+    await _restored(site, case, calls_before=8)  # of two workers, both know it then, nearly always
+
+
+async def _restored(site: GatewaySite, case: Case, calls_before: int) -> None:
+    signed = await site.sign(targetUrl="http://127.0.0.1:1/", onFailure="restore")
+    for _ in range(calls_before):
+        await site.until(signed, 502)
+    deaths = site.gateway.deaths
     site.gateway.prepare(case)
     await site.until(signed, 502)
+    while calls_before and not site.gateway.has_come(case):
+        await site.until(signed, 502)
     await site.come(case, deaths)
     site.paid.append(signed.authorization)
     taken = "SELECT COUNT(*) FROM calls c JOIN purchases p ON p.id = c.purchase_id WHERE p.nonce = ? AND c.state != ?"
@@ -345,6 +373,7 @@ STARTING: Final = (
     "retired_token_keys",
     "interrupt_calls",
     "cut_uploads_of_the_dead",
+    "newest",
     "eth_chainId",
     "eth_getCode",
     "eth_call",
@@ -366,6 +395,7 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
         ("spend_batch", "/verify", "claim_purchase", "/settle", "grant_purchase", "add", "end_calls"),
     ),
     "sell to the patient": (sell_to_the_patient, ("by_id", "spend_one")),
+    "spend held": (spend_held, ("spend_batch",)),
     "give back": (give_back, ("give_back",)),
     "refuse": (refuse, ("/verify", "/payments", "claim_purchase", "/settle", "shown_in", "fail")),
     "finish": (finish, ("in_flight", "/payments", "/settle", "grant_purchase")),
@@ -375,6 +405,7 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "follow": (follow, ("to_follow", "/payments", "follow")),
     "take back": (take_back, ("to_follow", "/payments", "void")),
     "restore": (restore, ("restore_call",)),
+    "restore held": (restore_held, ("restore_call",)),
     "honour": (
         honour,
         (

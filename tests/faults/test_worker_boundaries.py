@@ -30,6 +30,7 @@ from tests.faults.test_gateway_boundaries import (
     honour,
     lose_trust,
     restore,
+    restore_held,
     sell,
     start,
     transfer,
@@ -76,7 +77,7 @@ async def spend_of_wallet(site: GatewaySite, case: Case) -> None:
 
 
 # What the parent asks once a process has died, and nobody else.
-OF_PARENT: Final = ("interrupt_calls", "End of interrupt_calls", "End of cut_uploads_of_the_dead")
+OF_PARENT: Final = ("interrupt_calls", "End of forget_open_calls", "End of cut_uploads_of_the_dead")
 Place: TypeAlias = Callable[[Path, ChainUnderTest], AbstractAsyncContextManager[GatewaySite]]
 # With the hub's process among them; before a hub apart, also for a fee; before a stranger's facilitator.
 TOGETHER: Final[Place] = several
@@ -107,11 +108,23 @@ ACTS: Final[dict[str, tuple[Place, Act, tuple[str, ...]]]] = {
     "spend by token": (TOGETHER, spend_by_token, ("SpendOne",)),
     "spend of wallet": (TOGETHER, spend_of_wallet, ("SpendOfPayer",)),
     "restore": (TOGETHER, restore, ("restore_call", "give_credit_back", "give_credits", "End of give_credits")),
+    "restore held": (
+        TOGETHER,
+        restore_held,
+        ("spent_in_journal", "restore_in_journal", "End of give_credit_back"),
+    ),
     "follow": (TOGETHER, follow, ("followed_purchases", "follow_purchase", "End of follow_purchase")),
     "start": (
         TOGETHER,
         start,
-        ("End of nothing", "retired_keys", "End of join_process", "End of open_lane", "End of read_lease"),
+        (
+            "End of nothing",
+            "retired_keys",
+            "End of newest_of_journal",
+            "End of join_process",
+            "End of open_lane",
+            "End of read_lease",
+        ),
     ),
     "mark": (TOGETHER, start, OF_PARENT),
     "log in": (
@@ -135,7 +148,7 @@ ACTS: Final[dict[str, tuple[Place, Act, tuple[str, ...]]]] = {
         ("begin_upload", "End of begin_upload", "sell_upload", "End of insert_creation", "cut_upload"),
     ),
     "count": (TOGETHER, count, ("count_traffic", "insert_requests", "End of insert_requests")),
-    "give back": (APART, give_back, ("restore_call", "end_calls", "End of end_calls")),
+    "give back": (APART, give_back, ("restore_call", "end_calls", "End of spent_in_journal")),
     "fail": (APART, give_up, ("fail_purchase", "End of fail_purchase")),
     "confirm": (APART, trust, ("confirm_purchase", "End of confirm_purchase")),
     "void": (APART, lose_trust, ("void_unpaid", "close_credits", "End of add_revenue")),

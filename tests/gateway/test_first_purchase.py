@@ -105,6 +105,6 @@ async def test_a_first_purchase_is_one_transaction_for_the_claim_and_one_for_gra
     writing = [part for part in transactions if re.search(r"^(INSERT|UPDATE)", part, re.MULTILINE)]
     claim, grant = writing
     assert "INSERT INTO purchases" in claim
-    assert all(f"INSERT INTO {table}" in grant for table in ("credits", "credits_given", "calls"))
+    assert all(f"INSERT INTO {table}" in grant for table in ("credits", "credits_given", "single_calls"))
     assert "UPDATE purchases" in grant
     assert len(transactions) - len(writing) == 1  # asking for a held credit, which writes nothing

@@ -321,7 +321,8 @@ async def test_a_claim_outlives_a_start_of_the_gateway(site: Site) -> None:
         sqlite3.connect(site.database)
     ) as connection:  # as if the process had ended before it heard the answer
         for undo in (
-            "DELETE FROM calls",
+            "DELETE FROM single_calls",
+            "DELETE FROM call_journal",
             "DELETE FROM credits_given",
             "DELETE FROM credits",
             "UPDATE paygate_counters SET purchases = 0, revenue_micro = 0",

@@ -62,7 +62,8 @@ def _take(row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
     if not spent:
         return SpendResult(Spend.EXHAUSTED, purchase_from(row, remaining=0))
     yield Statement(
-        "INSERT INTO calls (id, purchase_id, state, created_ms) VALUES (:call, :purchase, 'DISPATCHED', :now_ms)",
+        "INSERT INTO single_calls (id, purchase_id, state, created_ms)"
+        " VALUES (:call, :purchase, 'DISPATCHED', :now_ms)",
         {"call": wish.call_id, "purchase": row["id"], "now_ms": now_ms},
     )
     return SpendResult(Spend.SPENT, purchase_from(row, remaining=spent[0]["remaining"], token_used=token_used))

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.books import BOUNDS, differences_of
+from tests.storage.test_ledger import by_header, spend_together
 from tests.storage.test_purchases import NOW_MS, TRUST, Shop, key
 from tollkeeper.api import clock_ms
+from tollkeeper.core.purchases import Spend
 from tollkeeper.core.transactions import Kind, Proof, State
 from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.claims import NewSettlement, Wish, claim_and_sign
 from tollkeeper.storage.invariants import broken_invariants
+from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.settlements import Move, Settlement, move
 from tollkeeper.storage.snapshot import open_snapshot
@@ -63,7 +66,7 @@ class Books:
 
     async def fill(self) -> None:
         await self.database.run(open_lane("base-sepolia", SIGNER, 5))
-        gate, gone = await self.shop.gate(), await self.shop.gate()
+        gate, gone = await self.shop.gate(4), await self.shop.gate()
         for number, sold_at in ((1, gate), (2, gone)):
             await self.shop.bought(sold_at, number)
             moved = await self.database.run(
@@ -71,6 +74,10 @@ class Books:
             )
             assert moved is not None
             await self.shop.purchases.spend(key(number), self.shop.wish(sold_at), NOW_MS)
+        for _ in range(2):  # the second one is of a purchase that is remembered
+            (told,) = await spend_together(self.shop.purchases.ledger, [by_header(self.shop, gate)])
+            assert isinstance(told, SpendResult)
+            assert told.outcome is Spend.SPENT
         trusted = await self.shop.claim(gate, 3, assume_valid=True)
         assert trusted.purchase is not None
         await self.shop.purchases.grant(trusted.purchase, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
@@ -115,17 +122,26 @@ def test_sound_books_differ_in_nothing(books: Books) -> None:
 
 
 NOTHING_TO_DUPLICATE = ("i1_one_purchase_per_payment", "i1_one_settlement_per_payment")
+GIVEN_BACK = "INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)"
 BROKEN: list[tuple[str, str]] = [
     ("i2_remaining_is_the_ledger", "UPDATE credits SET remaining = remaining - 1 WHERE number = 1"),
-    ("i2_remaining_is_the_ledger", "DELETE FROM calls WHERE id = 'call-1'"),
-    ("i2_remaining_is_the_ledger", "UPDATE calls SET purchase_id = 'pur_2_2' WHERE id = 'call-1'"),
+    ("i2_remaining_is_the_ledger", "DELETE FROM single_calls WHERE id = 'call-1'"),
+    ("i2_remaining_is_the_ledger", "UPDATE single_calls SET purchase_id = 'pur_2_2' WHERE id = 'call-1'"),
+    ("i2_remaining_is_the_ledger", "DELETE FROM call_journal"),
+    ("i2_remaining_is_the_ledger", "UPDATE call_journal SET spent = json_set(spent, '$.\"again\"', 1)"),
     ("i2_granted_is_what_was_bought", "UPDATE credits SET granted = granted + 1 WHERE number = 1"),
     ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET is_live = 0 WHERE number = 1"),
     ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET is_live = 1 WHERE number = 2"),
     ("i2_credits_are_live_where_their_purchase_is", "DELETE FROM credits WHERE number = 1"),
     ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET number = 99 WHERE number = 2"),
     ("i2_granted_is_what_was_bought", "UPDATE purchases SET state = 'LIVE' WHERE nonce LIKE '%5'"),
-    ("i3_a_restored_call_has_its_credit_back", "UPDATE calls SET state = 'RESTORED' WHERE id = 'call-1'"),
+    ("i3_a_restored_call_has_its_credit_back", "UPDATE single_calls SET state = 'RESTORED' WHERE id = 'call-1'"),
+    ("i3_what_is_given_back_was_spent", f"{GIVEN_BACK} VALUES ('no call', 'restore', 'pur_1_1', 1, 0)"),
+    ("i3_what_is_given_back_was_spent", f"{GIVEN_BACK} VALUES ('call-1', 'restore', 'pur_2_2', 1, 0)"),
+    (
+        "i3_what_is_given_back_was_spent",
+        f"{GIVEN_BACK} SELECT id, 'restore', 'pur_2_2', 1, 0 FROM calls WHERE id <> 'call-1'",  # noqa: S608
+    ),
     (
         "i4_calls_within_the_credits",
         "UPDATE credits SET granted = 0, remaining = -1 WHERE number = 1",

@@ -40,7 +40,13 @@ async def told(joined: JoinedSpends, *batches: Spends) -> list[Outcome]:
 
 def outcomes(outcome: Outcome) -> list[Spend]:
     assert outcome.error is None
-    return [result.outcome for result in outcome.result]
+    return [result.outcome for result in (*outcome.result.others, *outcome.result.lefts)]
+
+
+def lefts(outcome: Outcome) -> list[int | None]:
+    assert outcome.error is None
+    assert outcome.result.others == []
+    return [*outcome.result.lefts]
 
 
 def of(shop: Shop, gate: PayGate, count: int, *, is_again: bool = False) -> Spends:
@@ -130,8 +136,8 @@ async def test_how_calls_ended_is_written_with_the_spends_that_brought_it(shop: 
 
 
 def known(shop: Shop, gate: PayGate, bought: Purchase, count: int, **changed: Any) -> Spends:
-    calls = {shop.wish(gate).call_id: bought.id for _ in range(count)}
-    columns = KnownSpends({(gate.id, gate.version)}, [bought.number] * count, calls)
+    calls = {shop.wish(gate).call_id: bought.number for _ in range(count)}
+    columns = KnownSpends({(gate.id, gate.version)}, calls, count)
     return Spends(1, [], NOW_MS, known=replace(columns, **changed))
 
 
@@ -142,8 +148,8 @@ async def test_known_purchases_of_several_workers_are_spent_at_once_and_each_is_
     before = commits(shop)
     answers = await told(JoinedSpends(shop.database), known(shop, gate, bought, 3), mixed)
     assert commits(shop) - before == 1
-    assert answers[0].result == [8, 7, 6]
-    (other, *counts) = answers[1].result
+    assert lefts(answers[0]) == [8, 7, 6]
+    (other,), counts = answers[1].result.others, answers[1].result.lefts
     assert (other.outcome, other.purchase.remaining, counts) == (Spend.SPENT, 3, [5, 4])
     await shop.ledger_agrees()
 
@@ -153,9 +159,9 @@ async def test_known_purchases_are_not_touched_where_a_gate_is_another_or_credit
     bought = await shop.bought(gate)
     joined = JoinedSpends(shop.database)
     stale = known(shop, gate, bought, 1, gates={(gate.id, gate.version + 1)})
-    assert [answer.result for answer in await told(joined, stale, known(shop, gate, bought, 1))] == [[None], [None]]
-    assert [answer.result for answer in await told(joined, known(shop, gate, bought, 3))] == [[None] * 3]
-    assert [answer.result for answer in await told(joined, known(shop, gate, bought, 2))] == [[1, 0]]
+    assert [lefts(answer) for answer in await told(joined, stale, known(shop, gate, bought, 1))] == [[None], [None]]
+    assert [lefts(answer) for answer in await told(joined, known(shop, gate, bought, 3))] == [[None] * 3]
+    assert [lefts(answer) for answer in await told(joined, known(shop, gate, bought, 2))] == [[1, 0]]
     await shop.ledger_agrees()
 
 
@@ -167,7 +173,7 @@ async def test_what_was_taken_of_a_known_purchase_is_found_when_it_is_asked_agai
     await told(joined, taken)
     answers = await told(joined, *(replace(batch, is_again=True) for batch in (taken, lost)))
     assert outcomes(answers[0]) == [Spend.SPENT] * 2
-    assert answers[1].result == [None]
+    assert lefts(answers[1]) == [None]
     await shop.ledger_agrees()
 
 
@@ -176,7 +182,7 @@ async def test_a_known_purchase_and_its_asking_again_take_each_credit_once(shop:
     bought = await shop.bought(gate)
     first = known(shop, gate, bought, 2)
     answers = await told(JoinedSpends(shop.database), first, replace(first, is_again=True))
-    assert answers[0].result == [8, 7]
+    assert lefts(answers[0]) == [8, 7]
     assert outcomes(answers[1]) == [Spend.SPENT] * 2
     await shop.ledger_agrees()
 
@@ -186,7 +192,7 @@ async def test_a_call_of_two_workers_breaks_neither(shop: Shop) -> None:
     bought = await shop.bought(gate)
     first = known(shop, gate, bought, 1)
     one, two = await told(JoinedSpends(shop.database), first, first)
-    assert one.result == [8]
+    assert lefts(one) == [8]
     assert isinstance(two.error, ConstraintError)
     await shop.ledger_agrees()
 

@@ -269,25 +269,30 @@ async def test_how_calls_ended_is_written_with_the_next_spends_and_kept_where_it
     gate = await shop.gate(7)
     await shop.bought(gate)
     ledger = Ledger(database)
-    first, second, third = (by_header(shop, gate) for _ in range(3))
+    new, first, second, third = (by_header(shop, gate) for _ in range(4))
+    await spend_together(ledger, [new])
     await spend_together(ledger, [first])
+    ledger.end(new.wish.call_id, 404)
     ledger.end(first.wish.call_id, 200)
-    twice = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, first.wish.call_id))
-    answers = await spend_together(ledger, [second, twice])  # breaks its batch
-    assert isinstance(answers[1], ApiError)
+    twice = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, second.wish.call_id))
+    used = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, new.wish.call_id))
+    answers = await spend_together(ledger, [second, twice, used])  # breaks its batch
+    assert [type(answer) for answer in answers] == [SpendResult, ApiError, ApiError]
     before = database.commits
     assert outcomes(await spend_together(ledger, [third])) == [Spend.SPENT]
     assert database.commits - before == 1
     ledger.end(third.wish.call_id, 502)
     await ledger.flush_ended(NOW_MS)
     rows = await database.read(Statement("SELECT id, state, status FROM calls ORDER BY id"))
-    assert [(row["state"], row["status"]) for row in rows] == [("DONE", 200), ("DISPATCHED", None), ("DONE", 502)]
+    states = [("DONE", 404), ("DONE", 200), ("DISPATCHED", None), ("DONE", 502)]
+    assert [(row["state"], row["status"]) for row in rows] == states
+    await shop.ledger_agrees()
 
 
 async def test_more_ends_than_may_wait_are_dropped_and_counted(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.storage.ledger.ENDED_MAX", 2)
+    monkeypatch.setattr("tollkeeper.storage.open_calls.ENDED_MAX", 2)
     ledger = Ledger(database)
     for number in range(3):
         ledger.end(f"call-{number}", 200)

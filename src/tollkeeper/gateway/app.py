@@ -301,6 +301,7 @@ class Gateway:
             if interrupted:
                 _LOG.warning("calls_interrupted", count=interrupted)
             await self._database.run(cut_uploads_of_the_dead())
+        await self.purchases.ledger.open()
         opening = asyncio.create_task(self.proofs_on_chain.keep_open())
         with suppress(TimeoutError):
             async with asyncio.timeout(NODES_WAIT_SECONDS):

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from tollkeeper.storage import call_journal
 from tollkeeper.storage.database import ConstraintError, Outcome, StorageError
-from tollkeeper.storage.spending import KnownSpends, end_calls, spend_all, spend_known
+from tollkeeper.storage.spending import KnownSpends, Spent, end_calls, spend_all, spend_known
 from tollkeeper.storage.spending_again import spend_again, spend_known_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tollkeeper.storage.database import Database, Unit
-    from tollkeeper.storage.purchase_rows import SpendResult
     from tollkeeper.storage.remote_messages import Spends
 
 SPENDS_MAX: Final = 256  # in one commit, or one batch: a few milliseconds of the event loop
@@ -35,8 +35,8 @@ class _Joined(msgspec.Struct, frozen=True):
 
     batches: list[Spends]
 
-    def unit(self) -> Unit[list[list[SpendResult | int | None]]]:
-        """What each batch is answered (`SpendBatch`).
+    def unit(self) -> Unit[list[Spent]]:
+        """What each batch is answered.
 
         Of those that are asked again what was taken is found; where the first asking waits too, it breaks.
         """
@@ -46,28 +46,41 @@ class _Joined(msgspec.Struct, frozen=True):
         now_ms = max(batch.now_ms for batch in self.batches)
         for batch in self.batches:
             yield from end_calls(batch.ended, now_ms)
-        results: dict[int, list[SpendResult | int | None]] = {}
+        answers: dict[int, Spent] = {}
         for place, batch in enumerate(self.batches):
             if batch.is_again:
-                results[place] = [*(yield from spend_again(batch.spends, now_ms))]
+                answers[place] = Spent([]) if batch.known is None else (yield from spend_known_again(batch.known))
+                answers[place].others = yield from spend_again(batch.spends, now_ms)
                 if batch.known is not None:
-                    results[place] += yield from spend_known_again(batch.known)
+                    yield from call_journal.write({}, batch.known.ended, batch.known.opened, now_ms)
         new = {place: batch for place, batch in enumerate(self.batches) if not batch.is_again}
         known = [batch.known for batch in new.values() if batch.known is not None]
-        left = iter((yield from spend_known(_together(known), now_ms)) if known else [])
-        answers = iter((yield from spend_all([spend for batch in new.values() for spend in batch.spends], now_ms)))
+        spent = Spent([])
+        if known:
+            is_alone = any(batch.is_alone for batch in new.values())
+            spent = yield from spend_known(_together(known), now_ms, is_alone=is_alone)
+        lefts = iter(spent.lefts)
+        others = iter((yield from spend_all([spend for batch in new.values() for spend in batch.spends], now_ms)))
         for place, batch in new.items():
-            counts = islice(left, 0 if batch.known is None else len(batch.known.numbers))
-            results[place] = [*islice(answers, len(batch.spends)), *counts]
-        return [results[place] for place in range(len(self.batches))]
+            counts = [*islice(lefts, 0 if batch.known is None else batch.known.count)]
+            answers[place] = Spent([*islice(others, len(batch.spends))], counts, spent.row)
+        return [answers[place] for place in range(len(self.batches))]
 
 
 def _together(known: Sequence[KnownSpends]) -> KnownSpends:
     """A call's id that is in two of them is missing in `calls`, which breaks the batch."""
-    calls: dict[str, str] = {}
+    if len(known) == 1:
+        return known[0]
+    calls: dict[str, int] = {}
+    ended: dict[int, list[str]] = {}
+    opened: dict[str, int] = {}
     for one in known:
         calls |= one.calls
-    return KnownSpends(set().union(*(one.gates for one in known)), [n for one in known for n in one.numbers], calls)
+        opened |= one.opened
+        for status, its in one.ended.items():
+            ended[status] = ended.get(status, []) + its
+    gates = set().union(*(one.gates for one in known))
+    return KnownSpends(gates, calls, sum(one.count for one in known), ended, opened, min(one.after for one in known))
 
 
 def _calls(batches: Iterable[Spends]) -> set[str]:
@@ -76,7 +89,7 @@ def _calls(batches: Iterable[Spends]) -> set[str]:
 
 
 def _size(batch: Spends) -> int:
-    return len(batch.spends) + (0 if batch.known is None else len(batch.known.numbers))
+    return len(batch.spends) + (0 if batch.known is None else batch.known.count)
 
 
 class JoinedSpends:
@@ -112,8 +125,9 @@ class JoinedSpends:
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
         if outcome.error is not None and not isinstance(outcome.error, StorageError) and len(joined) > 1:
-            for waiting in joined:
-                self._post([waiting], partial(_tell, [waiting]))
+            for batch, answer in joined:
+                alone = [(msgspec.structs.replace(batch, is_alone=True), answer)]
+                self._post(alone, partial(_tell, alone))
         else:
             _tell(joined, outcome)
 

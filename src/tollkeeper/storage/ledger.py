@@ -26,12 +26,14 @@ import msgspec
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import Spend
 from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage import call_journal
 from tollkeeper.storage.database import Outcome, StorageError
+from tollkeeper.storage.open_calls import Ended, OpenCalls
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
-from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, end_calls, give_back
+from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, Spent, end_calls, give_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.purchase_rows import Purchase
@@ -42,10 +44,10 @@ BATCH_MAX: Final = 256  # a few milliseconds of the event loop
 _OTHERS_AT_LEAST: Final = BATCH_MAX // 4
 WAITING_MAX: Final = 16_384
 REMEMBERED_MAX: Final = 10_000
-ENDED_MAX: Final = 100_000  # with one status
-ENDED_AT_ONCE: Final = 256  # of each status: mostly below a millisecond of the writer's time
 
 logger = logging.getLogger(__name__)
+
+_NOTHING_ENDED: Final = Ended({}, {})
 
 _Answer: TypeAlias = "Callable[[SpendResult | ApiError], None]"
 _Waiting: TypeAlias = "tuple[HeldSpend, _Answer]"
@@ -81,11 +83,12 @@ class HeldCall(Protocol):
 
 
 class _Batch(NamedTuple):
-    """What is one commit: in the database's answer, the others come first."""
+    """What is one commit. `columns` say of the known ones what the database must know."""
 
     others: list[_Waiting]
     known: list[HeldCall]
-    ended: dict[int, list[str]]
+    columns: KnownSpends | None
+    ended: Ended
 
 
 class Ledger:
@@ -98,11 +101,13 @@ class Ledger:
         self._now_ms = 0  # of the last spend
         self._is_under_way = False
         self._bought: dict[PaymentKey, Purchase] = {}
-        self._ended: dict[int, list[str]] = {}
-        self._dropped = 0
-        self._unserved: list[str] = []
+        self._open = OpenCalls()
         self.spends = 0
         self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
+
+    async def open(self) -> None:
+        """Before the first spend: learn how much is in the journal already, which need not be looked through again."""
+        self._open.newest = await self._database.run_short(call_journal.newest())
 
     def spend(self, request: HeldSpend, now_ms: int, callback: _Answer) -> None:
         """Spend one credit; `callback` is called once in this loop, and never before this returns.
@@ -145,52 +150,36 @@ class Ledger:
 
     def end_all(self, call_ids: Sequence[str], status: int) -> None:
         """As `end`, for each of these."""
-        ended = self._ended.setdefault(status, [])
-        room = max(0, ENDED_MAX - len(ended))
-        ended += call_ids[:room]
-        self._dropped += max(0, len(call_ids) - room)
+        self._open.end_all(call_ids, status)
 
     def take_dropped(self) -> int:
         """How many ends were dropped since this was asked."""
-        dropped, self._dropped = self._dropped, 0
-        return dropped
+        return self._open.take_dropped()
+
+    def row_of(self, call_id: str) -> int | None:
+        """The row of the journal that an open call is in, if it is in one."""
+        return self._open.row_of(call_id)
 
     def refused(self, call_id: str) -> None:
         """Note a call that was answered 503 because nobody knew whether its credit is spent: it is given back if so.
 
         Where too many wait, their calls stay charged until the process ends, and are marked as interrupted then.
         """
-        if len(self._unserved) < ENDED_MAX:
-            self._unserved.append(call_id)
+        self._open.refused(call_id)
 
     async def flush_ended(self, now_ms: int) -> None:
         """Write what no spend takes along. Raises: StorageError; what was not written is kept."""
-        while unserved := self._unserved[:ENDED_AT_ONCE]:
-            del self._unserved[:ENDED_AT_ONCE]
+        while (unserved := self._open.some_unserved())[0]:
+            await self._database.run(give_back(*unserved, now_ms))
+            self._open.given_back(unserved[0])
+        while not self._known and any(ended := self._open.take_ended()):
+            opened = self._open.to_note() if ended.journal else {}
             try:
-                await self._database.run(give_back(unserved, now_ms))
+                await self._database.run(end_calls(ended.single, now_ms, ended.journal, opened))
             except ApiError:
-                self._unserved += unserved
+                self._open.put_back(ended)
                 raise
-        while not self._known and (ended := self._take_ended()):
-            try:
-                await self._database.run(end_calls(ended, now_ms))
-            except ApiError:
-                self._put_back(ended)
-                raise
-
-    def _take_ended(self) -> dict[int, list[str]]:
-        ended, self._ended = self._ended, {}
-        for status, calls in ended.items():
-            if len(calls) > ENDED_AT_ONCE:
-                self._ended[status] = calls[ENDED_AT_ONCE:]
-                del calls[ENDED_AT_ONCE:]
-        return ended
-
-    def _put_back(self, ended: dict[int, list[str]]) -> None:
-        """Writing them twice changes nothing."""
-        for status, calls in ended.items():
-            self._ended.setdefault(status, []).extend(calls)
+            self._open.noted(opened)
 
     def _remembered(self, request: HeldSpend) -> Purchase | None:
         """The purchase of a wish that names none, where it is remembered and this header bought it at this gate."""
@@ -220,18 +209,26 @@ class Ledger:
         self.spends += size
         self.batches[size.bit_length()] += 1
         # Payments that were not seen before take nothing, and would now wait for a sync.
-        batch = _Batch(others, known, self._take_ended() if known else {})
+        ended = self._open.take_ended() if known else _NOTHING_ENDED
+        batch = _Batch(others, known, self._columns(known, ended.journal), ended)
         self._post(batch, partial(self._done, batch))
 
-    def _post(self, batch: _Batch, answer: Callable[[Outcome], None]) -> None:
-        known = batch.known and KnownSpends(
-            {call.held.standing for call in batch.known},
-            [call.held.purchase.number for call in batch.known],
-            {call.request_id: call.held.purchase.id for call in batch.known},
+    def _columns(self, known: Sequence[HeldCall], ended: dict[int, list[str]]) -> KnownSpends | None:
+        if not known:
+            return None
+        return KnownSpends(
+            {call.held.standing for call in known},
+            {call.request_id: call.held.purchase.number for call in known},
+            len(known),
+            ended,
+            self._open.to_note(),
+            self._open.newest,
         )
+
+    def _post(self, batch: _Batch, answer: Callable[[Outcome], None], *, is_alone: bool = False) -> None:
+        spends = [request for request, _ in batch.others]
         try:
-            spends = [request for request, _ in batch.others]
-            self._database.post(SpendBatch(spends, self._now_ms, batch.ended, known or None), answer)
+            self._database.post(SpendBatch(spends, self._now_ms, batch.ended.single, batch.columns, is_alone), answer)
         except Exception as error:  # noqa: BLE001 - it is the answer to each of them
             answer(Outcome(error=error))
 
@@ -241,32 +238,37 @@ class Ledger:
         if self._is_under_way:
             asyncio.get_running_loop().call_soon(self._next)
         if outcome.error is not None:
-            self._put_back(batch.ended)
+            self._open.put_back(batch.ended)
         is_fault = outcome.error is not None and not isinstance(outcome.error, StorageError)
         if is_fault and len(batch.others) + len(batch.known) > 1:
-            alone = [_Batch([one], [], {}) for one in batch.others] + [_Batch([], [one], {}) for one in batch.known]
+            alone = [_Batch([one], [], None, _NOTHING_ENDED) for one in batch.others]
+            alone += [_Batch([], [one], self._columns([one], {}), _NOTHING_ENDED) for one in batch.known]
             for one in alone:
-                self._post(one, partial(self._answer, one))
+                self._post(one, partial(self._answer, one), is_alone=True)
         else:
             self._answer(batch, outcome)
 
     def _answer(self, batch: _Batch, outcome: Outcome) -> None:
-        others, known, _ = batch
         if outcome.error is not None:
             self._refuse(batch, outcome.error)
             return
-        results = outcome.result
-        for (request, callback), result in zip(others, results, strict=False):
+        spent: Spent = outcome.result
+        for (request, callback), result in zip(batch.others, spent.others, strict=True):
             self._learn(request, result)
             _tell(callback, result)
-        if not known:
-            return
-        lefts = results[len(others) :]
+        if batch.columns is not None:
+            self._open.noted(batch.columns.opened)
+            self._answer_known(batch.known, batch.columns.calls, spent)
+
+    def _answer_known(self, known: Sequence[HeldCall], call_ids: Collection[str], spent: Spent) -> None:
+        lefts = spent.lefts
         if {*map(type, lefts)} == {int}:
-            _tell_together(known, lefts)
+            self._open.spent(call_ids, spent.row)
+            _tell_together(known, lefts)  # type: ignore[arg-type] # as was just asked
             return
-        spent = [(call, left) for call, left in zip(known, lefts, strict=True) if isinstance(left, int)]
-        _tell_together([call for call, _ in spent], [left for _, left in spent])
+        self._open.spent([one for one, left in zip(call_ids, lefts, strict=True) if left is not None], spent.row)
+        taken = [(call, left) for call, left in zip(known, lefts, strict=True) if isinstance(left, int)]
+        _tell_together([call for call, _ in taken], [left for _, left in taken])
         for call, left in zip(known, lefts, strict=True):
             if left is None:  # it is no longer as it is remembered
                 self._ask_anew(call)

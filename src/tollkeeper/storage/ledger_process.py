@@ -43,13 +43,12 @@ from tollkeeper.storage.remote_messages import (
     Run,
     SpendRan,
     Spends,
-    Spent,
     Step,
     asked,
     decode_request,
     failed,
     frame,
-    told,
+    spends_done,
 )
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ class _Worker(asyncio.Protocol):
     def _spend(self, request: Spends) -> None:
         def answered(outcome: Outcome) -> None:
             if outcome.error is None:
-                self._send(Spent(request.number, [told(result) for result in outcome.result]))
+                self._send(spends_done(request.number, outcome.result))
             else:
                 self._send(failed(request.number, outcome.error))
 

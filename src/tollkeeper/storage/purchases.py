@@ -24,6 +24,7 @@ from tollkeeper.core.purchases import (
     Terms,
 )
 from tollkeeper.core.sealing import SealError, place
+from tollkeeper.storage.call_journal import interrupt_calls
 from tollkeeper.storage.database import LostError
 from tollkeeper.storage.first_purchase import (
     WITHOUT_LIMIT,
@@ -137,9 +138,10 @@ class Purchases:
 
         Returns how many are left then; None where the call is not open any more or its purchase is void.
         """
+        row = self.ledger.row_of(call_id)
 
         def restored(*, is_again: bool = False) -> Awaitable[int | None]:
-            return self._database.run_short(restore_call(call_id, status, now_ms, is_again=is_again))
+            return self._database.run_short(restore_call(call_id, status, now_ms, row=row, is_again=is_again))
 
         return await _until_back(restored, lambda: restored(is_again=True))
 
@@ -372,10 +374,10 @@ class Purchases:
 
         `living`: the marks of the processes that serve (`api.PROCESS_MARK`), whose calls are left alone.
         """
-        return len(await self._database.run(_rows(_Q.interrupt_calls(now_ms=now_ms, living=living))))
+        return await self._database.run(interrupt_calls(now_ms, living))
 
     async def call_state(self, call_id: str) -> CallState | None:
-        """Where a call stands; None where no credit was spent for it."""
+        """Where a call with a row of its own stands; None where no credit was spent for it."""
         rows = await self._database.read(_Q.call_state(id=call_id))
         return CallState(rows[0]["state"]) if rows else None
 

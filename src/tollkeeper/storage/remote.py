@@ -35,14 +35,14 @@ from tollkeeper.storage.remote_messages import (
     Run,
     SpendRan,
     Spends,
-    Spent,
+    SpendsDone,
     Sql,
     Step,
     Whole,
     decode_answer,
     error_of,
     frame,
-    result_of,
+    spent_of,
 )
 from tollkeeper.storage.spending import SpendBatch
 
@@ -268,7 +268,9 @@ class RemoteDatabase:
                 answer(_outcome(result))
 
         is_again = give_up is not None
-        sent = Spends(next(self._numbers), batch.spends, batch.now_ms, is_again, batch.ended, batch.known)
+        sent = Spends(
+            next(self._numbers), batch.spends, batch.now_ms, is_again, batch.ended, batch.known, batch.is_alone
+        )
         line.ask(sent, answered)
 
     async def _spend_again(self, batch: SpendBatch, answer: Callable[[Outcome], None], give_up: float) -> None:
@@ -347,6 +349,6 @@ def _error_of(answer: Answer) -> Exception:
 
 
 def _outcome(answer: Answer) -> Outcome:
-    if isinstance(answer, Spent):
-        return Outcome([result_of(told) for told in answer.results])
+    if isinstance(answer, SpendsDone):
+        return Outcome(spent_of(answer))
     return Outcome(error=_error_of(answer))

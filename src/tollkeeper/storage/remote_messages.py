@@ -21,7 +21,7 @@ from tollkeeper.storage.first_purchase import Claimed, ClaimPurchase, GrantPurch
 from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 from tollkeeper.storage.settlements import AllMoved, MoveAll
 from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
-from tollkeeper.storage.spending import HeldSpend, KnownSpends
+from tollkeeper.storage.spending import HeldSpend, KnownSpends, Spent
 
 FRAME_SIZE_MAX_BYTES: Final = 256 * 1024 * 1024
 _LENGTH_SIZE_BYTES: Final = 4
@@ -92,6 +92,7 @@ class Spends(msgspec.Struct, tag=6, array_like=True):
     is_again: bool = False
     ended: dict[int, list[str]] = {}
     known: KnownSpends | None = None
+    is_alone: bool = False
 
 
 Whole: TypeAlias = ClaimPurchase | GrantPurchase | SpendOne | SpendOfPayer
@@ -139,11 +140,13 @@ class Told(msgspec.Struct, tag=21, array_like=True):
     purchase: Purchase | None
 
 
-class Spent(msgspec.Struct, tag=14, array_like=True):
-    """The answers to a batch, in its order, as `SpendBatch` has them."""
+class SpendsDone(msgspec.Struct, tag=14, array_like=True):
+    """The answers to a batch, as `spending.Spent` has them."""
 
     number: int
-    results: list[int | Told | None]
+    others: list[Told]
+    lefts: list[int | Told | None]
+    row: int
 
 
 class ClaimRan(msgspec.Struct, tag=15, array_like=True):
@@ -161,7 +164,7 @@ class SpendRan(msgspec.Struct, tag=16, array_like=True):
 
 
 Request: TypeAlias = Read | Begin | Step | End | Abort | Spends | Run
-Answer: TypeAlias = Rows | Played | Done | Failed | Spent | ClaimRan | SpendRan
+Answer: TypeAlias = Rows | Played | Done | Failed | SpendsDone | ClaimRan | SpendRan
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
@@ -231,11 +234,22 @@ def error_of(answer: Failed) -> Exception:
     return _ERRORS.get(answer.kind, RuntimeError)(answer.message)
 
 
-def told(result: SpendResult | int | None) -> Told | int | None:
-    """What a worker is told of a spend."""
-    return Told(result.outcome, result.purchase) if isinstance(result, SpendResult) else result
+def spends_done(number: int, spent: Spent) -> SpendsDone:
+    """What a worker is told of its batch."""
+    others = [_told(result) for result in spent.others]
+    lefts = [_told(left) if isinstance(left, SpendResult) else left for left in spent.lefts]
+    return SpendsDone(number, others, lefts, spent.row)
 
 
-def result_of(told: Told | int | None) -> SpendResult | int | None:
-    """The result that it stands for."""
-    return SpendResult(told.outcome, told.purchase) if isinstance(told, Told) else told
+def spent_of(told: SpendsDone) -> Spent:
+    """The answers that it stands for."""
+    others = [_result_of(one) for one in told.others]
+    return Spent(others, [_result_of(left) if isinstance(left, Told) else left for left in told.lefts], told.row)
+
+
+def _told(result: SpendResult) -> Told:
+    return Told(result.outcome, result.purchase)
+
+
+def _result_of(told: Told) -> SpendResult:
+    return SpendResult(told.outcome, told.purchase)

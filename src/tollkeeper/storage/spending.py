@@ -2,22 +2,25 @@
 
 `spend_all` answers a batch exactly as if its spends came one after the other (contract 4.3): the purchases are looked
 up once, every outcome is decided here in the order of the batch, and one statement each changes the counters and writes
-the calls, each of which is the ledger's entry of its spend, all in one transaction, so before the first byte goes to a
-target. A counter changes only where the purchase is live and has the credits. Where an engine lets another transaction
-be faster, that purchase's spends of the batch are done again one by one, and the last word has the conditional
-statement of each. What this module does not do: gather batches (`ledger` does).
+the calls, which are the ledger's entries of their spends, all in one transaction, so before the first byte goes to a
+target. Calls of purchases that are known (`spend_known`) are written together, in the journal. A counter changes only
+where the purchase is live and has the credits. Where an engine lets another transaction be faster, that purchase's
+spends of the batch are done again one by one, and the last word has the conditional statement of each. What this module
+does not do: gather batches (`ledger` does).
 """
 
 from __future__ import annotations
 
 import hmac
 from collections import Counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tollkeeper.core.purchases import PurchaseState, Spend
 from tollkeeper.core.wire import PaymentKey
+from tollkeeper.storage import call_journal
 from tollkeeper.storage.database import ConstraintError, StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
@@ -55,30 +58,50 @@ class KnownSpends(msgspec.Struct, frozen=True):
 
     For whoever knows that a purchase's credits were granted at this gate and that its very header was shown again; none
     of this ever changes. `gates` are all of theirs, each with the version that its calls were judged by; `calls` are
-    ids of calls and their purchases, in the order of `numbers`.
+    ids of calls and the numbers of their purchases, `count` is how many there are: fewer ids are one that is there
+    twice. The rest is for the journal: `ended` and `opened` as in `call_journal.write`, and `after`, the last row that
+    there was for certain before any of these was spent.
     """
 
     gates: set[tuple[int, int]]
-    numbers: list[int]
-    calls: dict[str, str]
+    calls: dict[str, int]
+    count: int
+    ended: dict[int, list[str]] = {}
+    opened: dict[str, int] = {}
+    after: int = 0
+
+
+class Spent(msgspec.Struct):
+    """The answers to a batch: to its `spends`; how many credits the known ones' purchases have left, in their order.
+
+    None for a known one that is to be asked for as one that is not (`spend_known`), and a whole result for one that had
+    been taken before (`spending_again`). `row`: of the journal, where those that were taken are; 0 where none was.
+    """
+
+    others: list[SpendResult]
+    lefts: Sequence[SpendResult | int | None] = ()
+    row: int = 0
 
 
 class SpendBatch(msgspec.Struct, frozen=True):
-    """Spends that are one unit (a `Job`), the `known` ones behind the others; `ended`: see `end_calls`."""
+    """Spends that are one unit (a `Job`); `ended`: see `end_calls`. `is_alone`: see `spend_known`."""
 
     spends: list[HeldSpend]
     now_ms: int
     ended: dict[int, list[str]] = {}
     known: KnownSpends | None = None
+    is_alone: bool = False
 
-    def unit(self) -> Unit[list[SpendResult | int | None]]:
+    def unit(self) -> Unit[Spent]:
         """See `end_calls`, `spend_known`, `spend_all`."""
         if self.ended:
             yield from end_calls(self.ended, self.now_ms)
-        if self.known is None:
-            return [*(yield from spend_all(self.spends, self.now_ms))]
-        left = yield from spend_known(self.known, self.now_ms)
-        return [*(yield from spend_all(self.spends, self.now_ms)), *left] if self.spends else [*left]
+        spent = Spent([])
+        if self.known is not None:
+            spent = yield from spend_known(self.known, self.now_ms, is_alone=self.is_alone)
+        if self.spends:
+            spent.others = yield from spend_all(self.spends, self.now_ms)
+        return spent
 
 
 class _Held:
@@ -131,26 +154,46 @@ class _Held:
 _changed = msgspec.structs.replace
 
 
-def spend_known(known: KnownSpends, now_ms: int) -> Unit[list[int | None]]:
+def spend_known(known: KnownSpends, now_ms: int, *, is_alone: bool = False) -> Unit[Spent]:
     """How many credits each purchase has left after the spend that named it and was right.
 
     None where that is not sure, nothing taken: its gate or another of these has changed, or its purchase has not the
     credits for all of these. Such a spend is asked again as one that is not known.
-    Raises: ConstraintError for a call id that is used twice.
+    Raises: ConstraintError for a call id that is used twice in these; with `is_alone` for one that is used already, too
+    (ids are made so that none is; a batch that broke is asked for in pieces, to find the one that broke it).
     """
-    numbers, calls = known.numbers, known.calls
-    if len(calls) != len(numbers):
+    calls = known.calls
+    if len(calls) != known.count or (is_alone and (yield from _are_used(known))):
         raise ConstraintError("a call's id is used twice")
+    numbers = [*calls.values()]
     gates = yield _BATCH.standing_of_gates(wanted=_ENCODE([gate_id for gate_id, _ in known.gates]).decode())
-    if known.gates != {(row["id"], row["version"]) for row in gates if row["deleted_ms"] is None}:
-        return [None] * len(numbers)
+    lefts: list[int | None] = [None] * len(numbers)
+    if known.gates == {(row["id"], row["version"]) for row in gates if row["deleted_ms"] is None}:
+        lefts = yield from _take_known(numbers, now_ms)
+        if None in lefts:
+            calls = {
+                call_id: number
+                for (call_id, number), left in zip(calls.items(), lefts, strict=True)
+                if left is not None
+            }
+    else:
+        calls = {}
+    return Spent([], lefts, (yield from call_journal.write(calls, known.ended, known.opened, now_ms)))
+
+
+def _are_used(known: KnownSpends) -> Unit[bool]:
+    """Whether one of these calls is there."""
+    for call_id in known.calls:
+        if (yield _Q.purchase_of_call(id=call_id)):
+            return True
+    return bool((yield from call_journal.find(known.calls, known.after + 1)))
+
+
+def _take_known(numbers: Sequence[int], now_ms: int) -> Unit[list[int | None]]:
+    """Take a credit each from these purchases' counters: how many are left after each; None where it is not enough."""
     count_of = Counter(numbers)
     rows = yield _BATCH.spend_known_credits(spent=_ENCODE(count_of).decode(), now_ms=now_ms)
     left_of: dict[int, int] = {row["number"]: row["remaining"] for row in rows}  # after the last of its spends
-    if len(left_of) < len(count_of):
-        calls = {call_id: calls[call_id] for call_id, number in zip(calls, numbers, strict=True) if number in left_of}
-    if calls:
-        yield _BATCH.insert_calls(calls=_ENCODE(calls).decode(), now_ms=now_ms)
     if len(count_of) == len(numbers):  # mostly each has one
         return list(map(left_of.get, numbers))
     left: list[int | None] = []
@@ -218,11 +261,18 @@ def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendRes
             return result
 
 
-def restore_call(call_id: str, status: int, now_ms: int, *, is_again: bool = False) -> Unit[int | None]:
+def restore_call(
+    call_id: str, status: int, now_ms: int, *, row: int | None = None, is_again: bool = False
+) -> Unit[int | None]:
     """Give a credit back, with its entry in the ledger; see `Purchases.restore`.
 
+    `row`: of the journal, where the call is there; how it ended is then for who asks to say.
     `is_again`: the answer to the same was lost, and what was given back then counts as given back now.
     """
+    if row is not None:
+        for found in (yield from call_journal.find([call_id], row, row)):
+            return (yield from call_journal.give_back(call_id, found["id"], now_ms, is_again=is_again))
+        return None
     rows = yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)
     if not rows:
         restored = (yield _Q.credits_after_restore(id=call_id)) if is_again else []
@@ -236,17 +286,33 @@ def restore_call(call_id: str, status: int, now_ms: int, *, is_again: bool = Fal
     return remaining
 
 
-def give_back(calls: Sequence[str], now_ms: int) -> Unit[None]:
-    """Undo what spends took whose callers were answered 503; one that took nothing, or was undone, changes nothing."""
+def give_back(calls: Sequence[str], since: int, now_ms: int) -> Unit[None]:
+    """Undo what spends took whose callers were answered 503; one that took nothing, or was undone, changes nothing.
+
+    What is in the journal is there from the row `since` on.
+    """
     for call_id in calls:
         yield from restore_call(call_id, _UNAVAILABLE, now_ms)
     yield from end_calls({_UNAVAILABLE: calls}, now_ms)  # those whose purchase is void
+    found = yield from call_journal.find(calls, since)
+    for row in found:
+        yield from call_journal.give_back(row["call_id"], row["id"], now_ms)
+    yield from end_calls({}, now_ms, {_UNAVAILABLE: [row["call_id"] for row in found]} if found else {})
 
 
-def end_calls(ended: Mapping[int, Sequence[str]], now_ms: int) -> Unit[None]:
-    """Record how calls ended: by status, their ids."""
+def end_calls(
+    ended: Mapping[int, Sequence[str]],
+    now_ms: int,
+    in_journal: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    opened: Mapping[str, int] = MappingProxyType({}),
+) -> Unit[None]:
+    """Record how calls ended: by status, ids of those with rows of their own, and of those in the journal.
+
+    `opened`: see `call_journal.write`.
+    """
     for status, calls in ended.items():
         yield _BATCH.end_calls(ended=_ENCODE(calls).decode(), status=status, now_ms=now_ms)
+    yield from call_journal.write({}, in_journal, opened, now_ms)
 
 
 def _look_up(spends: Sequence[HeldSpend]) -> Unit[dict[PaymentKey | str | None, _Held]]:

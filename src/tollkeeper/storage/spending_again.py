@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.purchases import Spend
+from tollkeeper.storage import call_journal
 from tollkeeper.storage.purchase_rows import SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import spend_all, spend_of_payer
+from tollkeeper.storage.spending import Spent, spend_all, spend_of_payer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,10 +33,17 @@ def spend_again(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResu
     return [results[spend.wish.call_id] for spend in spends]
 
 
-def spend_known_again(known: KnownSpends) -> Unit[list[SpendResult | None]]:
-    """SPENT for each whose credit was taken already; the others are to be asked again as ones that are not known."""
-    results = yield from _taken(known.calls)
-    return [results.get(call_id) for call_id in known.calls]
+def spend_known_again(known: KnownSpends) -> Unit[Spent]:
+    """SPENT for each whose credit was taken already; the others are to be asked again as ones that are not known.
+
+    All that were taken are in one row of the journal: they were one batch.
+    """
+    results: dict[str, SpendResult] = {}
+    row = 0
+    for found in (yield from call_journal.find(known.calls, known.after + 1)):
+        results[found["call_id"]] = SpendResult(Spend.SPENT, purchase_from(found))
+        row = found["journal_number"]
+    return Spent([], [results.get(call_id) for call_id in known.calls], row)
 
 
 def _taken(calls: Iterable[str]) -> Unit[dict[str, SpendResult]]:

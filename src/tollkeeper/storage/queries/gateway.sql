@@ -314,13 +314,13 @@ INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)
 VALUES (:cause, :reason, :purchase_id, :delta, :now_ms);
 
 -- name: purchase_of_call
-SELECT p.* FROM calls c JOIN holdings p ON p.id = c.purchase_id WHERE c.id = :id;
+SELECT p.* FROM single_calls c JOIN holdings p ON p.id = c.purchase_id WHERE c.id = :id;
 
 -- name: interrupt_calls
 -- :living = the marks (digits 13 to 20 of a request's id) of the processes that may still end their calls; '' where
 -- none may. Calls with an id of another kind tell no process, so they are left alone while any lives. The call of a
 -- transfer's fee ('fee-..') is no process's: the hub says how its transfer ended, whoever asks again.
-UPDATE calls SET state = 'INTERRUPTED', ended_ms = :now_ms
+UPDATE single_calls SET state = 'INTERRUPTED', ended_ms = :now_ms
 WHERE state = 'DISPATCHED' AND substr(id, 1, 4) <> 'fee-' AND (
     :living = '' OR (length(id) = 32 AND :living NOT LIKE '%' || substr(id, 13, 8) || '%')
 ) RETURNING id;
@@ -406,19 +406,19 @@ WHERE payer = :payer AND gate_id + 0 = :gate_id AND (
 ORDER BY state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;
 
 -- name: call_state
-SELECT state FROM calls WHERE id = :id;
+SELECT state FROM single_calls WHERE id = :id;
 
 -- name: restore_call
-UPDATE calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
+UPDATE single_calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
 WHERE id = :id AND state = 'DISPATCHED'
-    AND EXISTS (SELECT 1 FROM purchases p WHERE p.id = calls.purchase_id AND p.state = 'LIVE')
+    AND EXISTS (SELECT 1 FROM purchases p WHERE p.id = single_calls.purchase_id AND p.state = 'LIVE')
 RETURNING purchase_id;
 
 -- name: credits_after_restore
-SELECT c.remaining FROM calls
-JOIN purchases p ON p.id = calls.purchase_id
+SELECT c.remaining FROM credits_given g
+JOIN purchases p ON p.id = g.purchase_id
 JOIN credits c ON c.number = p.number
-WHERE calls.id = :id AND calls.state = 'RESTORED';
+WHERE g.cause = :id AND g.reason = 'restore';
 
 -- name: give_credit_back
 UPDATE credits SET remaining = remaining + 1

@@ -30,17 +30,28 @@ WHERE coalesce(c.is_live, 0) <> CASE WHEN p.state = 'LIVE' AND p.failure IS NULL
 UNION ALL SELECT 'credits ' || c.number, 'of no purchase'
 FROM credits c LEFT JOIN purchases p ON p.number = c.number WHERE p.number IS NULL;
 
--- That every spend has its call, and every call its spend (I3), needs no check: a call's row is its spend's entry.
+-- That every spend has its call, and every call its spend (I3), needs no check: what is written of a call is its spend's entry.
 -- name: i3_a_restored_call_has_its_credit_back
 SELECT c.id AS subject, c.state || ', given back ' || coalesce(e.delta, 0) AS found
-FROM calls c LEFT JOIN credits_given e ON e.cause = c.id AND e.reason = 'restore'
+FROM single_calls c LEFT JOIN credits_given e ON e.cause = c.id AND e.reason = 'restore'
 WHERE (c.state = 'RESTORED' AND coalesce(e.delta, 0) <> 1) OR (c.state <> 'RESTORED' AND e.cause IS NOT NULL);
 
+-- name: i3_what_is_given_back_was_spent
+SELECT e.cause AS subject, e.delta || ' given back of no call' AS found
+FROM credits_given e
+WHERE e.reason = 'restore' AND NOT EXISTS (SELECT 1 FROM single_calls c WHERE c.id = e.cause AND c.purchase_id = e.purchase_id)
+    AND e.cause NOT IN (
+        SELECT s.cause FROM credit_entries s JOIN credits_given g ON g.cause = s.cause AND g.reason = 'restore'
+        WHERE s.reason = 'spend' AND s.purchase_id = g.purchase_id
+    );
+
 -- name: i4_calls_within_the_credits
-SELECT p.id AS subject, count(*) || ' calls of ' || p.granted || ' credits' AS found
-FROM calls c JOIN holdings p ON p.id = c.purchase_id
-WHERE c.state <> 'RESTORED'
-GROUP BY p.id, p.granted HAVING count(*) > p.granted;
+SELECT p.id AS subject, c.calls || ' calls of ' || p.granted || ' credits' AS found
+FROM holdings p
+JOIN (
+    SELECT purchase_id, -sum(delta) AS calls FROM credit_entries WHERE reason IN ('spend', 'restore') GROUP BY purchase_id
+) c ON c.purchase_id = p.id
+WHERE c.calls > p.granted;
 
 -- name: i5_credits_rest_on_a_payment
 SELECT id AS subject, state || ', confirmed ' || confirmed || ', trusted ' || assume_valid || ', transaction '

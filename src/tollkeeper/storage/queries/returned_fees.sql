@@ -23,5 +23,5 @@ DELETE FROM returned_fees WHERE call_id = :call_id;
 DELETE FROM returned_fees WHERE made_ms <= :since_ms;
 
 -- name: owed_fees
-SELECT f.call_id, f.network, f.payer, f.nonce, f.transaction_hash FROM returned_fees f JOIN calls c ON c.id = f.call_id
+SELECT f.call_id, f.network, f.payer, f.nonce, f.transaction_hash FROM returned_fees f JOIN single_calls c ON c.id = f.call_id
 WHERE f.made_ms > :since_ms AND c.state = 'RESTORED' ORDER BY f.call_id;

@@ -46,10 +46,10 @@ RETURNING credits.number, credits.remaining;
 
 -- name: insert_calls
 -- :calls = {call id: purchase id, ...}
-INSERT INTO calls (id, purchase_id, state, created_ms)
+INSERT INTO single_calls (id, purchase_id, state, created_ms)
 SELECT key, value, 'DISPATCHED', :now_ms FROM json_each(:calls) WHERE 1 = 1;
 
 -- name: end_calls
 -- :ended = [call id, ...]
-UPDATE calls SET state = 'DONE', status = :status, ended_ms = :now_ms
+UPDATE single_calls SET state = 'DONE', status = :status, ended_ms = :now_ms
 WHERE id IN (SELECT value FROM json_each(:ended)) AND +state = 'DISPATCHED';

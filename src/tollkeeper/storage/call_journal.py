@@ -1,0 +1,84 @@
+"""The journal of calls on purchases that are known: a row for all that one commit spends, and for how others ended.
+
+A row is written once and never changed. A call is found in it by its id, between two rows: whoever asks for one knows
+about when it was spent (`open_calls`). What this module does not do: take credits (`spending` does, in the same unit).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from tollkeeper.storage.database import Row, Unit
+
+NEWEST: Final = 2**62  # a row that never is
+
+_Q: Final = load_queries("gateway.sql")
+_JOURNAL: Final = load_queries("call_journal_sqlite.sql")
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+
+def write(
+    spent: Mapping[str, int], ended: Mapping[int, Collection[str]], opened: Mapping[str, int], now_ms: int
+) -> Unit[int]:
+    """Write a row: which calls took a credit of which purchase (its number), and by status which others ended.
+
+    `opened`: by ledger, from which row on calls of its may be open now. Returns the row's number; 0 where there was
+    nothing to write.
+    """
+    for ledger, since in opened.items():
+        yield _JOURNAL.note_open_calls(ledger=ledger, since=since)
+    if not spent and not ended:
+        return 0
+    return (yield from _write(_ENCODE(spent).decode(), _ENCODE(ended).decode(), "[]", now_ms))
+
+
+def _write(spent: str, ended: str, interrupted: str, now_ms: int) -> Unit[int]:
+    rows = yield _JOURNAL.write_in_journal(spent=spent, ended=ended, interrupted=interrupted, now_ms=now_ms)
+    number: int = rows[0]["number"]
+    return number
+
+
+def newest() -> Unit[int]:
+    """The number of the last row; 0 where there is none."""
+    number: int = (yield _JOURNAL.newest_of_journal())[0]["number"]
+    return number
+
+
+def find(calls: Collection[str], first: int, last: int = NEWEST) -> Unit[list[Row]]:
+    """Those of these calls that the rows from `first` to `last` have.
+
+    As `holdings` has their purchases, with `call_id` and `journal_number`.
+    """
+    return (yield _JOURNAL.spent_in_journal(calls=_ENCODE([*calls]).decode(), first=first, last=last))
+
+
+def give_back(call_id: str, purchase_id: str, now_ms: int, *, is_again: bool = False) -> Unit[int | None]:
+    """Give the credit of a call back that is in the journal, once; see `spending.restore_call`."""
+    if (yield _JOURNAL.restore_in_journal(id=call_id, purchase_id=purchase_id, now_ms=now_ms)):
+        left = yield _Q.give_credit_back(id=purchase_id)
+        if not left:
+            raise StorageError("a purchase became void while its credit was given back")
+    else:
+        left = (yield _Q.credits_after_restore(id=call_id)) if is_again else []
+    return left[0]["remaining"] if left else None
+
+
+def interrupt_calls(now_ms: int, living: str) -> Unit[int]:
+    """Mark the calls, in the journal or not, that dead processes left without an end; how many. See `Purchases`."""
+    single = yield _Q.interrupt_calls(now_ms=now_ms, living=living)
+    rows = yield _JOURNAL.open_in_journal(living=living)
+    if rows:
+        yield from _write("{}", "{}", _ENCODE([row["id"] for row in rows]).decode(), now_ms)
+    if living:
+        yield _JOURNAL.move_open_calls(living=living)
+    else:
+        yield _JOURNAL.forget_open_calls(living=living)
+    return len(single) + len(rows)

@@ -1,0 +1,136 @@
+"""Which calls of one ledger have no end yet, and how others ended: until both are in the database (contract 4.3).
+
+A call's end is written with the spends that come next. Calls that spent as `spending.spend_known` does are in the
+journal, of which every row has many: this is told the row's number, and from that it follows from which row on the
+journal must be read if this process dies. That is noted in the database once in a while. What this module does not do:
+ask the database.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tollkeeper.api import PROCESS_MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ENDED_MAX: Final = 100_000  # with one status
+ENDED_AT_ONCE: Final = 256  # of each status: mostly below a millisecond of the writer's time
+_NOTED_EVERY: Final = 64  # rows; so many more are read after a crash
+
+_names = itertools.count(1)
+
+
+class Ended(NamedTuple):
+    """By status, calls that are written as ended: those in the journal, and those with rows of their own."""
+
+    journal: dict[int, list[str]]
+    single: dict[int, list[str]]
+
+
+class OpenCalls:
+    """Those of one ledger."""
+
+    def __init__(self) -> None:
+        self.name = f"{PROCESS_MARK}-{next(_names)}"
+        self.newest = 0  # row of the journal of which this knows that it is there
+        self._row_of: dict[str, int] = {}  # in the order of rows
+        self._ended = Ended({}, {})
+        self._noted: int | None = None
+        self._dropped = 0
+        self._unserved: list[str] = []
+        self._unserved_since = 0
+
+    def spent(self, calls: Iterable[str], row: int) -> None:
+        """These are in this row of the journal."""
+        self._row_of |= dict.fromkeys(calls, row)
+        self.newest = max(self.newest, row)
+
+    def row_of(self, call_id: str) -> int | None:
+        """The journal's row that an open call is in."""
+        return self._row_of.get(call_id)
+
+    def end_all(self, call_ids: Sequence[str], status: int) -> None:
+        """See `Ledger.end_all`."""
+        is_open = self._row_of
+        if all(map(is_open.__contains__, call_ids)):
+            self._note(self._ended.journal, call_ids, status)
+            return
+        self._note(self._ended.journal, [one for one in call_ids if one in is_open], status)
+        self._note(self._ended.single, [one for one in call_ids if one not in is_open], status)
+
+    def _note(self, ended: dict[int, list[str]], call_ids: Sequence[str], status: int) -> None:
+        if not call_ids:
+            return
+        its = ended.setdefault(status, [])
+        room = max(0, ENDED_MAX - len(its))
+        its += call_ids[:room]
+        self._dropped += max(0, len(call_ids) - room)
+
+    def take_dropped(self) -> int:
+        """See `Ledger.take_dropped`."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+    def take_ended(self) -> Ended:
+        """Some that are to be written now; what is not, is to be `put_back`."""
+        journal, single = self._ended
+        if not journal and not single:
+            return Ended({}, {})
+        self._ended = Ended(_rest_of(journal), _rest_of(single))
+        close = self._row_of.pop
+        for calls in journal.values():
+            for call_id in calls:
+                close(call_id, None)
+        return Ended(journal, single)
+
+    def put_back(self, ended: Ended) -> None:
+        """Writing them twice changes nothing."""
+        for its, back in zip(self._ended, ended, strict=True):
+            for status, calls in back.items():
+                its.setdefault(status, []).extend(calls)
+
+    def to_note(self) -> dict[str, int]:
+        """What is to be noted with what `take_ended` gave: by this one's name, since which row calls may be open."""
+        since = self._since()
+        if self._noted is not None and since < self._noted + _NOTED_EVERY:
+            return {}
+        return {self.name: since}
+
+    def noted(self, opened: dict[str, int]) -> None:
+        """It is in the database."""
+        self._noted = opened.get(self.name, self._noted)
+
+    def _since(self) -> int:
+        if self._ended.journal:  # of which the rows are forgotten
+            return self._noted or 0
+        since = next(iter(self._row_of.values()), self.newest + 1)
+        return min(since, self._unserved_since) if self._unserved else since
+
+    def refused(self, call_id: str) -> None:
+        """See `Ledger.refused`."""
+        if len(self._unserved) < ENDED_MAX:
+            if not self._unserved:
+                self._unserved_since = self.newest + 1
+            self._unserved.append(call_id)
+
+    def some_unserved(self) -> tuple[list[str], int]:
+        """Some that may have taken a credit, if so in a row of the journal from this one on."""
+        return self._unserved[:ENDED_AT_ONCE], self._unserved_since
+
+    def given_back(self, calls: Sequence[str]) -> None:
+        """What these took, if anything, their purchases have again."""
+        done = {*calls}
+        self._unserved = [one for one in self._unserved if one not in done]
+
+
+def _rest_of(ended: dict[int, list[str]]) -> dict[int, list[str]]:
+    """Takes from these what is too much for once."""
+    rest: dict[int, list[str]] = {}
+    for status, calls in ended.items():
+        if len(calls) > ENDED_AT_ONCE:
+            rest[status] = calls[ENDED_AT_ONCE:]
+            del calls[ENDED_AT_ONCE:]
+    return rest

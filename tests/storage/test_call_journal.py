@@ -1,0 +1,297 @@
+"""Calls in the journal: found by id, ended, given back, marked after a crash as if each had a row (F10, F11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.storage.test_ledger import by_header, outcomes, spend_together
+from tests.storage.test_purchases import NOW_MS, Shop, key
+from tollkeeper.core.paygates import PayGate
+from tollkeeper.core.purchases import Spend
+from tollkeeper.storage import Statement, open_database
+from tollkeeper.storage import call_journal as journal
+from tollkeeper.storage.ledger import Ledger
+from tollkeeper.storage.open_calls import ENDED_AT_ONCE, OpenCalls
+from tollkeeper.storage.sqlite import SqliteDatabase
+
+CREDITS = 100_000
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+    opened = open_database(str(tmp_path / "shop.sqlite3"))
+    yield opened
+    await opened.close()
+
+
+async def known_shop(database: SqliteDatabase) -> tuple[Shop, PayGate]:
+    """A shop whose own ledger remembers one purchase, by a first call of its own, which has ended."""
+    shop = Shop(database)
+    gate = await shop.gate(CREDITS)
+    await shop.bought(gate)
+    await spend(shop, gate, 1)
+    return shop, gate
+
+
+async def spend(shop: Shop, gate: PayGate, many: int) -> list[str]:
+    """The ids of so many calls that are spent in one commit."""
+    spends = [by_header(shop, gate) for _ in range(many)]
+    answers = await spend_together(shop.purchases.ledger, spends)
+    assert outcomes(answers) == [Spend.SPENT] * many
+    return [one.wish.call_id for one in spends]
+
+
+async def states(database: SqliteDatabase) -> dict[str, tuple[str, int | None]]:
+    rows = await database.read(Statement("SELECT id, state, status FROM calls"))
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: (row["state"], row["status"]) for row in rows}
+
+
+async def rows_of_journal(database: SqliteDatabase) -> int:
+    rows = await database.read(Statement("SELECT count(*) AS many FROM call_journal"))
+    many: int = rows[0]["many"]
+    return many
+
+
+async def remaining(shop: Shop) -> int:
+    found = await shop.purchases.by_payment(key(1))
+    assert found is not None
+    return found.remaining
+
+
+async def test_the_calls_of_one_commit_and_the_ends_of_others_are_one_row(database: SqliteDatabase) -> None:
+    shop, gate = await known_shop(database)
+    (first,) = await states(database)
+    calls = await spend(shop, gate, 40)
+    assert await rows_of_journal(database) == 1
+    shop.purchases.ledger.end_all([first, *calls[:10]], 200)
+    shop.purchases.ledger.end_all(calls[10:20], 404)
+    more = await spend(shop, gate, 3)
+    assert await rows_of_journal(database) == 2
+    expected: dict[str, tuple[str, int | None]] = {first: ("DONE", 200), **dict.fromkeys(calls[:10], ("DONE", 200))}
+    expected |= dict.fromkeys(calls[10:20], ("DONE", 404))
+    expected |= dict.fromkeys([*calls[20:], *more], ("DISPATCHED", None))
+    assert await states(database) == expected
+    await shop.ledger_agrees()
+
+
+async def test_a_credit_is_given_back_once_and_its_call_says_so(database: SqliteDatabase) -> None:
+    shop, gate = await known_shop(database)
+    calls, purchases = await spend(shop, gate, 3), shop.purchases
+    left = await remaining(shop)
+    assert await purchases.restore(calls[1], 502, NOW_MS) == left + 1
+    assert await purchases.restore(calls[1], 502, NOW_MS) is None
+    purchases.ledger.end(calls[1], 502)
+    await purchases.ledger.flush_ended(NOW_MS)
+    assert await purchases.restore(calls[1], 502, NOW_MS) is None  # it is not open any more
+    assert (await states(database))[calls[1]] == ("RESTORED", 502)
+    assert await remaining(shop) == left + 1
+    await shop.ledger_agrees()
+
+
+async def test_whoever_asks_again_is_told_what_was_given_back(database: SqliteDatabase) -> None:
+    shop, gate = await known_shop(database)
+    (call,) = await spend(shop, gate, 1)
+    (found,) = await database.run(journal.find([call, "no such call"], 1))
+    assert (found["call_id"], found["journal_number"]) == (call, 1)
+    given_back = [
+        await database.run(journal.give_back(call, found["id"], NOW_MS, is_again=is_again))
+        for is_again in (False, True, False)
+    ]
+    assert given_back == [CREDITS - 1, CREDITS - 1, None]
+
+
+async def test_a_void_purchase_gets_nothing_back(database: SqliteDatabase) -> None:
+    shop, gate = await known_shop(database)
+    (call,) = await spend(shop, gate, 1)
+    found = await shop.purchases.by_payment(key(1))
+    assert found is not None
+    await shop.purchases.void(found, NOW_MS)
+    assert await shop.purchases.restore(call, 502, NOW_MS) is None
+    assert (await states(database))[call] == ("DISPATCHED", None)
+    await shop.ledger_agrees()
+
+
+async def test_what_a_dead_process_left_open_is_marked_and_nothing_else(database: SqliteDatabase) -> None:
+    shop, gate = await known_shop(database)
+    done, open_one, given_back = await spend(shop, gate, 3)
+    shop.purchases.ledger.end(done, 200)
+    await shop.purchases.ledger.flush_ended(NOW_MS)
+    await shop.purchases.restore(given_back, 502, NOW_MS)
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 2  # and the first one, which has a row
+    found = await states(database)
+    assert [found[call][0] for call in (done, open_one, given_back)] == ["DONE", "INTERRUPTED", "RESTORED"]
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 0
+    shop.purchases.ledger.end(open_one, 200)  # of a process that was taken for dead
+    await shop.purchases.ledger.flush_ended(NOW_MS)
+    assert (await states(database))[open_one] == ("INTERRUPTED", None)
+    await shop.ledger_agrees()
+
+
+async def test_of_several_processes_only_the_dead_ones_calls_are_marked(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: dict[str, list[str]] = {}
+    numbers = count(1)
+    for at, mark in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc")):
+        monkeypatch.setattr("tollkeeper.storage.open_calls.PROCESS_MARK", mark)
+        shop = Shop(database)
+        gate = await shop.gate(CREDITS)
+        await shop.bought(gate, 1 + at)
+        ledger = Ledger(database)
+        calls[mark] = []
+        for _ in range(3):
+            one = by_header(shop, gate, 1 + at)
+            call_id = f"{next(numbers):012x}{mark}{0:012x}"
+            wish = type(one.wish)(one.wish.gate_id, one.wish.gate_version, one.wish.header, call_id)
+            await spend_together(ledger, [type(one)(one.key, None, wish)])
+            calls[mark].append(call_id)
+
+    async def marked() -> set[str]:
+        return {call for call, (state, _) in (await states(database)).items() if state == "INTERRUPTED"}
+
+    assert await shop.purchases.interrupt_calls(NOW_MS, "aaaaaaaa cccccccc") == 3
+    assert await marked() == {*calls["bbbbbbbb"]}
+    assert await shop.purchases.interrupt_calls(NOW_MS, "aaaaaaaa cccccccc") == 0
+    assert await shop.purchases.interrupt_calls(NOW_MS, " ") == 6
+    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 3}]
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 0
+    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
+
+
+async def test_after_a_crash_little_of_the_journal_is_read(database: SqliteDatabase) -> None:
+    """Where all calls end, the row from which on some may be open follows the newest one."""
+    shop, gate = await known_shop(database)
+    for _ in range(200):
+        shop.purchases.ledger.end_all(await spend(shop, gate, 1), 200)
+    ((noted, newest),) = [
+        (row["since"], row["newest"])
+        for row in await database.read(
+            Statement("SELECT since, (SELECT max(number) FROM call_journal) AS newest FROM open_calls")
+        )
+    ]
+    assert newest - 70 < noted <= newest
+
+
+async def test_a_ledger_that_begins_later_knows_what_was_there_before(database: SqliteDatabase) -> None:
+    shop, gate = await known_shop(database)
+    for _ in range(5):
+        await spend(shop, gate, 1)
+    later = Ledger(database)
+    await later.open()
+    await spend_together(later, [by_header(shop, gate)])
+    await spend_together(later, [by_header(shop, gate)])
+    noted = await database.read(Statement("SELECT since FROM open_calls ORDER BY since DESC"))
+    assert [row["since"] for row in noted] == [6, 1]
+
+
+def test_no_row_is_passed_over_while_one_of_its_calls_may_be_open() -> None:
+    open_calls = OpenCalls()
+    open_calls.newest = 10
+    assert open_calls.to_note() == {open_calls.name: 11}
+    open_calls.noted(open_calls.to_note())
+    for row in range(11, 200):
+        open_calls.spent([f"call-{row}"], row)
+    assert open_calls.to_note() == {}  # the first one is open
+    open_calls.end_all([f"call-{row}" for row in range(11, 190)], 200)
+    assert open_calls.to_note() == {}  # nothing of that is written
+    ended = open_calls.take_ended()
+    assert open_calls.to_note() == {open_calls.name: 190}
+    open_calls.put_back(ended)
+    assert open_calls.to_note() == {}  # nobody knows whether it is
+    assert open_calls.take_ended().journal == {200: [f"call-{row}" for row in range(11, 190)]}
+    open_calls.refused("unknown")
+    open_calls.spent(["late"], 300)
+    open_calls.end_all([f"call-{row}" for row in range(190, 200)], 200)
+    open_calls.take_ended()
+    assert open_calls.to_note() == {open_calls.name: 200}  # what was refused may be behind what was known then
+    assert open_calls.some_unserved() == (["unknown"], 200)
+    open_calls.given_back(["unknown"])
+    assert open_calls.to_note() == {open_calls.name: 300}
+
+
+def test_more_ends_than_are_written_at_once_hold_the_mark_back() -> None:
+    open_calls = OpenCalls()
+    calls = [f"call-{number}" for number in range(3 * ENDED_AT_ONCE)]
+    open_calls.noted({open_calls.name: 1})
+    open_calls.spent(calls, 500)
+    open_calls.end_all(calls, 200)
+    taken = []
+    for notes in ({}, {}, {open_calls.name: 501}):
+        taken.append(len(open_calls.take_ended().journal[200]))
+        assert open_calls.to_note() == notes
+    assert taken == [ENDED_AT_ONCE] * 3
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("spend"), st.integers(1, 5)),
+    st.tuples(st.just("end"), st.lists(st.integers(0, 30), max_size=6)),
+    st.tuples(st.just("restore"), st.integers(0, 30)),
+    st.tuples(st.just("flush"), st.just(0)),
+    st.tuples(st.just("crash"), st.just(0)),
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, min_size=4, max_size=25))
+def test_whatever_happens_each_call_stands_where_it_must(
+    tmp_path_factory: pytest.TempPathFactory, steps: Sequence[tuple[str, int | list[int]]]
+) -> None:
+    """Against a table of states that is kept beside: open, ended and not yet written, written, given back, marked."""
+    asyncio.run(_play(tmp_path_factory.mktemp("journal"), steps))
+
+
+async def _play(folder: Path, steps: Sequence[tuple[str, int | list[int]]]) -> None:
+    database = open_database(str(folder / "shop.sqlite3"))
+    patch = pytest.MonkeyPatch()
+    patch.setattr("tollkeeper.storage.open_calls._NOTED_EVERY", 1)
+    try:
+        shop, gate = await known_shop(database)
+        expected: dict[str, str] = dict.fromkeys(await states(database), "DISPATCHED")
+        calls: list[str] = []
+        ended: list[str] = []  # and not yet written
+        for step, what in steps:
+            ledger = shop.purchases.ledger
+            if step == "spend":
+                assert isinstance(what, int)
+                calls += (new := await spend(shop, gate, what))
+                expected |= dict.fromkeys(new, "DISPATCHED")
+            elif step == "end":
+                assert isinstance(what, list)
+                mine = [calls[at] for at in what if at < len(calls)]
+                ledger.end_all(mine, 200)
+                ended += mine
+                continue
+            elif step == "restore":
+                assert isinstance(what, int)
+                if what < len(calls) and ledger.row_of(calls[what]) is not None:
+                    await shop.purchases.restore(calls[what], 502, NOW_MS)
+                    expected[calls[what]] = "RESTORED"
+                continue
+            elif step == "flush":
+                await ledger.flush_ended(NOW_MS)
+            else:
+                await shop.purchases.interrupt_calls(NOW_MS)
+                expected = {call: "INTERRUPTED" if state == "DISPATCHED" else state for call, state in expected.items()}
+                shop.purchases.ledger = Ledger(database)
+                await shop.purchases.ledger.open()
+                ended.clear()
+                (first,) = await spend_together(shop.purchases.ledger, [one := by_header(shop, gate)])
+                assert outcomes([first]) == [Spend.SPENT]
+                expected[one.wish.call_id] = "DISPATCHED"
+            for call in ended:
+                if expected[call] == "DISPATCHED":
+                    expected[call] = "DONE"
+            ended.clear()
+            assert {call: state for call, (state, _) in (await states(database)).items()} == expected
+            await shop.ledger_agrees()
+    finally:
+        patch.undo()
+        await database.close()
