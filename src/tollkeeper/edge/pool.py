@@ -133,12 +133,11 @@ class TargetPool:
         """
         for lane in lanes:
             while lane:
-                if unread is None:
-                    unread = self.unread()
                 connection = lane.pop()
+                number = connection.socket_number
                 if (
                     self._expiry.pop(connection) > now_seconds
-                    and connection.socket_number not in unread
+                    and not (self._unread.is_on(number) if unread is None else number in unread)
                     and not connection.transport.is_closing()
                 ):
                     return connection

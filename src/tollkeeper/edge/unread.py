@@ -1,4 +1,4 @@
-"""What has come on connections and was not read: the system is asked for all of them at once.
+"""What has come on connections and was not read: the system is asked for all of them at once, or for one.
 
 The loop knows what came when it last looked; while it waits for a commit more may come. A connection that is not being
 read is not watched: it would be told every time.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from contextlib import suppress
+from select import POLLIN, poll
 from selectors import EVENT_READ, DefaultSelector
 
 
@@ -16,6 +17,7 @@ class Unread:
 
     def __init__(self) -> None:
         self._selector = DefaultSelector()
+        self._one = poll()
 
     def watch(self, socket_number: int) -> None:
         """Raises: OSError where the system can watch no more."""
@@ -25,6 +27,14 @@ class Unread:
         """Watched or not, if there ever was a socket; to be called before it is closed."""
         with suppress(KeyError, ValueError):
             self._selector.unregister(socket_number)
+
+    def is_on(self, socket_number: int) -> bool:
+        """Whether something can be read on this one. A system call, cheaper than the other where many are watched."""
+        self._one.register(socket_number, POLLIN)
+        try:
+            return bool(self._one.poll(0))
+        finally:
+            self._one.unregister(socket_number)
 
     def look(self) -> Container[int]:
         """On which of them something can be read, their end included. A system call."""
