@@ -154,8 +154,10 @@ def check(site: Site, told: Told, reached: Reached, paid_micro: int) -> None:
     assert reached.twice == []
     assert set(told.statuses) <= {200, 502, 503}, told.statuses
     for remaining, granted, spent, entries in site.rows(
-        "SELECT remaining, granted, (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id),"
-        " (SELECT sum(delta) FROM credit_entries e WHERE e.purchase_id = p.id) FROM holdings p WHERE state = 'LIVE'"
+        "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls GROUP BY 1),"
+        " entered AS MATERIALIZED (SELECT purchase_id AS id, sum(delta) AS total FROM credit_entries GROUP BY 1)"
+        " SELECT p.remaining, p.granted, coalesce(s.calls, 0), e.total"
+        " FROM holdings p LEFT JOIN spent s ON s.id = p.id LEFT JOIN entered e ON e.id = p.id WHERE state = 'LIVE'"
     ):
         assert remaining == granted - spent == entries
     assert site.rows("SELECT count(*) FROM credit_entries") == [

@@ -285,8 +285,9 @@ class Story(ABC):
         held = {
             (row[0], row[1]): row[2:]
             for row in self.site.rows(
-                "SELECT h.nonce, h.gate_id, h.state, h.granted, h.remaining,"
-                " (SELECT COUNT(*) FROM calls c WHERE c.purchase_id = h.id) FROM holdings h"
+                "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls GROUP BY 1)"
+                " SELECT h.nonce, h.gate_id, h.state, h.granted, h.remaining, coalesce(s.calls, 0)"
+                " FROM holdings h LEFT JOIN spent s ON s.id = h.id"
             )
         }
         for sale in self.sales:

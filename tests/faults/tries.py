@@ -491,8 +491,9 @@ class Tries:
             row[0]: row[1:]
             for row in self.rows(
                 "gateway.db",
-                "SELECT nonce, state, granted, remaining, attempt, failure,"
-                " (SELECT count(*) FROM calls c WHERE c.purchase_id = h.id) FROM holdings h",
+                "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls GROUP BY 1)"
+                " SELECT nonce, state, granted, remaining, attempt, failure, coalesce(s.calls, 0)"
+                " FROM holdings h LEFT JOIN spent s ON s.id = h.id",
             )
         }
         for sale in self.sales:

@@ -81,9 +81,10 @@ def check(path: Path, told: list[str], runs: int) -> None:
         spends = {call for (call,) in connection.execute("SELECT cause FROM credit_entries WHERE reason = 'spend'")}
         grants = {name for (name,) in connection.execute("SELECT cause FROM credit_entries WHERE reason = 'grant'")}
         purchases = connection.execute(
-            "SELECT p.remaining, p.granted, (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id),"
-            " (SELECT sum(e.delta) FROM credit_entries e WHERE e.purchase_id = p.id) FROM holdings p"
-            " WHERE state = 'LIVE'"
+            "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls GROUP BY 1),"
+            " entered AS MATERIALIZED (SELECT purchase_id AS id, sum(delta) AS total FROM credit_entries GROUP BY 1)"
+            " SELECT p.remaining, p.granted, coalesce(s.calls, 0), e.total"
+            " FROM holdings p LEFT JOIN spent s ON s.id = p.id LEFT JOIN entered e ON e.id = p.id WHERE state = 'LIVE'"
         ).fetchall()
     assert calls == spends
     answered = {line.removeprefix("call ") for line in told if line.startswith("call ")}

@@ -104,9 +104,12 @@ class Shop:
     async def ledger_agrees(self) -> None:
         rows = await self.database.read(
             Statement(
-                "SELECT p.id, p.remaining, p.granted, coalesce(sum(e.delta), 0) AS ledger,"
-                " (SELECT count(*) FROM calls c WHERE c.purchase_id = p.id AND c.state <> 'RESTORED') AS calls"
-                " FROM holdings p LEFT JOIN credit_entries e ON e.purchase_id = p.id GROUP BY p.id"
+                "WITH spent AS MATERIALIZED ("
+                "SELECT purchase_id AS id, count(*) AS calls FROM calls WHERE state <> 'RESTORED' GROUP BY 1),"
+                " entered AS MATERIALIZED ("
+                "SELECT purchase_id AS id, sum(delta) AS total FROM credit_entries GROUP BY 1)"
+                " SELECT p.id, p.remaining, p.granted, coalesce(e.total, 0) AS ledger, coalesce(s.calls, 0) AS calls"
+                " FROM holdings p LEFT JOIN spent s ON s.id = p.id LEFT JOIN entered e ON e.id = p.id"
             )
         )
         for row in rows:
