@@ -4,6 +4,9 @@
 Where callers and target need those cores too, that says little about workers. `free_cores_ratio` is what the processor
 time of each process says: with a core of its own for each worker and for the ledger's process, the rate is bounded by
 the one that is busy first, so min(2 / (a worker's time of one call), 1 / (the ledger's time of one call)).
+
+That at 64 connections, as everything else here, and under `full_` at 64 for each worker: what a commit costs is shared
+by all spends that wait for it, so the ledger's time of one call is less where more wait.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from bench.wrk import Calls
 
 WORKERS: Final = 2
+CONNECTIONS: Final = 64
 _LEDGER: Final = b"tollkeeper.storage.ledger_process"
 
 
@@ -32,13 +36,14 @@ class _Side:
 
     server: Gateway
     load: Calls
+    connections: int = CONNECTIONS
     answers: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     rounds: int = 0
 
     def turn(self) -> float:
         before = {pid: cpu_seconds(pid) for pid in family(self.server.pid)}
-        run = self.load.run(ROUND_SECONDS, cores()[1])
+        run = self.load.run(ROUND_SECONDS, cores()[1], self.connections)
         self.rounds += 1
         if self.rounds > 1:  # the first turn is not measured
             self.answers += run.answers
@@ -60,15 +65,22 @@ def measure() -> Result:
         with gateway(directory, running.node_url, None, TOLLKEEPER_WORKERS=str(WORKERS)) as server:
             two = _Side(server, _held(running, server))
             result = alternate("workers-2", "calls/s", ROUNDS, two.turn, one.turn)
-    alone, worker, ledger = one.per_call_us("serving"), two.per_call_us("serving"), two.per_call_us("ledger")
-    result.also.update(
-        alone_us=alone,
-        worker_us=worker,
-        ledger_us=ledger,
-        free_cores_ratio=alone * min(WORKERS / worker, 1 / ledger),
-        cores=float(len(set(cores()))),
-    )
+            full_one, full_two = (_Side(side.server, side.load, CONNECTIONS * WORKERS) for side in (one, two))
+            full = alternate("workers-2", "calls/s", ROUNDS, full_two.turn, full_one.turn)
+    result.also.update(_times("", one, two))
+    result.also.update(_times("full_", full_one, full_two))
+    result.also.update(full_ours=full.ours, full_reference=full.reference, cores=float(len(set(cores()))))
     return result
+
+
+def _times(prefix: str, one: _Side, two: _Side) -> dict[str, float]:
+    alone, worker, ledger = one.per_call_us("serving"), two.per_call_us("serving"), two.per_call_us("ledger")
+    return {
+        f"{prefix}alone_us": alone,
+        f"{prefix}worker_us": worker,
+        f"{prefix}ledger_us": ledger,
+        f"{prefix}free_cores_ratio": alone * min(WORKERS / worker, 1 / ledger),
+    }
 
 
 def _held(running: Scene, server: Gateway) -> Calls:

@@ -18,7 +18,7 @@ from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import ResponseFraming
 from tollkeeper.edge.heads import ResponseHead
 from tollkeeper.edge.pool import TargetPool
-from tollkeeper.edge.target import TargetConnection, TargetFailure
+from tollkeeper.edge.target import TargetConnection, TargetFailure, TargetKey
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 Moment = Literal["head", "body", "end", "failure", "pause", "resume", "none"]
@@ -109,6 +109,20 @@ async def test_a_fault_in_a_callback_is_logged_and_ends_the_exchange(pool: Targe
         assert [entry["event"] for entry in logs] == ["target_callback_failed"]
         assert isinstance(logs[0]["exc_info"], ZeroDivisionError)
         assert (pool.open_count, pool.idle_count) == (0, 0)
+
+
+async def test_as_many_connections_are_kept_as_a_busy_target_has_calls_at_once() -> None:
+    """Else each call beyond them would open its own, which costs as much as the call."""
+    busy = TargetPool()
+    async with target(serves(sized(b"hello"))) as there:
+        for _ in range(2):
+            lane = busy.lane(TargetKey("http", "127.0.0.1", there.port, "a.example"))
+            kept = [busy.take([lane], asyncio.get_running_loop().time()) for _ in range(200)]
+            connections = [one or await connect(busy, there) for one in kept]
+            await asyncio.gather(*(exchange(one, Recorder()) for one in connections))
+            assert busy.open_count == busy.idle_count == 200
+        assert there.connections == 200
+    busy.close()
 
 
 async def says_in_turn(pool: TargetPool, *responses: tuple[bytes, ...], method: str = "GET") -> list[Recorder]:

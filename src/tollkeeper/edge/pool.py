@@ -30,8 +30,8 @@ from tollkeeper.edge.unread import Unread
 # Below the 5 seconds after which widespread servers (uvicorn, Node) close: a POST on a connection that the target is
 # just closing cannot be sent again.
 IDLE_SECONDS: Final = 4
-IDLE_PER_TARGET: Final = 64
-IDLE_IN_ALL: Final = 512
+IDLE_PER_TARGET: Final = 256
+IDLE_IN_ALL: Final = 1024
 CONNECT_TIMEOUT_SECONDS: Final = 10.0  # shared by the addresses that are tried
 ADDRESSES_MAX: Final = 4
 _QUIET_SECONDS: Final = 10.0  # between two warnings
