@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -17,11 +19,14 @@ from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage import call_journal as journal
+from tollkeeper.storage.call_journal import Open
 from tollkeeper.storage.ledger import Ledger
-from tollkeeper.storage.open_calls import ENDED_AT_ONCE, OpenCalls
+from tollkeeper.storage.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
+from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sqlite import SqliteDatabase
 
 CREDITS = 100_000
+NOTHING = Ended({}, {})
 
 
 @pytest.fixture
@@ -161,23 +166,52 @@ async def test_of_several_processes_only_the_dead_ones_calls_are_marked(
     assert await marked() == {*calls["bbbbbbbb"]}
     assert await shop.purchases.interrupt_calls(NOW_MS, "aaaaaaaa cccccccc") == 0
     assert await shop.purchases.interrupt_calls(NOW_MS, " ") == 6
-    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 3}]
+    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 2}]
     assert await shop.purchases.interrupt_calls(NOW_MS) == 0
     assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
 
 
-async def test_after_a_crash_little_of_the_journal_is_read(database: SqliteDatabase) -> None:
-    """Where all calls end, the row from which on some may be open follows the newest one."""
+async def test_after_a_crash_little_of_the_journal_is_read_however_long_a_call_takes(database: SqliteDatabase) -> None:
+    """What is open for long is noted by its name, and the journal is read from some rows before the last one on."""
     shop, gate = await known_shop(database)
-    for _ in range(200):
+    slow, slower = await spend(shop, gate, 2)
+    for number in range(200):
         shop.purchases.ledger.end_all(await spend(shop, gate, 1), 200)
+        if number == 150:
+            shop.purchases.ledger.end(slow, 504)
+    noted, newest = await noted_and_newest(database)
+    assert newest - 70 < noted <= newest
+    await shop.purchases.ledger.flush_ended(NOW_MS)
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 2  # with the first one of all
+    found = await states(database)
+    assert (found.pop(slow), found.pop(slower)) == (("DONE", 504), ("INTERRUPTED", None))
+    assert sorted(found.values(), key=str)[:-1] == [("DONE", 200)] * 200
+
+
+async def noted_and_newest(database: SqliteDatabase) -> tuple[int, int]:
     ((noted, newest),) = [
         (row["since"], row["newest"])
         for row in await database.read(
             Statement("SELECT since, (SELECT max(number) FROM call_journal) AS newest FROM open_calls")
         )
     ]
-    assert newest - 70 < noted <= newest
+    return noted, newest
+
+
+async def test_a_ledger_with_little_to_do_learns_how_much_others_have_written(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.storage.ledger._CATCH_UP_SECONDS", 0.0)
+    shop, gate = await known_shop(database)
+    (open_one,) = await spend(shop, gate, 1)
+    others = Shop(database)
+    others.calls = 1_000_000
+    others.purchases.ledger = Ledger(database)
+    for _ in range(100):
+        others.purchases.ledger.end_all(await spend(others, gate, 1), 200)
+    await shop.purchases.ledger.flush_ended(NOW_MS)
+    since = await database.read(Statement("SELECT since, calls FROM open_calls ORDER BY ledger LIMIT 1"))
+    assert (since[0]["since"], since[0]["calls"]) == (101, f'["{open_one}"]')
 
 
 async def test_a_ledger_that_begins_later_knows_what_was_there_before(database: SqliteDatabase) -> None:
@@ -192,42 +226,72 @@ async def test_a_ledger_that_begins_later_knows_what_was_there_before(database: 
     assert [row["since"] for row in noted] == [6, 1]
 
 
-def test_no_row_is_passed_over_while_one_of_its_calls_may_be_open() -> None:
+def test_what_is_noted_names_every_call_without_a_written_end() -> None:
     open_calls = OpenCalls()
     open_calls.newest = 10
-    assert open_calls.to_note() == {open_calls.name: 11}
-    open_calls.noted(open_calls.to_note())
+    assert open_calls.to_note() == {open_calls.name: Open(11, [])}
+    open_calls.written(NOTHING, open_calls.to_note())
     for row in range(11, 200):
         open_calls.spent([f"call-{row}"], row)
-    assert open_calls.to_note() == {}  # the first one is open
-    open_calls.end_all([f"call-{row}" for row in range(11, 190)], 200)
-    assert open_calls.to_note() == {}  # nothing of that is written
+    open_calls.end_all([f"call-{row}" for row in range(11, 197)], 200)
     ended = open_calls.take_ended()
-    assert open_calls.to_note() == {open_calls.name: 190}
+    assert ended.journal == {200: [f"call-{row}" for row in range(11, 197)]}
+    (noted,) = open_calls.to_note().values()
+    assert {*noted.calls} == {f"call-{row}" for row in range(11, 200)}  # nobody knows whether they are written
     open_calls.put_back(ended)
-    assert open_calls.to_note() == {}  # nobody knows whether it is
-    assert open_calls.take_ended().journal == {200: [f"call-{row}" for row in range(11, 190)]}
+    assert open_calls.take_ended() == ended
+    open_calls.written(ended, opened := open_calls.to_note())
+    assert opened[open_calls.name].since == 200
+    assert open_calls.to_note() == {}  # as long as few rows were written
+    open_calls.spent(["late"], 263)
+    assert open_calls.to_note() == {open_calls.name: Open(264, ["call-197", "call-198", "call-199", "late"])}
+
+
+def test_nothing_is_passed_over_that_may_have_been_spent() -> None:
+    open_calls = OpenCalls()
+    open_calls.newest = 99
     open_calls.refused("unknown")
     open_calls.spent(["late"], 300)
-    open_calls.end_all([f"call-{row}" for row in range(190, 200)], 200)
-    open_calls.take_ended()
-    assert open_calls.to_note() == {open_calls.name: 200}  # what was refused may be behind what was known then
-    assert open_calls.some_unserved() == (["unknown"], 200)
-    open_calls.given_back(["unknown"])
-    assert open_calls.to_note() == {open_calls.name: 300}
+    open_calls.refused("asked before", 80)
+    open_calls.refused("later")
+    assert open_calls.some_unserved() == (["unknown", "asked before", "later"], 80)
+    assert open_calls.to_note() == {open_calls.name: Open(80, ["late"])}
+    open_calls.given_back(["unknown", "asked before", "later"])
+    assert open_calls.to_note() == {open_calls.name: Open(301, ["late"])}
+    open_calls.refused("again")
+    assert open_calls.some_unserved() == (["again"], 301)
 
 
-def test_more_ends_than_are_written_at_once_hold_the_mark_back() -> None:
+def test_ends_that_are_too_many_for_once_stay_open_until_they_are_written() -> None:
     open_calls = OpenCalls()
     calls = [f"call-{number}" for number in range(3 * ENDED_AT_ONCE)]
-    open_calls.noted({open_calls.name: 1})
     open_calls.spent(calls, 500)
     open_calls.end_all(calls, 200)
-    taken = []
-    for notes in ({}, {}, {open_calls.name: 501}):
-        taken.append(len(open_calls.take_ended().journal[200]))
-        assert open_calls.to_note() == notes
-    assert taken == [ENDED_AT_ONCE] * 3
+    for left in (3, 2, 1):
+        ended = open_calls.take_ended()
+        assert len(ended.journal[200]) == ENDED_AT_ONCE
+        assert [len(one.calls) for one in open_calls.to_note().values()] == [left * ENDED_AT_ONCE]
+        open_calls.written(ended, {})
+    assert open_calls.to_note()[open_calls.name].calls == []
+
+
+def test_many_open_calls_are_named_less_often() -> None:
+    open_calls = OpenCalls()
+    open_calls.written(NOTHING, {open_calls.name: Open(1, [])})
+    open_calls.spent([f"call-{number}" for number in range(3200)], 100)
+    assert open_calls.to_note() == {}
+    open_calls.spent(["one more"], 201)
+    assert len(open_calls.to_note()[open_calls.name].calls) == 3201
+
+
+def test_after_a_crash_the_journal_is_read_from_one_row_on(tmp_path: Path) -> None:
+    """As the database says that it goes about it: not one of its parts reads all of the journal."""
+    asyncio.run(open_database(str(tmp_path / "shop.sqlite3")).close())
+    query = load_queries("call_journal_sqlite.sql").open_in_journal(living="", first=1)
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite3")) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", query.params)]
+    steps = [step for step in plan if step.split()[1] == "j"]
+    assert steps == ["SEARCH j USING INTEGER PRIMARY KEY (rowid>?)"] * 3, plan
 
 
 STEPS = st.one_of(

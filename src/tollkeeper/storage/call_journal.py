@@ -20,21 +20,29 @@ if TYPE_CHECKING:
 
 NEWEST: Final = 2**62  # a row that never is
 
+
+class Open(msgspec.Struct, frozen=True, array_like=True):
+    """Calls that may have no end: those in the journal from the row `since` on, and older ones by their ids."""
+
+    since: int
+    calls: list[str]
+
+
 _Q: Final = load_queries("gateway.sql")
 _JOURNAL: Final = load_queries("call_journal_sqlite.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 def write(
-    spent: Mapping[str, int], ended: Mapping[int, Collection[str]], opened: Mapping[str, int], now_ms: int
+    spent: Mapping[str, int], ended: Mapping[int, Collection[str]], opened: Mapping[str, Open], now_ms: int
 ) -> Unit[int]:
     """Write a row: which calls took a credit of which purchase (its number), and by status which others ended.
 
-    `opened`: by ledger, from which row on calls of its may be open now. Returns the row's number; 0 where there was
-    nothing to write.
+    `opened`: by ledger, which calls of its may be open beside these. Returns the row's number; 0 where there was no
+    need of one.
     """
-    for ledger, since in opened.items():
-        yield _JOURNAL.note_open_calls(ledger=ledger, since=since)
+    for ledger, one in opened.items():
+        yield _JOURNAL.note_open_calls(ledger=ledger, since=one.since, calls=_ENCODE(one.calls).decode())
     if not spent and not ended:
         return 0
     return (yield from _write(_ENCODE(spent).decode(), _ENCODE(ended).decode(), "[]", now_ms))
@@ -73,12 +81,16 @@ def give_back(call_id: str, purchase_id: str, now_ms: int, *, is_again: bool = F
 
 def interrupt_calls(now_ms: int, living: str) -> Unit[int]:
     """Mark the calls, in the journal or not, that dead processes left without an end; how many. See `Purchases`."""
-    single = yield _Q.interrupt_calls(now_ms=now_ms, living=living)
-    rows = yield _JOURNAL.open_in_journal(living=living)
-    if rows:
-        yield from _write("{}", "{}", _ENCODE([row["id"] for row in rows]).decode(), now_ms)
+    count = len((yield _Q.interrupt_calls(now_ms=now_ms, living=living)))
+    first = (yield _JOURNAL.first_open_row(living=living))[0]["first"]
+    if first is not None:
+        rows = yield _JOURNAL.open_in_journal(living=living, first=first)
+        if rows:
+            yield from _write("{}", "{}", _ENCODE([row["id"] for row in rows]).decode(), now_ms)
+        count += len(rows)
     if living:
+        yield _JOURNAL.forget_marked_ledgers(living=living)
         yield _JOURNAL.move_open_calls(living=living)
     else:
-        yield _JOURNAL.forget_open_calls(living=living)
-    return len(single) + len(rows)
+        yield _JOURNAL.forget_open_calls()
+    return count

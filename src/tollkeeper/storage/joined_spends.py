@@ -73,7 +73,7 @@ def _together(known: Sequence[KnownSpends]) -> KnownSpends:
         return known[0]
     calls: dict[str, int] = {}
     ended: dict[int, list[str]] = {}
-    opened: dict[str, int] = {}
+    opened: dict[str, call_journal.Open] = {}
     for one in known:
         calls |= one.calls
         opened |= one.opened

@@ -35,6 +35,7 @@ from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, Spen
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from tollkeeper.storage.call_journal import Open
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.purchase_rows import Purchase
 
@@ -44,6 +45,7 @@ BATCH_MAX: Final = 256  # a few milliseconds of the event loop
 _OTHERS_AT_LEAST: Final = BATCH_MAX // 4
 WAITING_MAX: Final = 16_384
 REMEMBERED_MAX: Final = 10_000
+_CATCH_UP_SECONDS: Final = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +104,7 @@ class Ledger:
         self._is_under_way = False
         self._bought: dict[PaymentKey, Purchase] = {}
         self._open = OpenCalls()
+        self._caught_up = 0.0  # by the loop's clock
         self.spends = 0
         self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
 
@@ -163,23 +166,48 @@ class Ledger:
     def refused(self, call_id: str) -> None:
         """Note a call that was answered 503 because nobody knew whether its credit is spent: it is given back if so.
 
-        Where too many wait, their calls stay charged until the process ends, and are marked as interrupted then.
+        Where too many wait, what they took stays taken.
         """
         self._open.refused(call_id)
 
     async def flush_ended(self, now_ms: int) -> None:
         """Write what no spend takes along. Raises: StorageError; what was not written is kept."""
         while (unserved := self._open.some_unserved())[0]:
-            await self._database.run(give_back(*unserved, now_ms))
+            try:
+                await self._database.run(give_back(*unserved, now_ms))
+            except ApiError:
+                raise
+            except Exception:  # a fault of ours, which must not keep the others from theirs
+                self._open.given_back(unserved[0])
+                raise
             self._open.given_back(unserved[0])
         while not self._known and any(ended := self._open.take_ended()):
-            opened = self._open.to_note() if ended.journal else {}
-            try:
-                await self._database.run(end_calls(ended.single, now_ms, ended.journal, opened))
-            except ApiError:
-                self._open.put_back(ended)
-                raise
-            self._open.noted(opened)
+            await self._write_ended(ended, self._open.to_note() if ended.journal else {}, now_ms)
+        await self._catch_up(now_ms)
+
+    async def _write_ended(self, ended: Ended, opened: dict[str, Open], now_ms: int) -> None:
+        try:
+            await self._database.run(end_calls(ended.single, now_ms, ended.journal, opened))
+        except BaseException:
+            self._open.put_back(ended)
+            raise
+        self._open.written(ended, opened)
+
+    async def _catch_up(self, now_ms: int) -> None:
+        """Learn how long the journal is by now, where others write in it too: less of it is read if this process dies.
+
+        Nothing of this ledger may be on its way meanwhile: it could be in a row that was there when it was asked.
+        """
+        loop = asyncio.get_running_loop()
+        if self._is_under_way or loop.time() < self._caught_up + _CATCH_UP_SECONDS:
+            return
+        self._caught_up, spends = loop.time(), self.spends
+        newest = await self._database.run_short(call_journal.newest())
+        if self.spends != spends:
+            return
+        self._open.newest = newest
+        if self._open.is_noted and (opened := self._open.to_note()):
+            await self._write_ended(_NOTHING_ENDED, opened, now_ms)
 
     def _remembered(self, request: HeldSpend) -> Purchase | None:
         """The purchase of a wish that names none, where it is remembered and this header bought it at this gate."""
@@ -257,7 +285,7 @@ class Ledger:
             self._learn(request, result)
             _tell(callback, result)
         if batch.columns is not None:
-            self._open.noted(batch.columns.opened)
+            self._open.written(batch.ended, batch.columns.opened)
             self._answer_known(batch.known, batch.columns.calls, spent)
 
     def _answer_known(self, known: Sequence[HeldCall], call_ids: Collection[str], spent: Spent) -> None:
@@ -280,8 +308,9 @@ class Ledger:
         asked = [(request.wish.call_id, callback) for request, callback in batch.others]
         asked += [(call.request_id, call.spent_otherwise) for call in batch.known]
         if isinstance(error, StorageError):
+            since = None if batch.columns is None else batch.columns.after + 1
             for call_id, _ in asked:
-                self.refused(call_id)
+                self._open.refused(call_id, since)
         for _, callback in asked:
             _tell(callback, refusal)
 

@@ -1,9 +1,9 @@
 """Which calls of one ledger have no end yet, and how others ended: until both are in the database (contract 4.3).
 
 A call's end is written with the spends that come next. Calls that spent as `spending.spend_known` does are in the
-journal, of which every row has many: this is told the row's number, and from that it follows from which row on the
-journal must be read if this process dies. That is noted in the database once in a while. What this module does not do:
-ask the database.
+journal, of which every row has many: this is told the row's number. Once in a while it is noted in the database which
+calls are open, and from which row on there may be more: no more than that is read of the journal if this process dies.
+What this module does not do: ask the database.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.api import PROCESS_MARK
+from tollkeeper.storage.call_journal import Open
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 ENDED_MAX: Final = 100_000  # with one status
 ENDED_AT_ONCE: Final = 256  # of each status: mostly below a millisecond of the writer's time
-_NOTED_EVERY: Final = 64  # rows; so many more are read after a crash
+_NOTED_EVERY: Final = 64  # rows, and more where so many calls are open that naming them is work
+_OPEN_PER_ROW: Final = 16
 
 _names = itertools.count(1)
 
@@ -35,8 +37,8 @@ class OpenCalls:
 
     def __init__(self) -> None:
         self.name = f"{PROCESS_MARK}-{next(_names)}"
-        self.newest = 0  # row of the journal of which this knows that it is there
-        self._row_of: dict[str, int] = {}  # in the order of rows
+        self.newest = 0  # row of the journal: what is spent from now on is behind it
+        self._row_of: dict[str, int] = {}
         self._ended = Ended({}, {})
         self._noted: int | None = None
         self._dropped = 0
@@ -55,16 +57,14 @@ class OpenCalls:
     def end_all(self, call_ids: Sequence[str], status: int) -> None:
         """See `Ledger.end_all`."""
         is_open = self._row_of
-        if all(map(is_open.__contains__, call_ids)):
-            self._note(self._ended.journal, call_ids, status)
-            return
-        self._note(self._ended.journal, [one for one in call_ids if one in is_open], status)
-        self._note(self._ended.single, [one for one in call_ids if one not in is_open], status)
+        if not all(map(is_open.__contains__, call_ids)):
+            self._end_single([one for one in call_ids if one not in is_open], status)
+            call_ids = [one for one in call_ids if one in is_open]
+        if call_ids:  # there are no more than were open
+            self._ended.journal.setdefault(status, []).extend(call_ids)
 
-    def _note(self, ended: dict[int, list[str]], call_ids: Sequence[str], status: int) -> None:
-        if not call_ids:
-            return
-        its = ended.setdefault(status, [])
+    def _end_single(self, call_ids: Sequence[str], status: int) -> None:
+        its = self._ended.single.setdefault(status, [])
         room = max(0, ENDED_MAX - len(its))
         its += call_ids[:room]
         self._dropped += max(0, len(call_ids) - room)
@@ -75,16 +75,21 @@ class OpenCalls:
         return dropped
 
     def take_ended(self) -> Ended:
-        """Some that are to be written now; what is not, is to be `put_back`."""
+        """Some that are to be written now, and then told to be `written`, or `put_back`."""
         journal, single = self._ended
         if not journal and not single:
             return Ended({}, {})
         self._ended = Ended(_rest_of(journal), _rest_of(single))
+        return Ended(journal, single)
+
+    def written(self, ended: Ended, opened: dict[str, Open]) -> None:
+        """These ends are in the database, and so is what `to_note` said."""
         close = self._row_of.pop
-        for calls in journal.values():
+        for calls in ended.journal.values():
             for call_id in calls:
                 close(call_id, None)
-        return Ended(journal, single)
+        if self.name in opened:
+            self._noted = opened[self.name].since
 
     def put_back(self, ended: Ended) -> None:
         """Writing them twice changes nothing."""
@@ -92,28 +97,24 @@ class OpenCalls:
             for status, calls in back.items():
                 its.setdefault(status, []).extend(calls)
 
-    def to_note(self) -> dict[str, int]:
-        """What is to be noted with what `take_ended` gave: by this one's name, since which row calls may be open."""
-        since = self._since()
-        if self._noted is not None and since < self._noted + _NOTED_EVERY:
+    @property
+    def is_noted(self) -> bool:
+        """Whether anything was."""
+        return self._noted is not None
+
+    def to_note(self) -> dict[str, Open]:
+        """What is to be noted with what `take_ended` gave, by this one's name; nothing where that was done of late."""
+        every = max(_NOTED_EVERY, len(self._row_of) // _OPEN_PER_ROW)
+        since = min(self.newest + 1, self._unserved_since) if self._unserved else self.newest + 1
+        if self._noted is not None and since < self._noted + every:
             return {}
-        return {self.name: since}
+        return {self.name: Open(since, [*self._row_of])}
 
-    def noted(self, opened: dict[str, int]) -> None:
-        """It is in the database."""
-        self._noted = opened.get(self.name, self._noted)
-
-    def _since(self) -> int:
-        if self._ended.journal:  # of which the rows are forgotten
-            return self._noted or 0
-        since = next(iter(self._row_of.values()), self.newest + 1)
-        return min(since, self._unserved_since) if self._unserved else since
-
-    def refused(self, call_id: str) -> None:
-        """See `Ledger.refused`."""
+    def refused(self, call_id: str, since: int | None = None) -> None:
+        """See `Ledger.refused`; if it took a credit, then in a row from `since` on, or from the next one on."""
         if len(self._unserved) < ENDED_MAX:
-            if not self._unserved:
-                self._unserved_since = self.newest + 1
+            since = self.newest + 1 if since is None else since
+            self._unserved_since = min(since, self._unserved_since) if self._unserved else since
             self._unserved.append(call_id)
 
     def some_unserved(self) -> tuple[list[str], int]:

@@ -67,7 +67,7 @@ class KnownSpends(msgspec.Struct, frozen=True):
     calls: dict[str, int]
     count: int
     ended: dict[int, list[str]] = {}
-    opened: dict[str, int] = {}
+    opened: dict[str, call_journal.Open] = {}
     after: int = 0
 
 
@@ -75,7 +75,7 @@ class Spent(msgspec.Struct):
     """The answers to a batch: to its `spends`; how many credits the known ones' purchases have left, in their order.
 
     None for a known one that is to be asked for as one that is not (`spend_known`), and a whole result for one that had
-    been taken before (`spending_again`). `row`: of the journal, where those that were taken are; 0 where none was.
+    been taken before (`spending_again`). `row`: of the journal, where those that were taken are.
     """
 
     others: list[SpendResult]
@@ -297,14 +297,15 @@ def give_back(calls: Sequence[str], since: int, now_ms: int) -> Unit[None]:
     found = yield from call_journal.find(calls, since)
     for row in found:
         yield from call_journal.give_back(row["call_id"], row["id"], now_ms)
-    yield from end_calls({}, now_ms, {_UNAVAILABLE: [row["call_id"] for row in found]} if found else {})
+    if found:
+        yield from call_journal.write({}, {_UNAVAILABLE: [row["call_id"] for row in found]}, {}, now_ms)
 
 
 def end_calls(
     ended: Mapping[int, Sequence[str]],
     now_ms: int,
     in_journal: Mapping[int, Sequence[str]] = MappingProxyType({}),
-    opened: Mapping[str, int] = MappingProxyType({}),
+    opened: Mapping[str, call_journal.Open] = MappingProxyType({}),
 ) -> Unit[None]:
     """Record how calls ended: by status, ids of those with rows of their own, and of those in the journal.
 

@@ -17,15 +17,18 @@ CREATE TABLE call_journal (
     interrupted TEXT NOT NULL
 );
 
--- From which row of the journal on calls of a process may have no end: what is read of it when that process has died.
--- `ledger` begins with the process's mark.
+-- Which calls of a process may have no end: those in the journal from the row `since` on, and older ones by name (a JSON
+-- array). Only that is read of the journal when the process has died. `ledger` begins with the process's mark; `is_marked`
+-- once its calls were looked for after its death.
 CREATE TABLE open_calls (
     ledger TEXT PRIMARY KEY NOT NULL,
-    since BIGINT NOT NULL
+    since BIGINT NOT NULL,
+    calls TEXT NOT NULL,
+    is_marked BIGINT NOT NULL
 );
 
--- For `json_each(spent) c` and `c.key` PostgreSQL says `jsonb_each_text(spent::jsonb) c` and `c.key`; for an array
--- `jsonb_array_elements_text`.
+-- PostgreSQL says `jsonb_each_text` for `json_each` of an object and `jsonb_array_elements_text` for one of an array, casts
+-- what they give where it is a number, and takes the first end by `DISTINCT ON (id) ... ORDER BY id, number`.
 CREATE VIEW journal_ends AS
 SELECT j.number, c.value AS id, 'DONE' AS state, CAST(s.key AS BIGINT) AS status, j.written_ms AS ended_ms
 FROM call_journal j, json_each(j.ended) s, json_each(s.value) c

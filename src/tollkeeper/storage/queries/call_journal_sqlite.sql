@@ -10,8 +10,9 @@ RETURNING number;
 SELECT coalesce(max(number), 0) AS number FROM call_journal;
 
 -- name: note_open_calls
-INSERT INTO open_calls (ledger, since) VALUES (:ledger, :since)
-ON CONFLICT (ledger) DO UPDATE SET since = excluded.since;
+-- :calls = [call id, ...]
+INSERT INTO open_calls (ledger, since, calls, is_marked) VALUES (:ledger, :since, :calls, 0)
+ON CONFLICT (ledger) DO UPDATE SET since = excluded.since, calls = excluded.calls, is_marked = 0;
 
 -- name: spent_in_journal
 -- :calls = [call id, ...]; those of them that the rows from :first to :last have, with their purchases.
@@ -25,22 +26,30 @@ SELECT :id, 'restore', p.id, 1, :now_ms FROM purchases p WHERE p.id = :purchase_
 ON CONFLICT (cause, reason) DO NOTHING
 RETURNING purchase_id;
 
--- name: open_in_journal
--- Calls without an end of ledgers that are dead. :living = as in `interrupt_calls`.
-WITH first_row AS (
-    SELECT min(since) AS number FROM open_calls
-    WHERE :living = '' OR :living NOT LIKE '%' || substr(ledger, 1, 8) || '%'
-)
-SELECT c.key AS id FROM call_journal j CROSS JOIN json_each(j.spent) c
-WHERE j.number >= (SELECT number FROM first_row)
-    AND (:living = '' OR (length(c.key) = 32 AND :living NOT LIKE '%' || substr(c.key, 13, 8) || '%'))
-    AND c.key NOT IN (SELECT id FROM journal_ends WHERE number >= (SELECT number FROM first_row))
-    AND NOT EXISTS (SELECT 1 FROM credits_given g WHERE g.cause = c.key AND g.reason = 'restore');
+-- Of ledgers that are dead. :living = as in `interrupt_calls`.
+-- name: first_open_row
+SELECT min(since) AS first FROM open_calls WHERE :living = '' OR :living NOT LIKE '%' || substr(ledger, 1, 8) || '%';
 
+-- name: open_in_journal
+-- Their calls without an end. :first = what the statement before says, as a value: else all of the journal would be read.
+WITH begun AS (
+    SELECT c.key AS id FROM call_journal j CROSS JOIN json_each(j.spent) c WHERE j.number >= :first
+    UNION SELECT c.value FROM open_calls o, json_each(o.calls) c
+    WHERE :living = '' OR :living NOT LIKE '%' || substr(o.ledger, 1, 8) || '%'
+)
+SELECT id FROM begun
+WHERE (:living = '' OR (length(id) = 32 AND :living NOT LIKE '%' || substr(id, 13, 8) || '%'))
+    AND id NOT IN (SELECT id FROM journal_ends WHERE number >= :first)
+    AND NOT EXISTS (SELECT 1 FROM credits_given g WHERE g.cause = begun.id AND g.reason = 'restore');
+
+-- Where no process lives, no ledger is known any more.
 -- name: forget_open_calls
--- Of ledgers that are dead nothing older is open. Where none lives, none is known any more.
-DELETE FROM open_calls WHERE :living = '';
+DELETE FROM open_calls;
+
+-- Who is looked for a second time after its death has nothing under way any more.
+-- name: forget_marked_ledgers
+DELETE FROM open_calls WHERE is_marked = 1 AND :living NOT LIKE '%' || substr(ledger, 1, 8) || '%';
 
 -- name: move_open_calls
-UPDATE open_calls SET since = (SELECT coalesce(max(number), 0) + 1 FROM call_journal)
+UPDATE open_calls SET since = (SELECT coalesce(max(number), 0) + 1 FROM call_journal), calls = '[]', is_marked = 1
 WHERE :living NOT LIKE '%' || substr(ledger, 1, 8) || '%';
