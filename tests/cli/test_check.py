@@ -157,11 +157,11 @@ async def test_a_serving_process_counts_and_logs_what_differs(
     rpc_url: str, books: Books, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(sqlite3.connect(books.path)) as connection:
-        connection.execute("UPDATE calls SET state = 'RESTORED' WHERE id = 'call-1'")
+        connection.execute("UPDATE single_calls SET state = 'RESTORED' WHERE id = 'call-1'")
         connection.commit()
     rule = "i3_a_restored_call_has_its_credit_back"
     async with inspected(settings_for(rpc_url, books.path), books):
         await counted(rule, 1)
-        books.break_with("UPDATE calls SET state = 'DISPATCHED' WHERE id = 'call-1'")
+        books.break_with("UPDATE single_calls SET state = 'DISPATCHED' WHERE id = 'call-1'")
         await counted(rule, None)
     assert "books_differ" in capsys.readouterr().out

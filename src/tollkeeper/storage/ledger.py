@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -183,7 +184,8 @@ class Ledger:
             self._open.given_back(unserved[0])
         while not self._known and any(ended := self._open.take_ended()):
             await self._write_ended(ended, self._open.to_note() if ended.journal else {}, now_ms)
-        await self._catch_up(now_ms)
+        with suppress(ApiError):  # where the database is away it is done later
+            await self._catch_up(now_ms)
 
     async def _write_ended(self, ended: Ended, opened: dict[str, Open], now_ms: int) -> None:
         try:
