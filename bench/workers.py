@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from bench.gateway import family, gateway
 from bench.measuring import Result, alternate, cores, cpu_seconds
 from bench.scene import PURCHASES, ROUND_SECONDS, ROUNDS, scene
-from bench.wrk import calls, request
+from bench.wrk import CONNECTIONS, calls, request
 
 if TYPE_CHECKING:
     from bench.gateway import Gateway
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from bench.wrk import Calls
 
 WORKERS: Final = 2
-CONNECTIONS: Final = 64
 _LEDGER: Final = b"tollkeeper.storage.ledger_process"
 
 

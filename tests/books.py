@@ -20,6 +20,19 @@ BOUNDS = Bounds(
 )
 
 
+def purchases_and_calls(columns: str) -> str:
+    """A statement for these columns of each purchase (`holdings`), of its `calls` and its entries' `total`.
+
+    The view of calls reads the journal of them all each time, so they are counted once, for all purchases.
+    """
+    return (
+        "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls GROUP BY 1),"  # noqa: S608
+        " entered AS MATERIALIZED (SELECT purchase_id AS id, sum(delta) AS total FROM credit_entries GROUP BY 1)"
+        f" SELECT {columns} FROM (SELECT p.*, coalesce(s.calls, 0) AS calls, e.total FROM holdings p"
+        " LEFT JOIN spent s ON s.id = p.id LEFT JOIN entered e ON e.id = p.id)"
+    )
+
+
 def differences_of(path: Path) -> list[Difference]:
     """Everything that does not hold of the database at this path; it may be in use."""
     with open_snapshot(str(path)) as snapshot:

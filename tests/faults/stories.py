@@ -22,6 +22,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from tests.books import purchases_and_calls
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
 from tests.chains.solana_node import WALLETS
@@ -284,11 +285,7 @@ class Story(ABC):
         """Each sale is there once, and each of its credits was served, or lost with an answer that nobody saw."""
         held = {
             (row[0], row[1]): row[2:]
-            for row in self.site.rows(
-                "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls GROUP BY 1)"
-                " SELECT h.nonce, h.gate_id, h.state, h.granted, h.remaining, coalesce(s.calls, 0)"
-                " FROM holdings h LEFT JOIN spent s ON s.id = h.id"
-            )
+            for row in self.site.rows(purchases_and_calls("nonce, gate_id, state, granted, remaining, calls"))
         }
         for sale in self.sales:
             self.judge_sale(sale, *held.get((self.nonce(sale.header), sale.gate["id"]), (None, 0, 0, 0)))

@@ -24,6 +24,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.books import purchases_and_calls
 from tests.chains.batching import payers
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
@@ -491,9 +492,7 @@ class Tries:
             row[0]: row[1:]
             for row in self.rows(
                 "gateway.db",
-                "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls GROUP BY 1)"
-                " SELECT nonce, state, granted, remaining, attempt, failure, coalesce(s.calls, 0)"
-                " FROM holdings h LEFT JOIN spent s ON s.id = h.id",
+                purchases_and_calls("nonce, state, granted, remaining, attempt, failure, calls"),
             )
         }
         for sale in self.sales:

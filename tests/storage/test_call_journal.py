@@ -23,6 +23,7 @@ from tollkeeper.storage.call_journal import Open
 from tollkeeper.storage.ledger import Ledger
 from tollkeeper.storage.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
 from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.spending import restore_call
 from tollkeeper.storage.sqlite import SqliteDatabase
 
 CREDITS = 100_000
@@ -107,7 +108,7 @@ async def test_whoever_asks_again_is_told_what_was_given_back(database: SqliteDa
     (found,) = await database.run(journal.find([call, "no such call"], 1))
     assert (found["call_id"], found["journal_number"]) == (call, 1)
     given_back = [
-        await database.run(journal.give_back(call, found["id"], NOW_MS, is_again=is_again))
+        await database.run(restore_call(call, 502, NOW_MS, row=found["journal_number"], is_again=is_again))
         for is_again in (False, True, False)
     ]
     assert given_back == [CREDITS - 1, CREDITS - 1, None]

@@ -1,7 +1,8 @@
 """The journal of calls on purchases that are known: a row for all that one commit spends, and for how others ended.
 
 A row is written once and never changed. A call is found in it by its id, between two rows: whoever asks for one knows
-about when it was spent (`open_calls`). What this module does not do: take credits (`spending` does, in the same unit).
+about when it was spent (`open_calls`). What this module does not do: change how many credits a purchase has (`spending`
+does, in the same unit).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -68,15 +68,9 @@ def find(calls: Collection[str], first: int, last: int = NEWEST) -> Unit[list[Ro
     return (yield _JOURNAL.spent_in_journal(calls=_ENCODE([*calls]).decode(), first=first, last=last))
 
 
-def give_back(call_id: str, purchase_id: str, now_ms: int, *, is_again: bool = False) -> Unit[int | None]:
-    """Give the credit of a call back that is in the journal, once; see `spending.restore_call`."""
-    if (yield _JOURNAL.restore_in_journal(id=call_id, purchase_id=purchase_id, now_ms=now_ms)):
-        left = yield _Q.give_credit_back(id=purchase_id)
-        if not left:
-            raise StorageError("a purchase became void while its credit was given back")
-    else:
-        left = (yield _Q.credits_after_restore(id=call_id)) if is_again else []
-    return left[0]["remaining"] if left else None
+def enter_restore(call_id: str, purchase_id: str, now_ms: int) -> Unit[bool]:
+    """Enter in the ledger that a call's credit is given back; whether it is: once, and to a purchase that is live."""
+    return bool((yield _JOURNAL.restore_in_journal(id=call_id, purchase_id=purchase_id, now_ms=now_ms)))
 
 
 def interrupt_calls(now_ms: int, living: str) -> Unit[int]:

@@ -40,8 +40,8 @@ class _Joined(msgspec.Struct, frozen=True):
 
         Of those that are asked again what was taken is found; where the first asking waits too, it breaks.
         """
-        again, first = (_calls(batch for batch in self.batches if batch.is_again is one) for one in (True, False))
-        if not again.isdisjoint(first):
+        again = [batch for batch in self.batches if batch.is_again]
+        if again and not _calls(again).isdisjoint(_calls(batch for batch in self.batches if not batch.is_again)):
             raise ConstraintError("a call is asked for the first time and again")
         now_ms = max(batch.now_ms for batch in self.batches)
         for batch in self.batches:

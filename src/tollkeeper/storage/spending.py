@@ -271,18 +271,24 @@ def restore_call(
     """
     if row is not None:
         for found in (yield from call_journal.find([call_id], row, row)):
-            return (yield from call_journal.give_back(call_id, found["id"], now_ms, is_again=is_again))
-        return None
-    rows = yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)
+            if (yield from call_journal.enter_restore(call_id, found["id"], now_ms)):
+                return (yield from _give_credit_back(found["id"]))
+    else:
+        for restored in (yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)):
+            purchase_id = restored["purchase_id"]
+            left = yield from _give_credit_back(purchase_id)
+            yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
+            return left
+    before = (yield _Q.credits_after_restore(id=call_id)) if is_again else []
+    return before[0]["remaining"] if before else None
+
+
+def _give_credit_back(purchase_id: str) -> Unit[int]:
+    """How many credits the purchase, which is live, has then."""
+    rows = yield _Q.give_credit_back(id=purchase_id)
     if not rows:
-        restored = (yield _Q.credits_after_restore(id=call_id)) if is_again else []
-        return restored[0]["remaining"] if restored else None
-    purchase_id = rows[0]["purchase_id"]
-    left = yield _Q.give_credit_back(id=purchase_id)
-    if not left:
         raise StorageError("a purchase became void while its credit was given back")
-    yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
-    remaining: int = left[0]["remaining"]
+    remaining: int = rows[0]["remaining"]
     return remaining
 
 
@@ -296,7 +302,8 @@ def give_back(calls: Sequence[str], since: int, now_ms: int) -> Unit[None]:
     yield from end_calls({_UNAVAILABLE: calls}, now_ms)  # those whose purchase is void
     found = yield from call_journal.find(calls, since)
     for row in found:
-        yield from call_journal.give_back(row["call_id"], row["id"], now_ms)
+        if (yield from call_journal.enter_restore(row["call_id"], row["id"], now_ms)):
+            yield from _give_credit_back(row["id"])
     if found:
         yield from call_journal.write({}, {_UNAVAILABLE: [row["call_id"] for row in found]}, {}, now_ms)
 
