@@ -2,8 +2,8 @@
 
 `challenge`: 402 answers, beside nginx answering with a static file of as many bytes. `held_credits`: calls on
 purchases that hold credits, 200 bytes from the target, the spend durable before the call is forwarded;
-`held_credits_hot`: the same on one purchase. `body_1mib`, `tls_target`: as `held_credits`, with 1 MiB answers, or 200
-bytes from a target behind TLS.
+`held_credits_hot`: the same on one purchase; `connections`: the same on many, at ever more connections. `body_1mib`,
+`tls_target`: as `held_credits`, with 1 MiB answers, or 200 bytes from a target behind TLS.
 `mixed`: of ten calls two are 402s, five get 200 bytes, one posts 1 KiB, one gets 16 KiB and one 200 bytes over TLS.
 """
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 POSTED_BYTES: Final = 1024
 LARGE_ROUNDS: Final = 5
+CROWDS: Final = (64, 128, 256)
 MIXED_PURCHASES: Final = 64
 MIXED_REFUSED_SHARE: Final = 0.2
 
@@ -45,6 +46,27 @@ def held_credits() -> Result:
 def held_credits_hot() -> Result:
     """Paid calls per second on one purchase."""
     return _held("held-credits-hot", 1, "/small")
+
+
+def connections() -> Result:
+    """Paid calls per second at ever more connections; the result is that of the most, the others are beside it."""
+    results: dict[int, Result] = {}
+    with scene() as running, running.reference() as (url, pid):
+        gate = running.gateway.gate(running.target + "/small")
+        payments = running.gateway.buy(gate, PURCHASES)
+        ours = calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in payments])
+        theirs = calls(running.directory, url, [request(url + "/small", X_Payment=payment) for payment in payments])
+        running.gateway.rest()
+        for count in CROWDS:
+            unit = f"calls/s at {count} connections"
+            results[count] = compare(
+                "connections", unit, ours, running.gateway.pid, theirs, pid, rounds=LARGE_ROUNDS, connections=count
+            )
+    *fewer, most = results.items()
+    for count, one in fewer:
+        said = {"ours": one.ours, "ratio": one.ratio, **one.also}
+        most[1].also.update({f"at_{count}_{name}": value for name, value in said.items() if name != "connections"})
+    return most[1]
 
 
 def body_1mib() -> Result:

@@ -34,7 +34,7 @@ def _calls(directory: Path, url: str, path: str, payments: Sequence[str] = (PAYM
     return calls(directory, url, [request(url + path, X_Payment=one) for one in payments])
 
 
-def _sides(stack: ExitStack, running: Scene) -> dict[str, tuple[Calls, int]]:
+def sides_of(stack: ExitStack, running: Scene) -> dict[str, tuple[Calls, int]]:
     """What is called, and the process that answers."""
     url, nginx_pid = stack.enter_context(running.reference())
     directory, gateway = running.directory, running.gateway
@@ -66,7 +66,7 @@ def measure() -> Result:
     """`ours`: calls behind a commit. Processor time of a call at each side, and ratios, in the further fields."""
     with ExitStack() as stack:
         running = stack.enter_context(scene())
-        sides = _sides(stack, running)
+        sides = sides_of(stack, running)
         running.gateway.rest()
         rate = rates("floor", sides, ROUNDS, ROUND_SECONDS)
     also: dict[str, float | str] = {f"{name}_us": 1e6 / one for name, one in rate.items()}

@@ -50,17 +50,21 @@ http {{
 """
 
 
+_PACKAGES: Final = {"perf": "linux-perf"}
+
+
 def tool(name: str) -> str:
-    """The path of nginx or wrk, installed from the system's packages where it is missing. Raises: RuntimeError."""
+    """The path of nginx, wrk or perf, installed with apt-get where it is missing. Raises: RuntimeError."""
     path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if path is not None:
         return path
     apt = shutil.which("apt-get")
+    package = _PACKAGES.get(name, name)
     if apt is None or os.geteuid() != 0:
-        raise RuntimeError(f"{name} is not installed; as root: apt-get install --yes {name}")
+        raise RuntimeError(f"{name} is not installed; as root: apt-get install --yes {package}")
     say(f"installing {name}")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = [apt, "install", "--yes", "--no-install-recommends", name]
+    install = [apt, "install", "--yes", "--no-install-recommends", package]
     if subprocess.run(install, env=quiet, stdout=subprocess.DEVNULL, check=False).returncode != 0:
         subprocess.run([apt, "update"], env=quiet, stdout=subprocess.DEVNULL, check=True)
         subprocess.run(install, env=quiet, stdout=subprocess.DEVNULL, check=True)

@@ -26,6 +26,7 @@ from bench.gateway import Gateway, family_cpu_seconds, gateway
 from bench.measuring import Result, alternate, cores, say
 from bench.nginx import nginx
 from bench.processes import serving
+from bench.wrk import CONNECTIONS
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ _TARGET: Final = """\
 """
 # Bodies go through memory only, as ours do.
 _PROXY: Final = """\
-    upstream plain {{ server 127.0.0.1:{target_port}; keepalive 128; keepalive_requests 1000000000; }}
-    upstream secure {{ server 127.0.0.1:{tls_port}; keepalive 128; keepalive_requests 1000000000; }}
+    upstream plain {{ server 127.0.0.1:{target_port}; keepalive 512; keepalive_requests 1000000000; }}
+    upstream secure {{ server 127.0.0.1:{tls_port}; keepalive 512; keepalive_requests 1000000000; }}
     proxy_http_version 1.1;
     proxy_set_header Connection "";
     proxy_buffers 16 64k;
@@ -126,20 +127,28 @@ def scene() -> Iterator[Scene]:
 
 
 def compare(
-    name: str, unit: str, ours: Calls, our_pid: int, theirs: Calls, their_pid: int, *, rounds: int = ROUNDS
+    name: str,
+    unit: str,
+    ours: Calls,
+    our_pid: int,
+    theirs: Calls,
+    their_pid: int,
+    *,
+    rounds: int = ROUNDS,
+    connections: int = CONNECTIONS,
 ) -> Result:
     """Rates of both sides in turns, and each side's answers per second of its own processor time.
 
-    Of the latencies the medians of the rounds, and what ours adds, at the full load of 64 connections.
+    Of the latencies the medians of the rounds, and what ours adds, at the full load of so many connections.
     """
     load_core = cores()[1]
-    also: dict[str, float | str] = {"connections": 64.0}
+    also: dict[str, float | str] = {"connections": float(connections)}
     spent: dict[str, list[tuple[int, float]]] = {"ours": [], "reference": []}
     runs: dict[str, list[Run]] = {"ours": [], "reference": []}
 
     def turn(side: str, calls: Calls, pid: int) -> float:
         before = family_cpu_seconds(pid)
-        run = calls.run(ROUND_SECONDS, load_core)
+        run = calls.run(ROUND_SECONDS, load_core, connections)
         spent[side].append((run.answers, family_cpu_seconds(pid) - before))
         runs[side].append(run)
         return run.rate
