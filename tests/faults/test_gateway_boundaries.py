@@ -372,6 +372,7 @@ STARTING: Final = (
     "units_before",
     "retired_token_keys",
     "interrupt_calls",
+    "mark_interrupted",
     "cut_uploads_of_the_dead",
     "newest",
     "eth_chainId",
@@ -488,6 +489,24 @@ async def test_a_gateway_killed_at_any_boundary_of_a_sale_has_sold_once_after_it
     async with at_home(tmp_path, embedded_chain) as site:
         await strike(site, {"sell": ACTS["sell"]}, Kind.CRASH, moment)
         assert site.gateway.starts == len(ACTS["sell"][1]) + 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("moment", Moment)
+async def test_whoever_claimed_a_payment_is_told_its_token_where_the_database_failed_its_grant(
+    tmp_path: Path, embedded_chain: ChainUnderTest, moment: Moment
+) -> None:
+    """Else who may show the token only has no way to what he paid for (contract 4.3)."""
+    async with at_home(tmp_path, embedded_chain) as site:
+        signed = await site.sign(creditBinding="token")
+        url, case = signed.gate["accessUrl"], Case("grant_purchase", moment, Kind.ERROR)
+        site.gateway.prepare(case)
+        refused = await site.buyer.ask("GET", url, headers={"X-Payment": signed.header})
+        assert (refused.status, refused.error_code) == (503, "UNAVAILABLE")
+        proof = {"X-Credit-Token": refused.headers["x-credit-token"]}
+        await until_told(partial(site.ask, "GET", url, headers=proof), 200)
+        site.paid.append(signed.authorization)
+        await site.nothing_lost()
 
 
 @pytest.mark.long

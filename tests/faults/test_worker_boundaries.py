@@ -77,7 +77,7 @@ async def spend_of_wallet(site: GatewaySite, case: Case) -> None:
 
 
 # What the parent asks once a process has died, and nobody else.
-OF_PARENT: Final = ("interrupt_calls", "End of forget_open_calls", "End of cut_uploads_of_the_dead")
+OF_PARENT: Final = ("interrupt_calls", "End of move_open_calls", "End of cut_uploads_of_the_dead")
 Place: TypeAlias = Callable[[Path, ChainUnderTest], AbstractAsyncContextManager[GatewaySite]]
 # With the hub's process among them; before a hub apart, also for a fee; before a stranger's facilitator.
 TOGETHER: Final[Place] = several

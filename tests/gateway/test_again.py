@@ -435,7 +435,7 @@ async def test_a_call_that_a_stop_cuts_short_has_an_end_and_its_caller_is_told(
         waiting = asyncio.ensure_future(reader.read())
     answer = await waiting
     assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b"\r\nx-credits-remaining: 56\r\n" in answer
+    assert b"\r\nx-credits-remaining: 57\r\n" in answer  # a 503 charges nothing
     writer.close()
-    assert there.calls() == {("DONE", 200): 3, ("DONE", 503): 1}
+    assert there.calls() == {("DONE", 200): 3, ("RESTORED", 503): 1}
     assert there.outcomes(gate)["failed", 503, "UNAVAILABLE"] == 1

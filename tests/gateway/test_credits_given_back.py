@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.market import Market
-from tests.gateway.recording_target import Received, Writer, answer_ok
+from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
+from tests.gateway.test_leaving import shop
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
 
@@ -152,6 +156,30 @@ async def test_a_client_that_left_before_the_target_failed_gets_nothing_back(mar
     await market.counters(gate, lambda found: found["calls"] == 2)
     left.set()
     assert (await balance(market, payment))["remaining"] == 1
+
+
+async def test_where_our_own_disk_has_no_room_for_an_answer_nothing_is_charged(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any gate: a 503 charges nothing that is not honoured (contract 4.5)."""
+
+    async def large(_request: Received, writer: Writer) -> None:
+        body = bytes(3_000_000)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=2)
+        payment = await there.payment(gate)
+        assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
+        target.answer = large
+        with monkeypatch.context() as disk:
+            disk.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+            for _ in range(3):
+                refused = await there.buyer.call(gate["accessUrl"], payment)
+                assert (refused.status, refused.error_code) == (503, "UNAVAILABLE")
+                assert refused.headers["x-credits-remaining"] == "1"
+        served = await there.buyer.call(gate["accessUrl"], payment)
+        assert (served.status, served.headers["x-credits-remaining"], len(served.body)) == (200, "0", 3_000_000)
 
 
 # Expiry

@@ -138,7 +138,7 @@ async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_to
             writer.write(request)
             waiting.append((reader, writer))
             await asyncio.wait_for(reached.acquire(), 5)
-    assert there.calls() == {("DONE", 200): 2, ("DONE", 503): 6}
+    assert there.calls() == {("DONE", 200): 2, ("RESTORED", 503): 6}
     for one in (gate, half):  # what the gateway gave up is no error of the target
         assert there.outcomes(one) == {("served", 200, None): 1, ("failed", 503, "UNAVAILABLE"): 3}
     for reader, writer in waiting:

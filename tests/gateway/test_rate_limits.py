@@ -137,6 +137,32 @@ async def test_a_proof_that_is_used_up_is_good_no_more(
         assert statuses == [200, *[402] * 5, 429]
 
 
+async def test_a_proof_that_was_good_at_one_gate_is_no_more_once_another_refused_it(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate, other = await market.gate(), await market.gate()
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+        assert (await market.call(gate, ONE, **{"X-Payment": payment})).status == 200
+        answers = [await market.call(other, ONE, **{"X-Payment": payment}) for _ in range(7)]
+        assert [answer.status for answer in answers] == [402] * 5 + [429] * 2
+        assert answers[0].error_code == "NONCE_ALREADY_USED"
+
+
+async def test_where_a_token_beside_a_payment_holds_nothing_it_is_the_payment_that_was_good(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+        proofs = {"X-Credit-Token": "of nobody", "X-Payment": payment}
+        assert (await market.call(gate, ONE, **proofs)).status == 200
+        unpaid = [(await market.call(gate, ONE)).status for _ in range(7)]
+        assert unpaid[-1] == 429
+        assert (await market.call(gate, ONE, **{"X-Credit-Token": "of nobody"})).status == 429
+        assert (await market.call(gate, ONE, **{"X-Payment": payment})).status == 200
+
+
 async def test_buyers_behind_one_address_are_not_limited_by_the_402s_that_their_purchases_begin_with(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:

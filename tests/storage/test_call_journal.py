@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.storage.test_ledger import by_header, outcomes, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop, key
+from tollkeeper.api import new_request_id
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage import call_journal as journal
 from tollkeeper.storage.call_journal import Open
+from tollkeeper.storage.database import Database, Row, Unit
+from tollkeeper.storage.interrupting import PIECE_ROWS, SETTLED_MS, Interrupted, interrupt_calls
 from tollkeeper.storage.ledger import Ledger
 from tollkeeper.storage.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
 from tollkeeper.storage.queries import load_queries
@@ -46,9 +51,11 @@ async def known_shop(database: SqliteDatabase) -> tuple[Shop, PayGate]:
     return shop, gate
 
 
-async def spend(shop: Shop, gate: PayGate, many: int) -> list[str]:
-    """The ids of so many calls that are spent in one commit."""
+async def spend(shop: Shop, gate: PayGate, many: int, *, is_of_process: bool = False) -> list[str]:
+    """The ids of so many calls that are spent in one commit; `is_of_process`: ids as a gateway's process makes them."""
     spends = [by_header(shop, gate) for _ in range(many)]
+    if is_of_process:
+        spends = [replace(one, wish=replace(one.wish, call_id=new_request_id())) for one in spends]
     answers = await spend_together(shop.purchases.ledger, spends)
     assert outcomes(answers) == [Spend.SPENT] * many
     return [one.wish.call_id for one in spends]
@@ -131,10 +138,10 @@ async def test_what_a_dead_process_left_open_is_marked_and_nothing_else(database
     shop.purchases.ledger.end(done, 200)
     await shop.purchases.ledger.flush_ended(NOW_MS)
     await shop.purchases.restore(given_back, 502, NOW_MS)
-    assert await shop.purchases.interrupt_calls(NOW_MS) == 2  # and the first one, which has a row
+    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 2  # and the first one, which has a row
     found = await states(database)
     assert [found[call][0] for call in (done, open_one, given_back)] == ["DONE", "INTERRUPTED", "RESTORED"]
-    assert await shop.purchases.interrupt_calls(NOW_MS) == 0
+    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 0
     shop.purchases.ledger.end(open_one, 200)  # of a process that was taken for dead
     await shop.purchases.ledger.flush_ended(NOW_MS)
     assert (await states(database))[open_one] == ("INTERRUPTED", None)
@@ -163,12 +170,14 @@ async def test_of_several_processes_only_the_dead_ones_calls_are_marked(
     async def marked() -> set[str]:
         return {call for call, (state, _) in (await states(database)).items() if state == "INTERRUPTED"}
 
-    assert await shop.purchases.interrupt_calls(NOW_MS, "aaaaaaaa cccccccc") == 3
+    living = "aaaaaaaa cccccccc"
+    assert await shop.purchases.interrupt_calls(NOW_MS, living) == Interrupted(3, is_done=False)
     assert await marked() == {*calls["bbbbbbbb"]}
-    assert await shop.purchases.interrupt_calls(NOW_MS, "aaaaaaaa cccccccc") == 0
-    assert await shop.purchases.interrupt_calls(NOW_MS, " ") == 6
+    assert await shop.purchases.interrupt_calls(NOW_MS + SETTLED_MS - 1, living) == Interrupted(0, is_done=False)
+    assert await shop.purchases.interrupt_calls(NOW_MS + SETTLED_MS, living) == Interrupted(0, is_done=True)
+    assert await shop.purchases.interrupt_calls(NOW_MS, " ") == Interrupted(6, is_done=False)
     assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 2}]
-    assert await shop.purchases.interrupt_calls(NOW_MS) == 0
+    assert await shop.purchases.interrupt_calls(NOW_MS) == Interrupted(0, is_done=True)
     assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
 
 
@@ -183,7 +192,7 @@ async def test_after_a_crash_little_of_the_journal_is_read_however_long_a_call_t
     noted, newest = await noted_and_newest(database)
     assert newest - 70 < noted <= newest
     await shop.purchases.ledger.flush_ended(NOW_MS)
-    assert await shop.purchases.interrupt_calls(NOW_MS) == 2  # with the first one of all
+    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 2  # with the first one of all
     found = await states(database)
     assert (found.pop(slow), found.pop(slower)) == (("DONE", 504), ("INTERRUPTED", None))
     assert sorted(found.values(), key=str)[:-1] == [("DONE", 200)] * 200
@@ -286,13 +295,82 @@ def test_many_open_calls_are_named_less_often() -> None:
 
 
 def test_after_a_crash_the_journal_is_read_from_one_row_on(tmp_path: Path) -> None:
-    """As the database says that it goes about it: not one of its parts reads all of the journal."""
+    """As the database says that it goes about it."""
     asyncio.run(open_database(str(tmp_path / "shop.sqlite3")).close())
-    query = load_queries("call_journal_sqlite.sql").open_in_journal(living="", first=1)
+    query = load_queries("call_journal_sqlite.sql").piece_of_journal(first=1, many=PIECE_ROWS)
     with closing(sqlite3.connect(tmp_path / "shop.sqlite3")) as connection:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", query.params)]
-    steps = [step for step in plan if step.split()[1] == "j"]
-    assert steps == ["SEARCH j USING INTEGER PRIMARY KEY (rowid>?)"] * 3, plan
+    assert plan == ["SEARCH call_journal USING INTEGER PRIMARY KEY (rowid>?)"]
+
+
+class Late:
+    """A database in which something is committed just before a look at the dead is, after all that it read."""
+
+    def __init__(self, real: SqliteDatabase, what: Callable[[], Awaitable[object]]) -> None:
+        self.real, self.what = real, what
+
+    async def read(self, statement: Statement) -> list[Row]:
+        return await self.real.read(statement)
+
+    async def run(self, unit: Unit[Any]) -> Any:
+        await self.what()
+        return await self.real.run(unit)
+
+
+async def test_what_a_dead_process_had_sent_is_found_however_late_it_is_committed(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a note of what is open, which comes just before the look that would forget it, and without one."""
+    shop, gate = await known_shop(database)
+    (early,) = await spend(shop, gate, 1, is_of_process=True)
+    late: list[str] = []
+
+    async def noted() -> None:
+        monkeypatch.setattr("tollkeeper.storage.open_calls._NOTED_EVERY", 1)
+        late.extend(await spend(shop, gate, 2, is_of_process=True))
+
+    async def unnoted() -> None:
+        monkeypatch.setattr("tollkeeper.storage.open_calls._NOTED_EVERY", 1000)
+        late.extend(await spend(shop, gate, 3, is_of_process=True))
+
+    for now_ms, what in ((0, noted), (SETTLED_MS, unnoted), (2 * SETTLED_MS, noted), (3 * SETTLED_MS, unnoted)):
+        looked = await interrupt_calls(cast("Database", Late(database, what)), now_ms, " ")
+        assert not looked.is_done or what is unnoted
+    while not (await interrupt_calls(database, now_ms := now_ms + SETTLED_MS, " ")).is_done:
+        pass
+    found = await states(database)
+    assert {found[call][0] for call in (early, *late)} == {"INTERRUPTED"}
+    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
+
+
+async def test_a_long_journal_behind_a_dead_process_is_read_in_pieces_and_not_by_the_writer(
+    database: SqliteDatabase,
+) -> None:
+    """Of many rows the unit that marks the calls reads those only that came since the last piece."""
+    shop, gate = await known_shop(database)
+    open_one, *_ = await spend(shop, gate, 1)
+    for _ in range(3 * PIECE_ROWS):
+        shop.purchases.ledger.end_all(await spend(shop, gate, 1), 200)
+    await shop.purchases.ledger.flush_ended(NOW_MS)
+    await database.run(_since_the_first_row())
+    read, asked = database.read, list[int]()
+
+    async def counted(statement: Statement) -> list[Row]:
+        rows = await read(statement)
+        asked.append(len(rows))
+        return rows
+
+    watched = Late(database, lambda: asyncio.sleep(0))
+    watched.read = counted  # type: ignore[method-assign] # as the real one, and counted
+    looked = await interrupt_calls(cast("Database", watched), NOW_MS, "")
+    assert looked.count == 2  # with the first one of all
+    assert max(asked) == PIECE_ROWS
+    assert sum(asked) > 3 * PIECE_ROWS
+    assert (await states(database))[open_one] == ("INTERRUPTED", None)
+
+
+def _since_the_first_row() -> Unit[None]:
+    yield Statement("UPDATE open_calls SET since = 1, calls = '[]'")
 
 
 STEPS = st.one_of(

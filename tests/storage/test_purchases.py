@@ -510,7 +510,7 @@ async def test_a_credit_is_not_given_back_of_a_call_that_ended_or_a_purchase_tha
     assert await shop.purchases.restore(ended.call_id, 502, NOW_MS) is None
     await shop.purchases.void(purchase, NOW_MS)
     assert await shop.purchases.restore(voided.call_id, 502, NOW_MS) is None
-    assert await shop.purchases.interrupt_calls(NOW_MS) == 2
+    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 2
     assert await shop.purchases.restore(left.call_id, 502, NOW_MS) is None
     await shop.ledger_agrees()
 

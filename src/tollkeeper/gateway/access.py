@@ -18,7 +18,6 @@ Whatever waits for more is a task.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -28,11 +27,10 @@ from tollkeeper.api import clock_ms, envelope, error_envelope, iso
 from tollkeeper.core.challenge import exhausted_body
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import BodyEnd
-from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
+from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import Spend, credit_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.edge.call import JSON_LINE
-from tollkeeper.edge.pool import NothingSentError
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.buying import Buyer
@@ -40,6 +38,7 @@ from tollkeeper.gateway.crediting import Crediting, Parts, purchase_of_spend
 from tollkeeper.gateway.gates import not_found
 from tollkeeper.gateway.heads import CORS
 from tollkeeper.gateway.held import held_again
+from tollkeeper.gateway.limiting import PROOFS
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import GIVEN_UP_CODES, ExhaustedError, Stage
@@ -49,7 +48,8 @@ from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from asyncio import Future
+    from collections.abc import AsyncIterator, Sequence
 
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.call import BodySource, InboundCall
@@ -147,7 +147,7 @@ class PaidCall(Crediting):
         if b"x-payment" in header:
             self.buyer = Buyer(_NO_WISH, on_left=self.left)
             presented = self.access.proofs.read([header[b"x-payment"]])
-            calls.check_payer(self.wallet or presented.key.payer, presented.key.payer)
+            calls.check_payer(self.wallet or presented.key.payer, presented.key.payer)  # without a bearer: see `_buy`
             self._spend(presented, self.buyer)
         elif self.wallet is not None:
             self.enter(Stage.BUYING)
@@ -211,7 +211,7 @@ class PaidCall(Crediting):
         self.buyer = Buyer(self.wish(presented), on_left=self.left)
         self.guard(self._spent, result, presented, self.buyer)
 
-    # 5. Everything that is not a held credit of this payment: wait, buy, or spend by token or wallet. In a task.
+    # 5. Everything else, in a task: wait, buy, or spend by token or wallet. Its commits block the loop as in step 4.
 
     async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
         opened, purchase = await self.spend_or_buy(presented, buyer, self.deadline(), result)
@@ -229,7 +229,9 @@ class PaidCall(Crediting):
                 raise
             presented = self.access.proofs.read([header[b"x-payment"]])
             opened, purchase = await self.spend_or_buy(presented, buyer, deadline, None)
-        self._forward(opened, purchase)
+            self._forward(opened, purchase, (b"x-payment",))
+        else:
+            self._forward(opened, purchase)
 
     async def _take_of_wallet(self, wallet: str) -> None:
         taken = await self.spend_of_wallet(wallet, self.deadline())
@@ -238,16 +240,17 @@ class PaidCall(Crediting):
         else:
             self._forward(*taken)
 
-    # 6. Forward. Waits for the target. A request's body that is all there is sent at once (64 KiB at most were read
-    # ahead), any other flows as fast as the target takes it; where it is signed, a mebibyte of it is held first.
+    # 6. Forward. Waits for the target, and before that for a body that is signed, a mebibyte of which is held. A body
+    # that is all there is sent at once (64 KiB at most were read ahead), others flow as fast as the target takes them.
 
-    def _forward(self, opened: OpenGate, purchase: Purchase) -> None:
+    def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
+        """`proofs`: the headers of which the first one that is there got the credit."""
         self.enter(Stage.FORWARDING)
         access, call = self.access, self.call
         self.opened = opened
         self.purchase = purchase
         self.receipts = heads.receipt_lines(heads.receipt_start(purchase), purchase, purchase.remaining)
-        access.limit.paid(call)
+        access.limit.paid(call, proofs)
         if self.buyer is not None and self.buyer.claimed == purchase.id:
             access.limit.bought(call)
             self.receipts += self._credit_token_line(purchase.id)
@@ -374,7 +377,7 @@ class PaidCall(Crediting):
         self.call.end()
 
     def on_refusal(self, error: BaseException) -> None:
-        """Our own answer with the receipt; the credit is consumed but where the target was not even asked (4.5)."""
+        """Our own answer with the receipt; the credit is consumed, or given back (`calls.is_given_back`)."""
         if self.stage is not Stage.OVER:
             self.guard(self._answer_failure, error)
 
@@ -383,26 +386,23 @@ class PaidCall(Crediting):
             self.end(500, Code.INTERNAL_ERROR, failed=True)
             self.call.fail(error)
             return
-        slug, request_id = self.opened.gate.slug, self.call.request_id
         event = "target_failed" if error.status == 502 else "call_failed"
-        _LOG.info(event, code=error.code.value, slug=slug, request_id=request_id)
-        is_restored = error.status == 502 and self.opened.gate.on_failure is OnFailure.RESTORE
-        if is_restored or isinstance(error, NothingSentError):
-            self.in_task(self._restore(error))
+        _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
+        if calls.is_given_back(self.opened.gate, error):  # begun at once: a client that leaves now has its credit, too
+            restoring = self.uncancelled(self.access.purchases.restore(self.call.request_id, error.status, clock_ms()))
+            restoring.add_done_callback(lambda done: self.guard(self._restored, done, error))
             return
         self.end(error.status, error.code, failed=True)
         self.call.refuse(error, self.receipts + CORS)
 
-    async def _restore(self, error: ApiError) -> None:
-        """Gives the credit back before the answer says so; where the database cannot, the credit stays consumed."""
-        restoring = asyncio.ensure_future(self.access.purchases.restore(self.call.request_id, error.status, clock_ms()))
-        self.access.charging.add(restoring)
-        restoring.add_done_callback(self.access.charging.discard)
-        try:
-            remaining = await asyncio.shield(restoring)
-        except StorageError:
-            remaining = None
-        if remaining is not None:
+    def _restored(self, restoring: Future[int | None], error: ApiError) -> None:
+        """The answer once the credit is given back, which it says; where the database cannot, it stays consumed."""
+        if self.stage is Stage.OVER:  # the client left
+            return
+        fault = restoring.exception()
+        if fault is not None and not isinstance(fault, StorageError):
+            raise fault
+        if fault is None and (remaining := restoring.result()) is not None:
             self.receipts = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, remaining)
             if self.buyer is not None and self.buyer.claimed == self.purchase.id:
                 self.receipts += self._credit_token_line(self.purchase.id)
@@ -439,7 +439,7 @@ class PaidCall(Crediting):
     def exhausted(self, spent: ExhaustedError) -> None:
         """See `Steps`."""
         opened = self.opened
-        if opened.is_deleted:
+        if opened.is_deleted or not opened.gate.is_enabled:  # as if unpaid: nothing can be paid for
             self._answer_refusal(not_found())
             return
         self.enter(Stage.OVER)
@@ -455,17 +455,17 @@ class PaidCall(Crediting):
 
         nothing shown yet             as it is
         the gate is deleted           404, but for a 503
-        settlement pending            503, with the credit token of the purchase that was claimed
+        its outcome is not known yet  503, with the credit token of the purchase that was claimed
         a refused payment: 402        the requirements stand beside it, so that a client can pay another; where the
                                       token counts, with that of the claim, which its next try needs
         anything else                 as it is
         """
-        standing = self.access.limit.refused(self.call, error)
         buyer = self.buyer
         if buyer is None:
-            self._answer_refusal(error, standing)
+            self._answer_refusal(error, self.access.limit.refused(self.call, error))
             return
         error.at_gate()
+        standing = self.access.limit.refused(self.call, error)
         token = self._token_of_claim(buyer, error)
         if self.opened.is_deleted and error.status != 503:
             self._answer_refusal(not_found(), standing)
@@ -480,7 +480,7 @@ class PaidCall(Crediting):
     def _token_of_claim(self, buyer: Buyer, error: ApiError) -> bytes:
         """Its line, where the payment that it claimed must be presented again, and may need it."""
         is_public = error.status == 402 and self.opened.gate.credit_binding is CreditBinding.TOKEN
-        if buyer.claimed is None or not (is_public or error.code is Code.SETTLEMENT_PENDING):
+        if buyer.claimed is None or not (is_public or error.status == 503):
             return b""
         return self._credit_token_line(buyer.claimed)
 

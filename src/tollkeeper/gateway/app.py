@@ -298,8 +298,8 @@ class Gateway:
         """
         if self._worker.announce is None:
             interrupted = await self.purchases.interrupt_calls(clock_ms())
-            if interrupted:
-                _LOG.warning("calls_interrupted", count=interrupted)
+            if interrupted.count:
+                _LOG.warning("calls_interrupted", count=interrupted.count)
             await self._database.run(cut_uploads_of_the_dead())
         await self.purchases.ledger.open()
         opening = asyncio.create_task(self.proofs_on_chain.keep_open())
@@ -374,6 +374,7 @@ class Gateway:
         await self.buying.aclose()
         self.access.answered.answer()  # what came in this very turn
         self._forwarder.close()  # before what was counted is written: calls that are given up here count
+        await self.access.settled()  # and their credits are given back
         await self.traffic.flush()
         await self.proofs_on_chain.aclose()
         await self.token_accounts.aclose()

@@ -279,6 +279,8 @@ class Buying:
             refusal = await self._refusals.of(verdict, tender, no_wallet)
         if refusal is not None and not refusal.may_be_forgotten:
             raise refusal.error
+        # Else it is claimed without having been called valid, as no other is: its nonce is used, perhaps by us before
+        # the books were restored from a backup, and settling it finds that out (security F22).
         if not opened.gate.assume_valid:
             self._require_proof(network)
         if self._is_seen(network):

@@ -13,7 +13,7 @@ from tollkeeper.core.challenge import profile_of
 from tollkeeper.core.errors import ApiError, Code, invalid, payment_error
 from tollkeeper.core.forwarding import caller_lines, request_target
 from tollkeeper.core.networks import normalise
-from tollkeeper.core.paygate_fields import CreditBinding
+from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
 from tollkeeper.core.tenders import with_advice
 from tollkeeper.gateway.heads import NOTHING
 
@@ -240,3 +240,12 @@ def exhausted(payer: str, *, is_unpaid: bool) -> ApiError:
     if is_unpaid:
         message = "the payment failed after all, and its credits are void; sign a new one once it has expired"
     return ApiError(Code.CREDITS_EXHAUSTED, message)
+
+
+def is_given_back(gate: PayGate, error: ApiError) -> bool:
+    """Whether a call that was paid for and answered with this has its credit again (contract 4.5).
+
+    A 503 charges nothing that is not honoured: no connection was to be had, or it was our own disk, or our stop. A
+    target that failed is paid, unless the owner has it otherwise.
+    """
+    return error.code is Code.UNAVAILABLE or (error.status == 502 and gate.on_failure is OnFailure.RESTORE)

@@ -28,7 +28,7 @@ from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from tollkeeper.auth import Auth
     from tollkeeper.edge.call import InboundCall
@@ -66,14 +66,14 @@ class Parts:
     ready_402s: UnpaidAnswers = field(default_factory=UnpaidAnswers)
     answered: Together = field(default_factory=Together)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    charging: set[asyncio.Future[Any]] = field(default_factory=set)  # what may take a credit, never cancelled
+    charging: set[asyncio.Future[Any]] = field(default_factory=set)  # takes credits or gives them back, never cancelled
 
 
 class Crediting(Steps):
     """One request that wants a credit.
 
     `opened` is the gate as it was last seen, `wallet` its bearer's where one was asked for; `buyer` is there from the
-    proof on.
+    proof on. `is_charged`: a credit was taken, though it is not forwarded yet: it counts as a call however it ends.
     """
 
     asked: Asked
@@ -118,7 +118,10 @@ class Crediting(Steps):
         self.wallet = session.wallet
 
     def deadline(self) -> float:
-        """Until when this call may wait for somebody's decision, in the loop's time; counted from its arrival."""
+        """Until when this call may wait for somebody's decision, in the loop's time; counted from its arrival.
+
+        Whoever is refused for it is told so after half a second more, in which the hub is asked for the transaction.
+        """
         waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
         return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
@@ -142,7 +145,7 @@ class Crediting(Steps):
                 await self._check_next_try(result.purchase)
                 bought = await self._buy(presented, buyer, deadline)
                 if bought is not None:
-                    self.is_charged = True
+                    self.is_charged = True  # so it is forwarded whatever its gate asks for by now
                     return await access.gates.current(self.opened), purchase_of_spend(bought)
                 await self._reload(deadline)
             elif self._is_payer_without_proof(presented, result):
@@ -203,14 +206,19 @@ class Crediting(Steps):
 
     async def _charged(self, taking: Coroutine[Any, Any, SpendResult]) -> SpendResult:
         """Its result. It goes on where the client leaves meanwhile: what commits then is charged, and ended here."""
-        future = asyncio.ensure_future(self._taken(taking))
-        self.access.charging.add(future)
-        future.add_done_callback(self.access.charging.discard)
+        future = self.uncancelled(self._taken(taking))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             future.add_done_callback(self.left)
             raise
+
+    def uncancelled(self, work: Awaitable[T]) -> asyncio.Future[T]:
+        """What takes a credit or gives one back: begun, and waited for at a stop, whatever becomes of the request."""
+        future = asyncio.ensure_future(work)
+        self.access.charging.add(future)
+        future.add_done_callback(self.access.charging.discard)
+        return future
 
     async def _taken(self, taking: Coroutine[Any, Any, T]) -> T:
         """Its result. Where nobody knows whether it took a credit the call is refused, and what it took given back."""

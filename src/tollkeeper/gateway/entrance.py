@@ -86,5 +86,9 @@ class Access(Parts):
         """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for."""
         for task in self.tasks:
             task.cancel()
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Waits for whatever is under way that takes a credit or gives one back."""
         while waiting := self.tasks | self.charging:
             await asyncio.wait(waiting)

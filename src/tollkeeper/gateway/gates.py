@@ -1,4 +1,4 @@
-"""PayGates as the data plane uses them: looked up by slug, kept by version, their 402 made once (architecture 2).
+"""PayGates as the data plane uses them: looked up and kept by slug, their 402 made once (architecture 2).
 
 The copy is only a copy: claim and spend check the version again where they commit, and say STALE. Where several workers
 serve, an update is answered only after all of them have dropped theirs (contract 3.3), so that no 402 is stale either.

@@ -21,6 +21,8 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.rate_limits import Rate, RateLimiter, rate_headers, rate_limited
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
     from tollkeeper.auth import Auth
@@ -28,13 +30,13 @@ if TYPE_CHECKING:
     from tollkeeper.core.rate_limits import RequestLimits
     from tollkeeper.edge.call import InboundCall
 
-GOOD_PROOFS_MAX: Final = 50_000
+GOODPROOFS_MAX: Final = 50_000
 _SLASHES: Final = re.compile("/{2,}")
 _API: Final = "/api/"
 # A login costs a signature check and rows, before anybody has shown who he is.
 _LOGIN: Final = ("/api/v1/auth/message", "/api/v1/auth/login", "/api/v1/auth/refresh")
 _INTROSPECTION: Final = "/api/v1/auth/introspect"  # asked by the other part, for all of its callers
-_PROOFS: Final = (b"x-credit-token", b"x-payment", b"authorization")
+PROOFS: Final = (b"x-credit-token", b"x-payment", b"authorization")
 
 
 class UnpaidLimit:
@@ -86,7 +88,7 @@ class UnpaidLimit:
     def challenged(self, call: InboundCall) -> bytes:
         """The call was told to pay: what it shows, if anything, gets no credit and is good no more."""
         if self.good:
-            for name in _PROOFS:
+            for name in PROOFS:
                 self.good.pop(hash(call.head.header.get(name)), None)
         return self._count(call)
 
@@ -98,10 +100,10 @@ class UnpaidLimit:
     def _standing(self, counted: tuple[int, int]) -> bytes:
         return b'%bratelimit: "unpaid";r=%d;t=%d\r\n' % (self._policy, *counted) if self._policy else b""
 
-    def paid(self, call: InboundCall) -> None:
-        """The call got a credit by what it shows."""
+    def paid(self, call: InboundCall, proofs: Sequence[bytes] = PROOFS) -> None:
+        """The call got a credit by the first of these headers that it shows."""
         header = call.head.header
-        for name in _PROOFS:
+        for name in proofs:
             if shown := header.get(name):
                 self.was_good(hash(shown))
                 return
@@ -117,12 +119,12 @@ class UnpaidLimit:
             self._owed.forgive(key)
 
     def _remember(self, mark: int) -> None:
-        if len(self.good) >= GOOD_PROOFS_MAX:
+        if len(self.good) >= GOODPROOFS_MAX:
             del self.good[next(iter(self.good))]
         self.good[mark] = None
 
     def _was_good(self, call: InboundCall) -> bool:
-        return any(hash(call.head.header.get(name)) in self.good for name in _PROOFS if name in call.head.header)
+        return any(hash(call.head.header.get(name)) in self.good for name in PROOFS if name in call.head.header)
 
     def _key(self, call: InboundCall) -> str:
         return rate_key(self.clients.of(call.peer, call.head.headers))

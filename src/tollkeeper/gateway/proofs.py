@@ -38,7 +38,7 @@ class Proofs:
         self._size_bytes = 0
 
     def read(self, headers: Sequence[bytes]) -> Presented:
-        """Decodes the payment header and checks form and the payer's key; about 0.1 ms of computing, once per header.
+        """Decodes the payment header and checks form and signature; some 0.1 ms, once for a header that a key signed.
 
         Only a byte-identical header that passed before skips it. Raises: the refusal.
         """

@@ -1,8 +1,8 @@
 """How a paid request goes from step to step: its stages, who calls its steps, and what becomes of what they raise.
 
 `Stage` says what a request waits for and `NEXT` which stage may follow; the steps themselves are `access`. A step is
-called by the parser, the ledger or the relay, or it runs in the request's one task; whatever it raises is answered and
-never reaches who called it. Decides nothing about payments.
+called by the parser, the ledger or the relay, or it runs in a task of the request, one at a time; whatever it raises is
+answered and never reaches who called it. Decides nothing about payments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stage(Enum):
     LOGIN = "the session of its bearer, in a task; only where the gate requires a login"
     SPENDING = "the ledger's commit; no task"
     BUYING = "a purchase, a decision elsewhere or a credit token's credit, in a task"
-    FORWARDING = "the target; a task only to open a connection, to pass on a large or streamed answer, or to restore"
+    FORWARDING = "the target, or that a credit is given back; a task only to connect, or for a large or streamed answer"
     OVER = "nothing: it was answered, or its client is gone"
 
     __hash__ = object.__hash__  # an enum hashes its name, in Python code; its members are what they are

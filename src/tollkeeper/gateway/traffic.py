@@ -274,6 +274,14 @@ class Traffic:
     async def _write(self, *, is_whole: bool) -> None:
         if dropped := self._ledger.take_dropped():
             _LOG.warning("ended_calls_dropped", count=dropped)
+        try:
+            await self._write_statistics(is_whole=is_whole)
+        except Exception:  # whatever it is: credits are given back all the same
+            await self._purchases.end_calls({}, self._clock_ms())
+            raise
+        await self._purchases.end_calls({}, self._clock_ms())
+
+    async def _write_statistics(self, *, is_whole: bool) -> None:
         await self._write_tried(is_again=True)
         while is_whole and self._is_behind:
             await self._write_rows()
@@ -282,7 +290,6 @@ class Traffic:
             await self._write_counted()
         elif self._requests:
             await self._write_rows()
-        await self._purchases.end_calls({}, self._clock_ms())
 
     @property
     def _is_behind(self) -> bool:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 _LOOPBACK: Final = "127.0.0.1"
-# What a dead worker had sent is committed or undone in the ledger's process by then.
+# What a dead worker had sent is committed or undone in the ledger's process by then (`interrupting.SETTLED_MS`).
 _SETTLED_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 0.5
 _ASK_EVERY_SECONDS: Final = 10.0
@@ -126,8 +126,8 @@ class Family:
     async def start(self, listening: list[socket.socket], sockets: ExitStack) -> None:
         """Returns when all serve. The hub's own socket is closed with `sockets`. Raises: StartError, StorageError."""
         interrupted = await self._purchases.interrupt_calls(clock_ms())
-        if interrupted:
-            _LOG.warning("calls_interrupted", count=interrupted)
+        if interrupted.count:
+            _LOG.warning("calls_interrupted", count=interrupted.count)
         await self._database.run(cut_uploads_of_the_dead())
         public = replace(self._settings, signer_keys=())
         hub_url = None
@@ -168,27 +168,36 @@ class Family:
             await asyncio.gather(*(child.forget(self._number, "", _HANGS_SECONDS) for child in [*self._workers, *hub]))
 
     async def _mark_calls(self) -> None:
-        """After a worker's death its open calls are marked: at once, and again when nothing of it can be under way."""
+        """After a worker's death its open calls are marked: at once, and again until nothing of it can be under way."""
         while True:
             await self._deaths.wait()
-            self._deaths.clear()
-            await self._mark()
-            await asyncio.sleep(_SETTLED_SECONDS)
-            await self._mark()
+            is_over = False
+            while not is_over:
+                is_first = self._deaths.is_set()  # of somebody who died since the last one
+                self._deaths.clear()
+                is_over = await self._mark() and not is_first
+                if not is_over:
+                    await asyncio.sleep(_SETTLED_SECONDS)
 
-    async def _mark(self) -> None:
+    async def _mark(self) -> bool:
+        """Whether nothing more can come of those that are dead, as far as the database knows them."""
         while True:
-            living = [worker.mark for worker in self._workers]
             try:
-                # A worker without a mark is being started: its calls come once it has said its mark, and are younger.
-                count = await self._purchases.interrupt_calls(clock_ms(), " ".join(living) or " ")
-                await self._database.run(cut_uploads_of_the_dead(" ".join(living) or " "))
+                interrupted = await self._purchases.interrupt_calls(clock_ms(), self._living())
+                await self._database.run(cut_uploads_of_the_dead(self._living()))
             except StorageError:
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
-            if count:
-                _LOG.warning("calls_interrupted", count=count)
-            return
+            if interrupted.count:
+                _LOG.warning("calls_interrupted", count=interrupted.count)
+            return interrupted.is_done
+
+    def _living(self) -> str:
+        """The marks of those who serve now.
+
+        A worker without a mark is being started: its calls come once it has said its mark, and are younger.
+        """
+        return " ".join(worker.mark for worker in self._workers) or " "
 
     async def stop(self) -> None:
         """Let the workers finish what they accepted, then the hub's process what is under way."""

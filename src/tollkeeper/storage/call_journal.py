@@ -28,7 +28,6 @@ class Open(msgspec.Struct, frozen=True, array_like=True):
     calls: list[str]
 
 
-_Q: Final = load_queries("gateway.sql")
 _JOURNAL: Final = load_queries("call_journal_sqlite.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 
@@ -73,18 +72,7 @@ def enter_restore(call_id: str, purchase_id: str, now_ms: int) -> Unit[bool]:
     return bool((yield _JOURNAL.restore_in_journal(id=call_id, purchase_id=purchase_id, now_ms=now_ms)))
 
 
-def interrupt_calls(now_ms: int, living: str) -> Unit[int]:
-    """Mark the calls, in the journal or not, that dead processes left without an end; how many. See `Purchases`."""
-    count = len((yield _Q.interrupt_calls(now_ms=now_ms, living=living)))
-    first = (yield _JOURNAL.first_open_row(living=living))[0]["first"]
-    if first is not None:
-        rows = yield _JOURNAL.open_in_journal(living=living, first=first)
-        if rows:
-            yield from _write("{}", "{}", _ENCODE([row["id"] for row in rows]).decode(), now_ms)
-        count += len(rows)
-    if living:
-        yield _JOURNAL.forget_marked_ledgers(living=living)
-        yield _JOURNAL.move_open_calls(living=living)
-    else:
-        yield _JOURNAL.forget_open_calls()
-    return count
+def write_interrupted(calls: Collection[str], now_ms: int) -> Unit[None]:
+    """Write that these calls, which are in the journal, have no end and will have none."""
+    if calls:
+        yield from _write("{}", "{}", _ENCODE([*calls]).decode(), now_ms)

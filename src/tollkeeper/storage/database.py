@@ -49,6 +49,10 @@ class LostError(StorageError):
     """
 
 
+class NotTakenError(StorageError):
+    """The database took nothing of what it was asked: the one case in which the outcome is known, and is none."""
+
+
 class StatementError(Exception):
     """A statement that no database would take: a fault of ours, so a 500. Its unit is rolled back, others are not."""
 

@@ -5,7 +5,8 @@ timer, no task and no future per spend. The loop looks at its sockets once more 
 it was busy costs next to nothing in the same commit, and answers of targets need not wait for it. A batch is tried
 whole; where one of its spends breaks it (a fault of ours), each is spent alone, so that nobody pays for another's
 fault. An answer is given after the commit is durable; after a StorageError nobody knows whether the credit is spent,
-and the call must not be served: what it took after all is given back as soon as the database can say so.
+and the call must not be served: what it took after all is given back as soon as the database can say so. (Which calls
+that are is known to this process alone: where it dies before, they stay charged, as what was under way at a crash.)
 
 What a purchase is (payer, gate, header, how many credits were granted) never changes while it has credits, so the
 purchases of the last spends are remembered, and their next spends need no look-up. How many credits are left, and
@@ -28,7 +29,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import Spend
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import call_journal
-from tollkeeper.storage.database import Outcome, StorageError
+from tollkeeper.storage.database import NotTakenError, Outcome, StorageError
 from tollkeeper.storage.open_calls import Ended, OpenCalls
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, Spent, end_calls, give_back
@@ -174,18 +175,24 @@ class Ledger:
     async def flush_ended(self, now_ms: int) -> None:
         """Write what no spend takes along. Raises: StorageError; what was not written is kept."""
         while (unserved := self._open.some_unserved())[0]:
-            try:
-                await self._database.run(give_back(*unserved, now_ms))
-            except ApiError:
-                raise
-            except Exception:  # a fault of ours, which must not keep the others from theirs
-                self._open.given_back(unserved[0])
-                raise
-            self._open.given_back(unserved[0])
+            await self._give_back(*unserved, now_ms)
         while not self._known and any(ended := self._open.take_ended()):
             await self._write_ended(ended, self._open.to_note() if ended.journal else {}, now_ms)
         with suppress(ApiError):  # where the database is away it is done later
             await self._catch_up(now_ms)
+
+    async def _give_back(self, calls: Sequence[str], since: int, now_ms: int) -> None:
+        try:
+            await self._database.run(give_back(calls, since, now_ms))
+        except ApiError:
+            raise
+        except Exception:  # a fault of ours, which must not keep the others from theirs
+            if len(calls) > 1:
+                for one in calls:
+                    await self._give_back([one], since, now_ms)
+                return
+            logger.exception("a credit was not given back: %s", calls[0])
+        self._open.given_back(calls)
 
     async def _write_ended(self, ended: Ended, opened: dict[str, Open], now_ms: int) -> None:
         try:
@@ -259,6 +266,8 @@ class Ledger:
         spends = [request for request, _ in batch.others]
         try:
             self._database.post(SpendBatch(spends, self._now_ms, batch.ended.single, batch.columns, is_alone), answer)
+        except StorageError as error:
+            answer(Outcome(error=NotTakenError(error.message)))
         except Exception as error:  # noqa: BLE001 - it is the answer to each of them
             answer(Outcome(error=error))
 
@@ -309,7 +318,7 @@ class Ledger:
         refusal = _refusal_of(error)
         asked = [(request.wish.call_id, callback) for request, callback in batch.others]
         asked += [(call.request_id, call.spent_otherwise) for call in batch.known]
-        if isinstance(error, StorageError):
+        if isinstance(error, StorageError) and not isinstance(error, NotTakenError):
             since = None if batch.columns is None else batch.columns.after + 1
             for call_id, _ in asked:
                 self._open.refused(call_id, since)

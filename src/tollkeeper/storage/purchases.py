@@ -1,9 +1,9 @@
 """The store of purchases and the credit ledger: claim, grant, spend, fail (contract 4.3; architecture 2).
 
 Each race is decided by one conditional statement. A credit is spent in one place, `spending`, whatever bought it; the
-spend, its ledger entry and its call row are one commit, before the first byte goes to the target. Calls of the data
-plane spend through `ledger`, in batches (`spend_soon`); the other verbs are for one spend at a time. The units of a
-claim and of a grant are in `first_purchase`.
+counter and the call, which is the ledger's entry, are one commit, before the first byte goes to the target. Calls of
+the data plane spend through `ledger`, in batches (`spend_soon`); the other verbs are for one spend at a time. The units
+of a claim and of a grant are in `first_purchase`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tollkeeper.core.purchases import (
     Terms,
 )
 from tollkeeper.core.sealing import SealError, place
-from tollkeeper.storage.call_journal import interrupt_calls
 from tollkeeper.storage.database import LostError
 from tollkeeper.storage.first_purchase import (
     WITHOUT_LIMIT,
@@ -36,6 +35,7 @@ from tollkeeper.storage.first_purchase import (
     TrustCaps,
     book_grant,
 )
+from tollkeeper.storage.interrupting import Interrupted, interrupt_calls
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
@@ -133,17 +133,17 @@ class Purchases:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
         return await self._charge(SpendOfPayer(payer, wish, now_ms))
 
-    async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
+    def restore(self, call_id: str, status: int, now_ms: int) -> Awaitable[int | None]:
         """Gives the credit of a call back whose target failed with this status, once.
 
-        Returns how many are left then; None where the call is not open any more or its purchase is void.
+        Gives how many are left then; None where the call is not open when this is called or its purchase is void.
         """
-        row = self.ledger.row_of(call_id)
+        row = self.ledger.row_of(call_id)  # now: its end may be written before the first step of what is awaited
 
         def restored(*, is_again: bool = False) -> Awaitable[int | None]:
             return self._database.run_short(restore_call(call_id, status, now_ms, row=row, is_again=is_again))
 
-        return await _until_back(restored, lambda: restored(is_again=True))
+        return _until_back(restored, lambda: restored(is_again=True))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
         return await self._charge(SpendOne(spend, now_ms))
@@ -369,12 +369,12 @@ class Purchases:
             self.ledger.end(call_id, status)
         await self.ledger.flush_ended(now_ms)
 
-    async def interrupt_calls(self, now_ms: int, living: str = "") -> int:
-        """Calls that a dead process left dispatched stay charged and are marked; returns how many.
+    async def interrupt_calls(self, now_ms: int, living: str = "") -> Interrupted:
+        """Calls that a dead process left dispatched stay charged and are marked.
 
         `living`: the marks of the processes that serve (`api.PROCESS_MARK`), whose calls are left alone.
         """
-        return await self._database.run(interrupt_calls(now_ms, living))
+        return await interrupt_calls(self._database, now_ms, living)
 
     async def call_state(self, call_id: str) -> CallState | None:
         """Where a call with a row of its own stands; None where no credit was spent for it."""

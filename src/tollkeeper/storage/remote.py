@@ -3,7 +3,7 @@
 What was sent and not answered when the connection breaks has an unknown outcome and is a LostError, as is all that is
 asked until a connection stands again and the process has greeted on it. A connection on which nothing is heard for too
 long is broken from this side: its parent kills a process that hangs, but not even that ends one that its disk does not
-let go. Spends alone are asked again by themselves, once the process is back: a credit
+let go. Batches of spends alone are asked again by themselves, once the process is back: a credit
 that was taken for a call is found by the call's id, so that nobody pays twice. Connecting is tried again as long as the
 database is open. What this module does not do: start that process.
 """

@@ -207,7 +207,7 @@ def _take_known(numbers: Sequence[int], now_ms: int) -> Unit[list[int | None]]:
 def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
     """Spend one credit for each that has a right to one; the answers, in the same order.
 
-    Raises: ConstraintError for a call id that was used before.
+    Raises: ConstraintError for a call id that is there twice, or has a row of its own already.
     """
     held_of = yield from _look_up(spends)
     helds = [held_of.get(spend.purchase_id if spend.key is None else spend.key) for spend in spends]

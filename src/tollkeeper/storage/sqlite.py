@@ -54,7 +54,8 @@ _LOG_PAGES_MAX: Final = 2000  # eight megabytes: whoever syncs meanwhile waits f
 _PAGES_OF_COMMIT: Final = 6
 _LEAST_SHARE: Final = 1 / 8
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
-# A commit that takes longer is left to the thread: on a slow disk a loop that waits for each does little else.
+# Short units, other than spends, whose commits take longer are left to the thread: on a slow disk a loop that waits for
+# each does little else.
 _COMMIT_HERE_SECONDS: Final = 0.001
 _COMMITS_WEIGHED: Final = 8
 _SHORT_AT_ONCE: Final = 32  # units; a few milliseconds of the event loop

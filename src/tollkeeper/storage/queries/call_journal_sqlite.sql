@@ -11,8 +11,8 @@ SELECT coalesce(max(number), 0) AS number FROM call_journal;
 
 -- name: note_open_calls
 -- :calls = [call id, ...]
-INSERT INTO open_calls (ledger, since, calls, is_marked) VALUES (:ledger, :since, :calls, 0)
-ON CONFLICT (ledger) DO UPDATE SET since = excluded.since, calls = excluded.calls, is_marked = 0;
+INSERT INTO open_calls (ledger, since, calls, marked_ms) VALUES (:ledger, :since, :calls, NULL)
+ON CONFLICT (ledger) DO UPDATE SET since = excluded.since, calls = excluded.calls, marked_ms = NULL;
 
 -- name: spent_in_journal
 -- :calls = [call id, ...]; those of them that the rows from :first to :last have, with their purchases.
@@ -26,30 +26,24 @@ SELECT :id, 'restore', p.id, 1, :now_ms FROM purchases p WHERE p.id = :purchase_
 ON CONFLICT (cause, reason) DO NOTHING
 RETURNING purchase_id;
 
--- Of ledgers that are dead. :living = as in `interrupt_calls`.
--- name: first_open_row
-SELECT min(since) AS first FROM open_calls WHERE :living = '' OR :living NOT LIKE '%' || substr(ledger, 1, 8) || '%';
+-- What is noted of ledgers that are dead. :living = as in `interrupt_calls`.
+-- name: notes_of_the_dead
+SELECT ledger, since, calls, marked_ms FROM open_calls
+WHERE :living = '' OR :living NOT LIKE '%' || substr(ledger, 1, 8) || '%';
 
--- name: open_in_journal
--- Their calls without an end. :first = what the statement before says, as a value: else all of the journal would be read.
-WITH begun AS (
-    SELECT c.key AS id FROM call_journal j CROSS JOIN json_each(j.spent) c WHERE j.number >= :first
-    UNION SELECT c.value FROM open_calls o, json_each(o.calls) c
-    WHERE :living = '' OR :living NOT LIKE '%' || substr(o.ledger, 1, 8) || '%'
-)
-SELECT id FROM begun
-WHERE (:living = '' OR (length(id) = 32 AND :living NOT LIKE '%' || substr(id, 13, 8) || '%'))
-    AND id NOT IN (SELECT id FROM journal_ends WHERE number >= :first)
-    AND NOT EXISTS (SELECT 1 FROM credits_given g WHERE g.cause = begun.id AND g.reason = 'restore');
+-- name: piece_of_journal
+SELECT number, spent, ended, interrupted FROM call_journal WHERE number >= :first ORDER BY number LIMIT :many;
 
--- Where no process lives, no ledger is known any more.
+-- name: not_given_back
+-- :calls = [call id, ...]
+SELECT c.value AS id FROM json_each(:calls) c
+WHERE NOT EXISTS (SELECT 1 FROM credits_given g WHERE g.cause = c.value AND g.reason = 'restore');
+
 -- name: forget_open_calls
-DELETE FROM open_calls;
-
--- Who is looked for a second time after its death has nothing under way any more.
--- name: forget_marked_ledgers
-DELETE FROM open_calls WHERE is_marked = 1 AND :living NOT LIKE '%' || substr(ledger, 1, 8) || '%';
+-- :ledgers = [ledger, ...], as below
+DELETE FROM open_calls WHERE ledger IN (SELECT value FROM json_each(:ledgers));
 
 -- name: move_open_calls
-UPDATE open_calls SET since = (SELECT coalesce(max(number), 0) + 1 FROM call_journal), calls = '[]', is_marked = 1
-WHERE :living NOT LIKE '%' || substr(ledger, 1, 8) || '%';
+UPDATE open_calls SET since = (SELECT coalesce(max(number), 0) + 1 FROM call_journal), calls = '[]',
+    marked_ms = coalesce(marked_ms, :now_ms)
+WHERE ledger IN (SELECT value FROM json_each(:ledgers));
