@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import closing
@@ -23,7 +24,7 @@ from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage import call_journal as journal
 from tollkeeper.storage.call_journal import Open
-from tollkeeper.storage.database import Database, Row, Unit
+from tollkeeper.storage.database import Database, Job, LostError, NotTakenError, Row, StatementError, Unit
 from tollkeeper.storage.interrupting import PIECE_ROWS, SETTLED_MS, Interrupted, interrupt_calls
 from tollkeeper.storage.ledger import Ledger
 from tollkeeper.storage.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
@@ -107,6 +108,69 @@ async def test_a_credit_is_given_back_once_and_its_call_says_so(database: Sqlite
     assert (await states(database))[calls[1]] == ("RESTORED", 502)
     assert await remaining(shop) == left + 1
     await shop.ledger_agrees()
+
+
+async def test_a_credit_is_given_back_though_its_calls_end_is_written_first(database: SqliteDatabase) -> None:
+    """As where the client leaves in the very turn in which the target failed: it was asked for before that."""
+    shop, gate = await known_shop(database)
+    (call,) = await spend(shop, gate, 1)
+    left, giving = await remaining(shop), shop.purchases.restore(call, 502, NOW_MS)
+    shop.purchases.ledger.end(call, 499)
+    await shop.purchases.ledger.flush_ended(NOW_MS)
+    assert await giving == left + 1
+    assert (await states(database))[call] == ("RESTORED", 499)
+    await shop.ledger_agrees()
+
+
+class Failing:
+    """A database that takes no spends, and breaks on giving back what some calls took."""
+
+    def __init__(self, real: SqliteDatabase, broken: Sequence[str] = ()) -> None:
+        self.real, self.broken, self.pieces = real, broken, list[int]()
+
+    def post(self, _job: Job, _answer: object) -> None:
+        raise LostError("away")
+
+    async def run(self, unit: Unit[Any]) -> Any:
+        calls = inspect.getgeneratorlocals(unit)["calls"]
+        self.pieces.append(len(calls))
+        if not {*calls}.isdisjoint(self.broken):
+            unit.close()
+            raise StatementError("it breaks")
+        return await self.real.run(unit)
+
+    async def run_short(self, unit: Unit[Any]) -> Any:
+        return await self.real.run_short(unit)
+
+
+async def test_what_a_database_certainly_did_not_take_is_not_looked_for(database: SqliteDatabase) -> None:
+    shop, gate = await known_shop(database)
+    failing = Failing(database)
+    ledger = Ledger(cast("Database", failing))
+    told = await spend_together(ledger, [by_header(shop, gate) for _ in range(5)])
+    assert {type(one) for one in told} == {NotTakenError}
+    await ledger.flush_ended(NOW_MS)
+    assert failing.pieces == []
+
+
+async def test_one_call_whose_credit_cannot_be_given_back_keeps_no_other_from_its_own(
+    database: SqliteDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop, gate = await known_shop(database)
+    left = await remaining(shop)
+    calls = await spend(shop, gate, 5)
+    failing = Failing(database, calls[2:3])
+    ledger = Ledger(cast("Database", failing))
+    for call in calls:
+        ledger._open.refused(call, 1)  # noqa: SLF001 - as where nobody knows whether they took it
+    await ledger.flush_ended(NOW_MS)
+    assert failing.pieces == [5, 1, 1, 1, 1, 1]
+    assert await remaining(shop) == left - 1
+    found = await states(database)
+    assert [found[call][0] for call in calls] == ["RESTORED", "RESTORED", "DISPATCHED", "RESTORED", "RESTORED"]
+    assert "a credit was not given back" in caplog.text
+    await ledger.flush_ended(NOW_MS)
+    assert len(failing.pieces) == 6
 
 
 async def test_whoever_asks_again_is_told_what_was_given_back(database: SqliteDatabase) -> None:
