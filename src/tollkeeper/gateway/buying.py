@@ -137,6 +137,7 @@ class Buying:
         self._new_id = new_id
         self._gateway_url = gateway_url
         self._status_url = status_url
+        # One for each payment that is verified or settled now, also after its buyer left: bounded by the hub's time alone.
         self._attempts: dict[_Slot, _Attempt] = {}
         self._decided = asyncio.Condition()
         self._awaited: Counter[str] = Counter()
@@ -441,7 +442,7 @@ class Buying:
 
     async def _announce(self) -> None:
         async with self._decided:
-            self._decided.notify_all()
+            self._decided.notify_all()  # each of them looks its own purchase up
 
     def pending(self, purchase: Purchase | None, transaction: str = "") -> ApiError:
         """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""

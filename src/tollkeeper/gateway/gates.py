@@ -91,7 +91,10 @@ class Gates:
         return tuple(self._assets().get(one.network) for one in gate.accepts)
 
     async def by_slug(self, slug: str) -> OpenGate:
-        """The gate with this slug. Raises: NOT_FOUND, UNAVAILABLE while the facilitator's networks are unknown."""
+        """The gate with this slug. Raises: NOT_FOUND, UNAVAILABLE while the facilitator's networks are unknown.
+
+        One that is not there is looked up each time, before any limit is asked (contract 4.2).
+        """
         return self.kept(slug) or await self.reload(slug)
 
     async def reload(self, slug: str) -> OpenGate:
