@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import tempfile
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer, an
 from tests.gateway.test_leaving import shop
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.storage.purchases import Purchases
 
 
 async def close(_request: Received, writer: Writer) -> None:
@@ -180,6 +184,49 @@ async def test_where_our_own_disk_has_no_room_for_an_answer_nothing_is_charged(
                 assert refused.headers["x-credits-remaining"] == "1"
         served = await there.buyer.call(gate["accessUrl"], payment)
         assert (served.status, served.headers["x-credits-remaining"], len(served.body)) == (200, "0", 3_000_000)
+
+
+@pytest.mark.parametrize("calls_before", [0, 3], ids=["a call of its own row", "a call in the journal"])
+async def test_a_client_that_leaves_while_its_credit_is_given_back_has_it_all_the_same(
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    calls_before: int,
+) -> None:
+    begun, go_on, restore = asyncio.Event(), asyncio.Event(), Purchases.restore
+
+    def later(*given: Any) -> Coroutine[Any, Any, int | None]:
+        """The same, once the test says so."""
+
+        async def held() -> int | None:
+            begun.set()
+            await go_on.wait()
+            return await restore(*given)
+
+        return held()
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=9, onFailure="restore")
+        payment = await there.payment(gate)
+        for _ in range(calls_before):
+            assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
+        target.answer = close
+        monkeypatch.setattr(Purchases, "restore", later)
+        _, writer = await there.connect()
+        writer.write(there.request(gate, X_Payment=payment))
+        await asyncio.wait_for(begun.wait(), 10)
+        reset = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.transport.abort()
+        await asyncio.sleep(0.3)  # the gateway has seen it
+        target.answer = answer_ok
+        other = await there.payment(gate)  # whose commits take ends of calls along
+        for _ in range(3):
+            assert (await there.buyer.call(gate["accessUrl"], other)).status == 200
+        go_on.set()
+    assert there.calls()["RESTORED", 499] == 1
+    assert there.outcomes(gate)["client_gone", 499, None] == 1
 
 
 # Expiry

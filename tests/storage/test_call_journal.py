@@ -110,18 +110,6 @@ async def test_a_credit_is_given_back_once_and_its_call_says_so(database: Sqlite
     await shop.ledger_agrees()
 
 
-async def test_a_credit_is_given_back_though_its_calls_end_is_written_first(database: SqliteDatabase) -> None:
-    """As where the client leaves in the very turn in which the target failed: it was asked for before that."""
-    shop, gate = await known_shop(database)
-    (call,) = await spend(shop, gate, 1)
-    left, giving = await remaining(shop), shop.purchases.restore(call, 502, NOW_MS)
-    shop.purchases.ledger.end(call, 499)
-    await shop.purchases.ledger.flush_ended(NOW_MS)
-    assert await giving == left + 1
-    assert (await states(database))[call] == ("RESTORED", 499)
-    await shop.ledger_agrees()
-
-
 class Failing:
     """A database that takes no spends, and breaks on giving back what some calls took."""
 
@@ -234,12 +222,14 @@ async def test_of_several_processes_only_the_dead_ones_calls_are_marked(
     async def marked() -> set[str]:
         return {call for call, (state, _) in (await states(database)).items() if state == "INTERRUPTED"}
 
-    living = "aaaaaaaa cccccccc"
+    def living() -> str:
+        return "aaaaaaaa cccccccc"
+
     assert await shop.purchases.interrupt_calls(NOW_MS, living) == Interrupted(3, is_done=False)
     assert await marked() == {*calls["bbbbbbbb"]}
     assert await shop.purchases.interrupt_calls(NOW_MS + SETTLED_MS - 1, living) == Interrupted(0, is_done=False)
     assert await shop.purchases.interrupt_calls(NOW_MS + SETTLED_MS, living) == Interrupted(0, is_done=True)
-    assert await shop.purchases.interrupt_calls(NOW_MS, " ") == Interrupted(6, is_done=False)
+    assert await shop.purchases.interrupt_calls(NOW_MS, lambda: " ") == Interrupted(6, is_done=False)
     assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 2}]
     assert await shop.purchases.interrupt_calls(NOW_MS) == Interrupted(0, is_done=True)
     assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
@@ -398,13 +388,37 @@ async def test_what_a_dead_process_had_sent_is_found_however_late_it_is_committe
         late.extend(await spend(shop, gate, 3, is_of_process=True))
 
     for now_ms, what in ((0, noted), (SETTLED_MS, unnoted), (2 * SETTLED_MS, noted), (3 * SETTLED_MS, unnoted)):
-        looked = await interrupt_calls(cast("Database", Late(database, what)), now_ms, " ")
+        looked = await interrupt_calls(cast("Database", Late(database, what)), now_ms, lambda: " ")
         assert not looked.is_done or what is unnoted
-    while not (await interrupt_calls(database, now_ms := now_ms + SETTLED_MS, " ")).is_done:
+    while not (await interrupt_calls(database, now_ms := now_ms + SETTLED_MS, lambda: " ")).is_done:
         pass
     found = await states(database)
     assert {found[call][0] for call in (early, *late)} == {"INTERRUPTED"}
     assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
+
+
+async def test_calls_of_who_was_started_while_the_journal_was_read_are_left_alone(database: SqliteDatabase) -> None:
+    """His mark was not there when the look began; in a row of its own, and in the journal."""
+    shop, gate = await known_shop(database)
+    (of_the_dead,) = await spend(shop, gate, 1, is_of_process=True)
+    young: list[str] = []
+    mark = "eeeeeeee"
+
+    class Reading(Late):
+        async def read(self, statement: Statement) -> list[Row]:
+            if "call_journal" in statement.sql and not young:
+                young.extend(f"{number:012x}{mark}{0:012x}" for number in range(2))
+                await shop.bought(gate, 2)
+                for call_id in young:  # the first one has a row of its own
+                    wish = replace(by_header(shop, gate, 2).wish, call_id=call_id)
+                    await spend_together(other, [replace(by_header(shop, gate, 2), wish=wish)])
+            return await self.real.read(statement)
+
+    other = Ledger(database)
+    reading = cast("Database", Reading(database, lambda: asyncio.sleep(0)))
+    assert await interrupt_calls(reading, NOW_MS, lambda: mark if young else " ") == Interrupted(1, is_done=False)
+    found = await states(database)
+    assert [found[call][0] for call in (of_the_dead, *young)] == ["INTERRUPTED", "DISPATCHED", "DISPATCHED"]
 
 
 async def test_a_long_journal_behind_a_dead_process_is_read_in_pieces_and_not_by_the_writer(
@@ -426,7 +440,7 @@ async def test_a_long_journal_behind_a_dead_process_is_read_in_pieces_and_not_by
 
     watched = Late(database, lambda: asyncio.sleep(0))
     watched.read = counted  # type: ignore[method-assign] # as the real one, and counted
-    looked = await interrupt_calls(cast("Database", watched), NOW_MS, "")
+    looked = await interrupt_calls(cast("Database", watched), NOW_MS, str)
     assert looked.count == 2  # with the first one of all
     assert max(asked) == PIECE_ROWS
     assert sum(asked) > 3 * PIECE_ROWS

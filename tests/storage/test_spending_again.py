@@ -84,10 +84,10 @@ async def test_calls_of_living_processes_are_left_alone(shop: Shop) -> None:
     for call_id in (*ids, "of another kind", "fee-1"):
         wish = msgspec.structs.replace(shop.wish(gate), call_id=call_id)
         assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
-    assert (await shop.purchases.interrupt_calls(NOW_MS, "aaaaaaaa cccccccc")).count == 1
+    assert (await shop.purchases.interrupt_calls(NOW_MS, lambda: "aaaaaaaa cccccccc")).count == 1
     rows = await shop.database.read(Statement("SELECT id FROM calls WHERE state = 'INTERRUPTED'"))
     assert [row["id"] for row in rows] == [ids[1]]
-    assert (await shop.purchases.interrupt_calls(NOW_MS, " ")).count == 2  # all of them were started anew
+    assert (await shop.purchases.interrupt_calls(NOW_MS, lambda: " ")).count == 2  # all of them were started anew
     assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 1
     rows = await shop.database.read(Statement("SELECT id FROM calls WHERE state = 'DISPATCHED'"))
     assert [row["id"] for row in rows] == ["fee-1"]  # how that one ends is not a process's to say

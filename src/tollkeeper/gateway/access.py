@@ -8,7 +8,8 @@ Before the first of them stands `entrance`: a head that got a 402 at this very g
 that spent a credit here goes a straight way (`again`, by what `held` says) and comes here where it leaves that.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. A credit is spent
-before the first byte goes to the target and is durable by then; what happens to the call afterwards cannot undo it.
+before the first byte goes to the target and is durable by then; it is given back for a failure of ours, and for one of
+the target's where the gate says so, before the answer that says it.
 
 `PaidCall` is one request: the methods of this class stand in the order in which a request meets them. Its state is the
 table in `steps`: `Stage` says what a request waits for, `NEXT` what may follow. It goes by callbacks: a 402 is answered
@@ -38,17 +39,15 @@ from tollkeeper.gateway.crediting import Crediting, Parts, purchase_of_spend
 from tollkeeper.gateway.gates import not_found
 from tollkeeper.gateway.heads import CORS
 from tollkeeper.gateway.held import held_again
-from tollkeeper.gateway.limiting import PROOFS
+from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import GIVEN_UP_CODES, ExhaustedError, Stage
 from tollkeeper.gateway.streaming import StreamedParts
 from tollkeeper.gateway.unpaid import UNPAID_LINES
-from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 
 if TYPE_CHECKING:
-    from asyncio import Future
     from collections.abc import AsyncIterator, Sequence
 
     from tollkeeper.core.downloads import StoredFile
@@ -229,7 +228,7 @@ class PaidCall(Crediting):
                 raise
             presented = self.access.proofs.read([header[b"x-payment"]])
             opened, purchase = await self.spend_or_buy(presented, buyer, deadline, None)
-            self._forward(opened, purchase, (b"x-payment",))
+            self._forward(opened, purchase, PROOFS_OF_PAYERS)
         else:
             self._forward(opened, purchase)
 
@@ -250,7 +249,7 @@ class PaidCall(Crediting):
         self.opened = opened
         self.purchase = purchase
         self.receipts = heads.receipt_lines(heads.receipt_start(purchase), purchase, purchase.remaining)
-        access.limit.paid(call, proofs)
+        access.limit.paid(call, PROOFS_OF_PAYERS if opened.is_of_wallets else proofs)
         if self.buyer is not None and self.buyer.claimed == purchase.id:
             access.limit.bought(call)
             self.receipts += self._credit_token_line(purchase.id)
@@ -388,21 +387,15 @@ class PaidCall(Crediting):
             return
         event = "target_failed" if error.status == 502 else "call_failed"
         _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
-        if calls.is_given_back(self.opened.gate, error):  # begun at once: a client that leaves now has its credit, too
-            restoring = self.uncancelled(self.access.purchases.restore(self.call.request_id, error.status, clock_ms()))
-            restoring.add_done_callback(lambda done: self.guard(self._restored, done, error))
+        if calls.is_given_back(self.opened.gate, error):
+            self.give_back(error, lambda remaining: self._answer_given_back(error, remaining))
             return
         self.end(error.status, error.code, failed=True)
         self.call.refuse(error, self.receipts + CORS)
 
-    def _restored(self, restoring: Future[int | None], error: ApiError) -> None:
-        """The answer once the credit is given back, which it says; where the database cannot, it stays consumed."""
-        if self.stage is Stage.OVER:  # the client left
-            return
-        fault = restoring.exception()
-        if fault is not None and not isinstance(fault, StorageError):
-            raise fault
-        if fault is None and (remaining := restoring.result()) is not None:
+    def _answer_given_back(self, error: ApiError, remaining: int | None) -> None:
+        """Says so; where the database could not, the credit stays consumed."""
+        if remaining is not None:
             self.receipts = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, remaining)
             if self.buyer is not None and self.buyer.claimed == self.purchase.id:
                 self.receipts += self._credit_token_line(self.purchase.id)
@@ -440,7 +433,7 @@ class PaidCall(Crediting):
         """See `Steps`."""
         opened = self.opened
         if opened.is_deleted or not opened.gate.is_enabled:  # as if unpaid: nothing can be paid for
-            self._answer_refusal(not_found())
+            self._answer_refusal(not_found(), self.access.limit.challenged(self.call))
             return
         self.enter(Stage.OVER)
         detail = calls.exhausted(spent.payer, is_unpaid=spent.is_unpaid).body()
@@ -507,6 +500,7 @@ class PaidCall(Crediting):
         """See `Steps`."""
         if self.relay is not None:
             self.relay.close()
-        if self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER):
+        is_paid = self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER)
+        if is_paid and not self.is_returning:
             self.end(status, GIVEN_UP_CODES.get(status), failed=status != CLIENT_GONE_STATUS)
         self.stage = Stage.OVER

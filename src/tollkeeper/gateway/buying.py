@@ -111,7 +111,7 @@ class Presented:
 
 
 class Buying:
-    """Buys with payments. One per process; `aclose` waits for what is under way."""
+    """Buys with payments. One per process; `aclose` waits for what is under way: the hub's time bounds how much."""
 
     def __init__(  # noqa: PLR0913 - its parts; the gateway alone calls it
         self,
@@ -137,7 +137,6 @@ class Buying:
         self._new_id = new_id
         self._gateway_url = gateway_url
         self._status_url = status_url
-        # One for each payment that is verified or settled now, also after its buyer left: bounded by the hub's time alone.
         self._attempts: dict[_Slot, _Attempt] = {}
         self._decided = asyncio.Condition()
         self._awaited: Counter[str] = Counter()

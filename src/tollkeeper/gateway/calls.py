@@ -245,7 +245,7 @@ def exhausted(payer: str, *, is_unpaid: bool) -> ApiError:
 def is_given_back(gate: PayGate, error: ApiError) -> bool:
     """Whether a call that was paid for and answered with this has its credit again (contract 4.5).
 
-    A 503 charges nothing that is not honoured: no connection was to be had, or it was our own disk, or our stop. A
-    target that failed is paid, unless the owner has it otherwise.
+    A 503 charges nothing that is not honoured, as far as the database can: no connection was to be had, or it was our
+    own disk, or our stop. A target that failed is paid, unless the owner has it otherwise.
     """
     return error.code is Code.UNAVAILABLE or (error.status == 502 and gate.on_failure is OnFailure.RESTORE)

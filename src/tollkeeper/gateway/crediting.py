@@ -22,7 +22,7 @@ from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.edge.turns import Together
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
-from tollkeeper.gateway.steps import ExhaustedError, Steps
+from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
 from tollkeeper.gateway.unpaid import UnpaidAnswers
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest
@@ -80,6 +80,7 @@ class Crediting(Steps):
     opened: OpenGate
     buyer: Buyer | None = None
     is_charged = False
+    is_returning = False  # its credit is being given back, and its end is noted behind that
     wallet: str | None = None
 
     def __init__(self, access: Parts, call: InboundCall) -> None:
@@ -219,6 +220,25 @@ class Crediting(Steps):
         self.access.charging.add(future)
         future.add_done_callback(self.access.charging.discard)
         return future
+
+    def give_back(self, error: ApiError, answer: Callable[[int | None], None]) -> None:
+        """Gives the credit back, then has this `answer`ed, with how many are left; None where the database cannot.
+
+        Begun at once: a client that leaves from now on has its credit, too, and its call ends here.
+        """
+        self.is_returning = True
+        restoring = self.uncancelled(self.access.purchases.restore(self.call.request_id, error.status, clock_ms()))
+        restoring.add_done_callback(lambda done: self.guard(self._given_back, done, answer))
+
+    def _given_back(self, restoring: asyncio.Future[int | None], answer: Callable[[int | None], None]) -> None:
+        fault, is_gone = restoring.exception(), self.stage is Stage.OVER
+        self.is_returning = False
+        if is_gone:
+            self.end(CLIENT_GONE_STATUS)
+        if fault is not None and not isinstance(fault, StorageError):
+            raise fault
+        if not is_gone:
+            answer(None if fault is not None else restoring.result())
 
     async def _taken(self, taking: Coroutine[Any, Any, T]) -> T:
         """Its result. Where nobody knows whether it took a credit the call is refused, and what it took given back."""

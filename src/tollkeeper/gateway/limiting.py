@@ -37,6 +37,7 @@ _API: Final = "/api/"
 _LOGIN: Final = ("/api/v1/auth/message", "/api/v1/auth/login", "/api/v1/auth/refresh")
 _INTROSPECTION: Final = "/api/v1/auth/introspect"  # asked by the other part, for all of its callers
 PROOFS: Final = (b"x-credit-token", b"x-payment", b"authorization")
+PROOFS_OF_PAYERS: Final = PROOFS[1:]  # where no credit token counts
 
 
 class UnpaidLimit:

@@ -168,7 +168,7 @@ class Family:
             await asyncio.gather(*(child.forget(self._number, "", _HANGS_SECONDS) for child in [*self._workers, *hub]))
 
     async def _mark_calls(self) -> None:
-        """After a worker's death its open calls are marked: at once, and again until nothing of it can be under way."""
+        """After a worker's death its open calls are marked: soon, and again until nothing of it can be under way."""
         while True:
             await self._deaths.wait()
             is_over = False
@@ -183,7 +183,7 @@ class Family:
         """Whether nothing more can come of those that are dead, as far as the database knows them."""
         while True:
             try:
-                interrupted = await self._purchases.interrupt_calls(clock_ms(), self._living())
+                interrupted = await self._purchases.interrupt_calls(clock_ms(), self._living)
                 await self._database.run(cut_uploads_of_the_dead(self._living()))
             except StorageError:
                 await asyncio.sleep(_AGAIN_SECONDS)

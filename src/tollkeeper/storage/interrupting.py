@@ -16,7 +16,7 @@ from tollkeeper.storage import call_journal
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tollkeeper.storage.database import Database, Row, Unit
 
@@ -46,11 +46,12 @@ class Interrupted:
     is_done: bool
 
 
-async def interrupt_calls(database: Database, now_ms: int, living: str) -> Interrupted:
+async def interrupt_calls(database: Database, now_ms: int, living: Callable[[], str]) -> Interrupted:
     """See `Purchases.interrupt_calls`."""
-    left = _Left(living, await database.read(_JOURNAL.notes_of_the_dead(living=living)))
+    left = _Left(living(), await database.read(_JOURNAL.notes_of_the_dead(living=living())))
     while left.first is not None and left.take(await database.read(left.next_piece())):
         pass
+    left.spare(living())  # who was started meanwhile has calls among these by now
     return await database.run(mark_interrupted(left, now_ms))
 
 
@@ -76,6 +77,12 @@ class _Left:
             self._close(_CALLS(row["interrupted"]))
             self.first = row["number"] + 1
         return len(rows) == PIECE_ROWS
+
+    def spare(self, living: str) -> None:
+        """These live, too. Who lived at first and is dead by now is for the next look."""
+        if self.living:
+            self.living = f"{self.living} {living}"
+            self.open = dict.fromkeys(filter(self._is_of_the_dead, self.open))
 
     def _is_of_the_dead(self, call_id: str) -> bool:
         return not self.living or (len(call_id) == _ID_LENGTH and call_id[_MARK] not in self.living)

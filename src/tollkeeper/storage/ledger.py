@@ -266,8 +266,8 @@ class Ledger:
         spends = [request for request, _ in batch.others]
         try:
             self._database.post(SpendBatch(spends, self._now_ms, batch.ended.single, batch.columns, is_alone), answer)
-        except StorageError as error:
-            answer(Outcome(error=NotTakenError(error.message)))
+        except StorageError as error:  # what is asked in pieces may have been taken when it was asked whole
+            answer(Outcome(error=error if is_alone else NotTakenError(error.message)))
         except Exception as error:  # noqa: BLE001 - it is the answer to each of them
             answer(Outcome(error=error))
 

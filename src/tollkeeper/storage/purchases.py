@@ -134,11 +134,12 @@ class Purchases:
         return await self._charge(SpendOfPayer(payer, wish, now_ms))
 
     def restore(self, call_id: str, status: int, now_ms: int) -> Awaitable[int | None]:
-        """Gives the credit of a call back whose target failed with this status, once.
+        """Gives the credit of a call back that was answered with this status, once.
 
-        Gives how many are left then; None where the call is not open when this is called or its purchase is void.
+        Gives how many are left then; None where the call is not open, or its purchase is void. No end of the call may
+        be noted until this is done.
         """
-        row = self.ledger.row_of(call_id)  # now: its end may be written before the first step of what is awaited
+        row = self.ledger.row_of(call_id)
 
         def restored(*, is_again: bool = False) -> Awaitable[int | None]:
             return self._database.run_short(restore_call(call_id, status, now_ms, row=row, is_again=is_again))
@@ -369,10 +370,11 @@ class Purchases:
             self.ledger.end(call_id, status)
         await self.ledger.flush_ended(now_ms)
 
-    async def interrupt_calls(self, now_ms: int, living: str = "") -> Interrupted:
+    async def interrupt_calls(self, now_ms: int, living: Callable[[], str] = str) -> Interrupted:
         """Calls that a dead process left dispatched stay charged and are marked.
 
-        `living`: the marks of the processes that serve (`api.PROCESS_MARK`), whose calls are left alone.
+        `living`: the marks of the processes that serve (`api.PROCESS_MARK`), whose calls are left alone; "" for none.
+        It is asked again in the turn in which the calls are marked, for the journal may take a while to read.
         """
         return await interrupt_calls(self._database, now_ms, living)
 
