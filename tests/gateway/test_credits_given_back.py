@@ -226,7 +226,7 @@ async def test_a_client_that_leaves_while_its_credit_is_given_back_has_it_all_th
             assert (await there.buyer.call(gate["accessUrl"], other)).status == 200
         go_on.set()
     assert there.calls()["RESTORED", 499] == 1
-    assert there.outcomes(gate)["client_gone", 499, None] == 1
+    assert there.outcomes(gate)["clientGone", 499, None] == 1
 
 
 # Expiry
