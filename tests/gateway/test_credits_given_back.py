@@ -225,7 +225,7 @@ async def test_a_client_that_leaves_while_its_credit_is_given_back_has_it_all_th
         for _ in range(3):
             assert (await there.buyer.call(gate["accessUrl"], other)).status == 200
         go_on.set()
-    assert there.calls()["RESTORED", 499] == 1
+    assert there.calls()["RESTORED", 499 if calls_before else 502] == 1  # a row of its own says why
     assert there.outcomes(gate)["clientGone", 499, None] == 1
 
 
