@@ -149,6 +149,39 @@ async def test_a_proof_that_was_good_at_one_gate_is_no_more_once_another_refused
         assert answers[0].error_code == "NONCE_ALREADY_USED"
 
 
+async def test_used_up_credits_at_a_gate_that_sells_nothing_are_a_404_that_counts(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """As a call that shows nothing: a client that is told to pay again could not (contract 4.2, 4.3)."""
+    async with shop(embedded_chain, tmp_path, target) as market:
+        owner = {"Authorization": "Bearer " + await market.buyer.login(market.url)}
+        fields = {"targetUrl": target.url, "price": "0.01", "credits": 2}
+        gate = (await market.ask("POST", GATES, None, body=fields, headers=owner)).json()
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+        assert (await market.call(gate, ONE, **{"X-Payment": payment})).status == 200
+        off = await market.ask("PUT", f"{GATES}/{gate['id']}", None, body={"isEnabled": False}, headers=owner)
+        assert off.status == 200
+        assert (await market.call(gate, ONE, **{"X-Payment": payment})).status == 200
+        answers = [await market.call(gate, ONE, **{"X-Payment": payment}) for _ in range(7)]
+        assert [answer.status for answer in answers] == [404] * 5 + [429] * 2
+        assert "accepts" not in answers[0].json()
+
+
+async def test_where_a_wallets_bearer_counts_it_was_the_bearer_that_was_good_and_no_token(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target, RequestLimits(unpaid=5)) as market:
+        bearer = {"Authorization": "Bearer " + await market.buyer.login(market.url)}
+        gate = await market.gate(creditBinding="wallet")
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+        assert (await market.call(gate, ONE, **bearer, **{"X-Payment": payment})).status == 200
+        token = {"X-Credit-Token": "of nobody"}
+        assert (await market.call(gate, ONE, **bearer, **token)).status == 200
+        await market.flood(gate, ONE)
+        assert (await market.call(gate, ONE, **token)).status == 429
+        assert (await market.call(gate, ONE, **bearer)).status == 200
+
+
 async def test_where_a_token_beside_a_payment_holds_nothing_it_is_the_payment_that_was_good(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
