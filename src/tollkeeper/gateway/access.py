@@ -8,8 +8,8 @@ Before the first of them stands `entrance`: a head that got a 402 at this very g
 that spent a credit here goes a straight way (`again`, by what `held` says) and comes here where it leaves that.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. A credit is spent
-before the first byte goes to the target and is durable by then; it is given back for a failure of ours, and for one of
-the target's where the gate says so, before the answer that says it.
+before the first byte goes to the target and is durable by then; it is given back before a 503 of ours, and before a 502
+where the gate says so.
 
 `PaidCall` is one request: the methods of this class stand in the order in which a request meets them. Its state is the
 table in `steps`: `Stage` says what a request waits for, `NEXT` what may follow. It goes by callbacks: a 402 is answered

@@ -222,7 +222,7 @@ class Crediting(Steps):
         return future
 
     def give_back(self, error: ApiError, answer: Callable[[int | None], None]) -> None:
-        """Gives the credit back, then has this `answer`ed, with how many are left; None where the database cannot.
+        """Gives the credit back, then has this `answer`ed, with how many are left; None where it is not given back.
 
         Begun at once: a client that leaves from now on has its credit, too, and its call ends here.
         """

@@ -134,7 +134,7 @@ class Purchases:
         return await self._charge(SpendOfPayer(payer, wish, now_ms))
 
     def restore(self, call_id: str, status: int, now_ms: int) -> Awaitable[int | None]:
-        """Gives the credit of a call back that was answered with this status, once.
+        """Gives the credit of a call back whose answer is to have this status, once.
 
         Gives how many are left then; None where the call is not open, or its purchase is void. No end of the call may
         be noted until this is done.
