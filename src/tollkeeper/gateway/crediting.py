@@ -1,7 +1,7 @@
 """How a call gets a credit that it does not simply hold: it waits, buys, or spends by its token or as the payer.
 
-Contract 4.3: what a payment that is presented again is answered, and what each `creditBinding` asks for. In tasks; how a
-forwarded call has its credit back (`give_back`) by callbacks. The request's own story is `access`, what buying is
+Contract 4.3: what a payment that is presented again is answered, and what each `creditBinding` asks for. In tasks; how
+a forwarded call has its credit back (`give_back`) by callbacks. The request's own story is `access`, what buying is
 `buying`, and where a credit is taken `storage.spending`.
 """
 
