@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,26 +113,23 @@ class _Written:
 
 @dataclass
 class _Syncs:
-    """Those of the log that ended well: the lines where they began, in order, and ended."""
+    """Those of the log that ended well: the lines where each began, and ended."""
 
     running: dict[str, int] = field(default_factory=dict)
-    begins: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
 
     def begin(self, thread: str, line: int) -> None:
         self.running[thread] = line
 
     def end(self, thread: str, line: int) -> None:
         if thread in self.running:
-            self.begins.append(self.running.pop(thread))
-            self.ends.append(line)
+            self.spans.append((self.running.pop(thread), line))
 
     def first_end_after(self, line: int) -> int:
-        """Of those that began later. There is one writer, so they end in the order in which they began."""
-        assert self.begins == sorted(self.begins)
-        later = bisect_left(self.begins, line)
-        assert later < len(self.begins), "nothing was synced after it was written"
-        return self.ends[later]
+        """Of those that began later: any of them, for the log is also synced by whoever folds it into the file."""
+        ends = [end for begin, end in self.spans if begin > line]
+        assert ends, "nothing was synced after it was written"
+        return min(ends)
 
 
 def _shown(file: str) -> str:
