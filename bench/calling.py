@@ -9,14 +9,18 @@ purchases that hold credits, 200 bytes from the target, the spend durable before
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from bench.scene import PURCHASES, ROUNDS, compare, scene
 from bench.wrk import calls, request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bench.measuring import Result
     from bench.scene import Scene
+    from bench.wrk import Calls
 
 POSTED_BYTES: Final = 1024
 LARGE_ROUNDS: Final = 5
@@ -51,17 +55,10 @@ def held_credits_hot() -> Result:
 def connections() -> Result:
     """Paid calls per second at ever more connections; the result is that of the most, the others are beside it."""
     results: dict[int, Result] = {}
-    with scene() as running, running.reference() as (url, pid):
-        gate = running.gateway.gate(running.target + "/small")
-        payments = running.gateway.buy(gate, PURCHASES)
-        ours = calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in payments])
-        theirs = calls(running.directory, url, [request(url + "/small", X_Payment=payment) for payment in payments])
-        running.gateway.rest()
+    with _holding(PURCHASES, "/small") as sides:
         for count in CROWDS:
             unit = f"calls/s at {count} connections"
-            results[count] = compare(
-                "connections", unit, ours, running.gateway.pid, theirs, pid, rounds=LARGE_ROUNDS, connections=count
-            )
+            results[count] = compare("connections", unit, *sides, rounds=LARGE_ROUNDS, connections=count)
     *fewer, most = results.items()
     for count, one in fewer:
         said = {"ours": one.ours, "ratio": one.ratio, **one.also}
@@ -80,6 +77,15 @@ def tls_target() -> Result:
 
 
 def _held(name: str, purchases: int, path: str, *, is_secure: bool = False, rounds: int = ROUNDS) -> Result:
+    with _holding(purchases, path, is_secure=is_secure) as sides:
+        result = compare(name, "calls/s", *sides, rounds=rounds)
+    result.also["purchases"] = float(purchases)
+    return result
+
+
+@contextmanager
+def _holding(purchases: int, path: str, *, is_secure: bool = False) -> Iterator[tuple[Calls, int, Calls, int]]:
+    """Calls on so many purchases, of which none is young, and the same through nginx; each with who answers them."""
     with scene() as running:
         gate = running.gateway.gate((running.secure_target if is_secure else running.target) + path)
         payments = running.gateway.buy(gate, purchases)
@@ -88,9 +94,7 @@ def _held(name: str, purchases: int, path: str, *, is_secure: bool = False, roun
             ours = calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in payments])
             theirs = calls(running.directory, url, [request(same, X_Payment=payment) for payment in payments])
             running.gateway.rest()
-            result = compare(name, "calls/s", ours, running.gateway.pid, theirs, pid, rounds=rounds)
-    result.also["purchases"] = float(purchases)
-    return result
+            yield ours, running.gateway.pid, theirs, pid
 
 
 def mixed() -> Result:

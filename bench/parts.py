@@ -57,10 +57,11 @@ def measure() -> Result:
         rate = rates("parts", sides, ROUNDS, ROUND_SECONDS)
         for name, (one, pid) in sides.items():
             shares = _shares(_looks(one, pid, running.directory / f"{name}.perf"))
-            parts = {part: 1e6 / rate[name] * shares.get(part, 0.0) for part in PARTS}
-            say(f"{name}: {1e6 / rate[name]:.1f} us, " + ", ".join(f"{part} {us:.1f}" for part, us in parts.items()))
+            call_us = 1e6 / rate[name]
+            parts = {part: call_us * shares.get(part, 0.0) for part in PARTS}
+            say(f"{name}: {call_us:.1f} us, " + ", ".join(f"{part} {us:.1f}" for part, us in parts.items()))
             also |= {f"{name}_{part}_us": us for part, us in parts.items()}
-            also[f"{name}_us"] = 1e6 / rate[name]
+            also[f"{name}_us"] = call_us
     ours, reference = 1e6 / rate["held_credits"], 1e6 / rate["proxy"]
     return Result("parts", ours, reference, reference / ours, "us of processor time a call", ROUNDS, also)
 
