@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.rate_limits import RequestLimits
     from tollkeeper.edge.call import InboundCall
 
-GOODPROOFS_MAX: Final = 50_000
+GOOD_PROOFS_MAX: Final = 50_000
 _SLASHES: Final = re.compile("/{2,}")
 _API: Final = "/api/"
 # A login costs a signature check and rows, before anybody has shown who he is.
@@ -120,7 +120,7 @@ class UnpaidLimit:
             self._owed.forgive(key)
 
     def _remember(self, mark: int) -> None:
-        if len(self.good) >= GOODPROOFS_MAX:
+        if len(self.good) >= GOOD_PROOFS_MAX:
             del self.good[next(iter(self.good))]
         self.good[mark] = None
 
