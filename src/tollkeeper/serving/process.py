@@ -11,7 +11,7 @@ import structlog
 
 from tollkeeper.logs import configure_logs
 from tollkeeper.serving.descriptors import use_all_descriptors
-from tollkeeper.serving.heap import share_one_heap
+from tollkeeper.serving.heap import set_up_heap
 from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.serving.imports import collect_rarely
 from tollkeeper.settings import wants_colours
@@ -27,7 +27,7 @@ _LOG = structlog.get_logger("tollkeeper.serving")
 def serve(settings: Settings) -> None:
     """Run the parts that the settings name until a signal. Raises: StartError, StorageError."""
     use_all_descriptors()
-    share_one_heap(settings)
+    set_up_heap(settings)
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
     if settings.workers == 1:
         run(until_signalled(lambda stop: serve_until(settings, stop)))

@@ -22,7 +22,7 @@ from tollkeeper.api import PROCESS_MARK
 from tollkeeper.core.keyring import Secret, parse_key_ring, ring_text
 from tollkeeper.logs import configure_logs
 from tollkeeper.serving.composition import Among, compose_hub, compose_worker
-from tollkeeper.serving.heap import share_one_heap
+from tollkeeper.serving.heap import set_up_heap
 from tollkeeper.serving.http_server import HttpServer, run
 from tollkeeper.serving.live_keys import LiveKeys
 from tollkeeper.serving.worker_messages import ParentLine, Post
@@ -131,7 +131,7 @@ def main() -> int:
     post = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent's pipe
     assert isinstance(post, Post)  # noqa: S101 - it sends nothing else
     settings = post.settings
-    share_one_heap(settings)
+    set_up_heap(settings)
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
     run(_main(post, int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))))
     return 0
