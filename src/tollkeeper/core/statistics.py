@@ -60,6 +60,9 @@ def latency_bucket(microseconds: int) -> int:
 
 def add_latencies(histogram: MutableMapping[int, int], latencies_us: Sequence[int]) -> None:
     """Count each of these in its `latency_bucket`; for many at once, which costs a third of asking that for each."""
+    if len(latencies_us) == 1:
+        histogram[latency_bucket(latencies_us[0])] += 1
+        return
     if min(latencies_us, default=0) < _STEPS:
         buckets = list(map(latency_bucket, latencies_us))
     else:

@@ -37,6 +37,9 @@ class Kind:
 
     def count_all(self, statuses: Sequence[int], durations_us: Sequence[int]) -> None:
         """As `count`, for each of these."""
+        if len(statuses) == 1:
+            self.count(statuses[0], durations_us[0])
+            return
         self.sum_us += sum(durations_us)
         for status, count in Counter(statuses).items():
             self._requests[status] += count
