@@ -14,11 +14,10 @@ import structlog
 
 from tests.edge.targets import OK, Connection, Target, answers, serves, sized, target
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import Header
-from tollkeeper.core.framing import ResponseFraming
+from tollkeeper.edge.exchange import TargetFailure
 from tollkeeper.edge.heads import ResponseHead
 from tollkeeper.edge.pool import TargetPool
-from tollkeeper.edge.target import TargetConnection, TargetFailure, TargetKey
+from tollkeeper.edge.target import TargetConnection, TargetKey
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 Moment = Literal["head", "body", "end", "failure", "pause", "resume", "none"]
@@ -41,11 +40,11 @@ class Recorder:
         if moment == self.fails_at:
             raise ZeroDivisionError(moment)
 
-    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
-        assert (status, framing.declared_bytes) == (200, int(dict(headers)[b"content-length"]))
+    def on_head(self, head: ResponseHead) -> None:
+        assert (head.status, head.framing.declared_bytes) == (200, int(dict(head.headers)[b"content-length"]))
         self.tell("head")
 
-    def on_body(self, data: bytes) -> None:
+    def on_body(self, data: bytes | memoryview) -> None:
         self.body += data
         self.tell("body")
 
@@ -53,7 +52,7 @@ class Recorder:
         self.tell("end")
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        self.on_head(head.status, head.headers, head.framing)
+        self.on_head(head)
         self.on_body(body)
         self.on_end()
 

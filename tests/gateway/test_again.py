@@ -18,9 +18,10 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.test_leaving import LeftShop, shop
-from tollkeeper.edge import turns
+from tollkeeper.edge import forwarding, turns
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.inbound import StrictProtocol
+from tollkeeper.edge.spool import SpoolRoom
 from tollkeeper.edge.turns import Together
 from tollkeeper.gateway import again
 from tollkeeper.gateway.traffic import Traffic
@@ -246,6 +247,113 @@ async def test_a_fault_in_one_call_is_none_of_the_others_that_are_forwarded_or_a
     failed = answers.count(b"500")
     assert there.calls() == {("DONE", 200): 3 + 16 - failed, ("DONE", 500): failed}
     assert sum(there.outcomes(gate).values()) == 19
+
+
+def of_its_id(got: Received, size_bytes: int) -> bytes:
+    """So many bytes, which are the request's own."""
+    own = (got.header("x-request-id") or "").encode() + b"\r\n\r\n"
+    return (own * (size_bytes // len(own) + 1))[:size_bytes]
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[SpoolRoom]:
+    """Where answers wait in memory, of each gateway that is started."""
+    sound, made = SpoolRoom.__init__, list[SpoolRoom]()
+
+    def noted(self: SpoolRoom, *arguments: Any) -> None:
+        sound(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(SpoolRoom, "__init__", noted)
+    return made
+
+
+@pytest.mark.parametrize("memory_bytes", [64 * 1024 * 1024, 400_000])
+async def test_a_long_answer_in_parts_is_its_callers_own_and_leaves_no_memory_taken(
+    memory_bytes: int,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    rooms: list[SpoolRoom],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the answers that come at once are more than all of them may take in memory."""
+    monkeypatch.setattr(forwarding, "SPOOL_MEMORY_BYTES", memory_bytes)
+    sizes = itertools.cycle((70_000, 300, 1024 * 1024, 400_000, 1024 * 1024 + 1))
+
+    async def in_parts(got: Received, writer: Writer) -> None:
+        body = of_its_id(got, next(sizes))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body))
+        for at in (0, len(body) // 3):
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            writer.write(body[at : len(body) // 3 if at == 0 else len(body)])
+        await writer.drain()
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        _, data = await _left_shop(there)
+        target.answer = in_parts
+        for _ in range(5):
+            for head, body in await _heads_and_bodies(there, data, 8):
+                own = head.rpartition(b"x-request-id: ")[2].rstrip()
+                size_bytes = int(head.partition(b"content-length: ")[2].split()[0])
+                assert len(body) == size_bytes
+                assert body == ((own + b"\r\n\r\n") * (size_bytes // 20 + 1))[:size_bytes]
+        assert [room.in_use_bytes for room in rooms] == [0] * len(rooms)
+    assert there.calls() == {("DONE", 200): 3 + 40}
+
+
+@pytest.mark.parametrize("how", ["ends", "resets", "is late", "its caller leaves"])
+async def test_a_long_answer_that_does_not_come_whole_is_no_answer(
+    how: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    rooms: list[SpoolRoom],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half, dropped = asyncio.Event(), asyncio.Event()
+
+    async def cut(got: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 300000\r\n\r\n" + bytes(100_000))
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        half.set()
+        if how == "ends":
+            writer.close()
+        elif how == "resets":
+            writer.transport.abort()
+        else:
+            await got.reader.read()
+            dropped.set()
+
+    async def whole(_request: Received, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 300000\r\n\r\n" + bytes(300_000))
+        await writer.drain()
+
+    if how == "is late":
+        monkeypatch.setattr(again, "_ANSWER_SECONDS", 1.0)
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate, data = await _left_shop(there)
+        target.answer = whole
+        assert await _side_by_side(there, data, 2) == [b"200"] * 2
+        target.answer = cut
+        if how == "its caller leaves":
+            _, writer = await there.connect()
+            writer.write(data)
+            await asyncio.wait_for(half.wait(), 5)
+            writer.transport.abort()
+            await asyncio.wait_for(dropped.wait(), 10)
+        else:
+            ((head, body),) = await _heads_and_bodies(there, data, 1)
+            assert head.startswith(b"HTTP/1.1 502 ")
+            assert b"x-credits-remaining: " in head
+            assert (b"UPSTREAM_TIMEOUT" if how == "is late" else b"UPSTREAM_INVALID") in body
+        assert [room.in_use_bytes for room in rooms] == [0] * len(rooms)
+        target.answer = whole
+        assert await _side_by_side(there, data, 1) == [b"200"]
+    assert there.calls() == {("DONE", 200): 6, ("DONE", 499 if how == "its caller leaves" else 502): 1}
+    assert sum(there.outcomes(gate).values()) == 7
 
 
 @pytest.fixture

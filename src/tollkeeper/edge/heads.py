@@ -131,28 +131,36 @@ class RememberedAnswers:
         self.latest: AnsweredHead | None = None  # which the next one mostly is again
 
     def of(self, data: bytes) -> AnsweredHead | None:
-        """The head of these bytes where it is known and they are one whole response."""
+        """The head of these bytes where it is known and they are one response, or how it begins."""
         head = self._heads.get(data[: data.find(_END_OF_HEAD) + _END_SIZE_BYTES])
         if head is None:
             return None
         self.latest = head
-        return head if len(data) == head.whole_bytes else None
+        return head if len(data) <= head.whole_bytes else None
 
-    def remember(
-        self,
-        data: bytes,
-        status: int,
-        headers: list[Header],
-        framing: ResponseFraming,
-        keep_alive_seconds: int | None,
-    ) -> None:
-        """`data` is the whole response whose head this is; nothing followed it, and the parser stands behind it."""
+    def remember(self, data: bytes, head: ResponseHead, left_bytes: int, keep_alive_seconds: int | None) -> None:
+        """`data` is the response whose head this is, but for `left_bytes` of its body; nothing followed it.
+
+        The parser has read it: what it took for the body shows where it saw the head's end.
+        """
+        framing = head.framing
         body_bytes = framing.declared_bytes if framing.end is BodyEnd.LENGTH else 0
         size_bytes = data.find(_END_OF_HEAD) + _END_SIZE_BYTES
-        is_whole = body_bytes is not None and len(data) == size_bytes + body_bytes
-        is_large = size_bytes > REMEMBERED_SIZE_BYTES or len(headers) > REMEMBERED_HEADERS_MAX
-        if body_bytes is None or not is_whole or is_large:
+        is_large = size_bytes > REMEMBERED_SIZE_BYTES or len(head.headers) > REMEMBERED_HEADERS_MAX
+        if body_bytes is None or is_large or len(data) + left_bytes != size_bytes + body_bytes:
             return
-        is_joinable = framing.end is not BodyEnd.NONE and body_bytes <= JOINED_SIZE_BYTES
-        head, start = ResponseHead(status, headers, framing, is_joinable=is_joinable), data[:size_bytes]
-        self._heads.keep(start, AnsweredHead(head, keep_alive_seconds, start, size_bytes, len(data)))
+        head.is_joinable = framing.end is not BodyEnd.NONE and body_bytes <= JOINED_SIZE_BYTES
+        start = data[:size_bytes]
+        known = AnsweredHead(head, keep_alive_seconds, start, size_bytes, size_bytes + body_bytes)
+        self._heads.keep(start, known)
+
+
+def promised_seconds(headers: list[Header]) -> int | None:
+    """How long a `Keep-Alive` among them says that its connection is kept."""
+    for name, value in headers:
+        if name == b"keep-alive":
+            for part in value.split(b","):
+                option, _, number = part.strip().partition(b"=")
+                if option.lower() == b"timeout" and number.isdigit() and len(number) < 6:
+                    return int(number)
+    return None

@@ -17,15 +17,16 @@ import structlog
 
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import Header
-from tollkeeper.core.framing import BodyEnd, ResponseFraming
+from tollkeeper.core.framing import BodyEnd
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES, PROXY_TIMEOUT_SECONDS, RESPONSE_MEMORY_SIZE_BYTES
 from tollkeeper.edge.call import BodySource
 from tollkeeper.edge.deadlines import Deadlines
+from tollkeeper.edge.exchange import Exchange, TargetFailure
 from tollkeeper.edge.heads import ResponseHead
 from tollkeeper.edge.spool import Spool, SpooledBody, SpoolRoom
-from tollkeeper.edge.target import Exchange, TargetConnection, TargetFailure
+from tollkeeper.edge.target import TargetConnection
 
+FIRST_PART_SIZE_BYTES: Final = 64 * 1024  # so much waits for the rest of its body without a spool
 IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 log = structlog.get_logger("tollkeeper.edge")
@@ -227,35 +228,37 @@ class Relay(Exchange):
             self._is_sent = False
             self._open()
 
-    # What the connection calls: `target.Exchange`
+    # What the connection calls: `exchange.Exchange`
 
     def pause_sending(self) -> None:
-        """See `target.Exchange`."""
+        """See `exchange.Exchange`."""
         if not isinstance(self._request.body, bytes) and not self._is_over:
             self._request.body.pause_body()
 
     def resume_sending(self) -> None:
-        """See `target.Exchange`."""
+        """See `exchange.Exchange`."""
         if not isinstance(self._request.body, bytes) and not self._is_over:
             self._request.body.resume_body()
 
-    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
-        """See `target.Exchange`."""
-        self._head = ResponseHead(status, headers, framing)
-        declared = framing.declared_bytes
-        if framing.end is BodyEnd.LENGTH and declared is not None and declared > self._limits.response_size_bytes:
+    def on_head(self, head: ResponseHead) -> None:
+        """See `exchange.Exchange`."""
+        self._head = head
+        declared = head.framing.declared_bytes
+        if head.framing.end is BodyEnd.LENGTH and declared is not None and declared > self._limits.response_size_bytes:
             self._too_large(declared)
 
-    def on_body(self, data: bytes) -> None:
-        """See `target.Exchange`."""
-        if self._is_over:
-            return
+    def on_body(self, data: bytes | memoryview) -> None:
+        """See `exchange.Exchange`."""
+        if not self._is_over:
+            self._take_part(bytes(data))
+
+    def _take_part(self, data: bytes) -> None:
         self._size_bytes += len(data)
         if self._size_bytes > self._limits.response_size_bytes:
             self._too_large(self._size_bytes)
         elif self._spool is not None:
             self._spool.append(data)
-        elif self._first_part is None and len(data) <= self._limits.memory_size_bytes:
+        elif self._may_wait(len(data)):
             self._first_part = data
         else:
             self._spool = Spool(
@@ -269,8 +272,14 @@ class Relay(Exchange):
                 self._spool.append(self._first_part)
             self._spool.append(data)
 
+    def _may_wait(self, size_bytes: int) -> bool:
+        """Whether so much, the first part of a body, may stay in memory without a spool: all of it, or a little."""
+        assert self._head is not None  # noqa: S101 - no body without a head
+        is_little = size_bytes <= FIRST_PART_SIZE_BYTES or size_bytes == self._head.framing.declared_bytes
+        return self._first_part is None and is_little and size_bytes <= self._limits.memory_size_bytes
+
     def on_end(self) -> None:
-        """See `target.Exchange`."""
+        """See `exchange.Exchange`."""
         if self._is_over:
             return
         self._connections.deadlines.clear(self)
@@ -284,11 +293,11 @@ class Relay(Exchange):
             self._reading_back.add_done_callback(self._read_back)
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """See `target.Exchange`."""
+        """See `exchange.Exchange`."""
         if self._is_over:
             return
         if len(body) > self._limits.memory_size_bytes or len(body) > self._limits.response_size_bytes:
-            self.on_head(head.status, head.headers, head.framing)
+            self.on_head(head)
             self.on_body(body)
             self.on_end()
         else:
@@ -298,7 +307,7 @@ class Relay(Exchange):
             self._owner.on_answer(head, [body] if body else [], len(body))
 
     def on_failure(self, failure: TargetFailure) -> None:
-        """See `target.Exchange`."""
+        """See `exchange.Exchange`."""
         if self._is_over:
             return
         if failure.untouched and not self._is_started and self._request.method in IDEMPOTENT:

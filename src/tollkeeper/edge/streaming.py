@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
-from tollkeeper.core.forwarding import Header
-from tollkeeper.core.framing import ResponseFraming
 from tollkeeper.edge.heads import ResponseHead
 from tollkeeper.edge.relay import AnswerOwner, Connections, ForwardLimits, Relay, RelayRequest
 
@@ -47,16 +45,13 @@ class StreamedRelay(Relay):
         """Take more of it."""
         self._resume_reading()
 
-    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
-        """See `target.Exchange`."""
-        super().on_head(status, headers, framing)
-        if self._head is not None and not self._is_over:
-            self._stream.on_head(self._head)
+    def on_head(self, head: ResponseHead) -> None:
+        """See `exchange.Exchange`."""
+        super().on_head(head)
+        if not self._is_over:
+            self._stream.on_head(head)
 
-    def on_body(self, data: bytes) -> None:
-        """See `target.Exchange`."""
-        if self._is_over:
-            return
+    def _take_part(self, data: bytes) -> None:
         self._size_bytes += len(data)
         if self._size_bytes > self._limits.response_size_bytes:
             self._too_large(self._size_bytes)
@@ -64,14 +59,14 @@ class StreamedRelay(Relay):
             self._stream.on_part(data)
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """See `target.Exchange`."""
-        self.on_head(head.status, head.headers, head.framing)
+        """See `exchange.Exchange`."""
+        self.on_head(head)
         if body:
             self.on_body(body)
         self.on_end()
 
     def on_end(self) -> None:
-        """See `target.Exchange`."""
+        """See `exchange.Exchange`."""
         if self._is_over:
             return
         self._connections.deadlines.clear(self)

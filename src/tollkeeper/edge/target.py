@@ -8,11 +8,11 @@ never decides what a failure means for a call. Whatever goes wrong, in the targe
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -20,14 +20,18 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from tollkeeper.core.errors import Code
 from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
-from tollkeeper.core.limits import HEADERS_MAX
-from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead
+from tollkeeper.core.limits import HEADERS_MAX, RESPONSE_MEMORY_SIZE_BYTES
+from tollkeeper.edge.exchange import Exchange, TargetFailure
+from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead, promised_seconds
 from tollkeeper.edge.turns import PARTS_AT_ONCE, rest
 from tollkeeper.edge.unread import Unread
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
 INFORMATIONAL_MAX: Final = 10
+# Where so much of a body came at once its rest is read here, in such parts but for what may all stay in memory.
+_MUCH_SIZE_BYTES: Final = 64 * 1024
+_PART_SIZE_BYTES: Final = 256 * 1024
 
 # A target's heads differ by their date only.
 _judged_before = lru_cache(maxsize=256)(judge_response_head)
@@ -42,40 +46,6 @@ class TargetKey(NamedTuple):
     address: str
     port: int
     server_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class TargetFailure:
-    """Why an exchange failed. `untouched`: a reused connection ended before the target had said a byte."""
-
-    code: Code
-    message: str
-    untouched: bool = False
-
-
-class Exchange(Protocol):
-    """Who drives a connection. The last call is `on_end`, `on_whole` or `on_failure`, once."""
-
-    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
-        """The final response's head; header names in lower case."""
-
-    def on_body(self, data: bytes) -> None:
-        """A part of the body, as the target encoded it."""
-
-    def on_end(self) -> None:
-        """The response is complete."""
-
-    def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """As `on_head`, `on_body` and `on_end`: the response came whole, with a head that was read before."""
-
-    def on_failure(self, failure: TargetFailure) -> None:
-        """There will be no complete response."""
-
-    def pause_sending(self) -> None:
-        """The target takes no more of the request for now."""
-
-    def resume_sending(self) -> None:
-        """The target takes more of the request."""
 
 
 # Idle connections that serve the same exchanges, the newest last. The `pool`'s, at hand for each connection.
@@ -98,6 +68,8 @@ class TargetConnection(asyncio.Protocol):
         "_heard",
         "_informational",
         "_is_parsed",
+        "_is_plain",
+        "_left_bytes",
         "_method",
         "_on_idle",
         "_on_lost",
@@ -141,6 +113,7 @@ class TargetConnection(asyncio.Protocol):
         self._write: Callable[[bytes], None]
         self._has_served = False
         self._reading_paused = False
+        self._is_plain = True  # its socket's bytes are those of the exchange
         self._came: list[bytes] = []  # of the body, and not yet handed on
         self._reset("")
 
@@ -156,6 +129,7 @@ class TargetConnection(asyncio.Protocol):
         self._framing: ResponseFraming | None = None
         self._status = 0
         self._complete = False
+        self._left_bytes = 0  # to come of a body of known length: taken past the parser
         self._request_sent = False
         self._reusable = False
         self._promised_seconds: int | None = None  # by the target's Keep-Alive header
@@ -273,12 +247,14 @@ class TargetConnection(asyncio.Protocol):
         self._status = status
         self._head_bytes = 0
         self._reusable = parser.should_keep_alive() and framing.end is not BodyEnd.CLOSE
-        self._promised_seconds = _promised_seconds(self._headers)
+        self._promised_seconds = promised_seconds(self._headers)
         if self._method == "HEAD":
             # The parser waits for the body that Content-Length announces; it is thrown away with that wait.
             self._complete = True
             self._parser = None
-        exchange.on_head(status, self._headers, framing)
+        elif framing.end is BodyEnd.LENGTH:
+            self._left_bytes = framing.declared_bytes or 0
+        exchange.on_head(ResponseHead(status, self._headers, framing))
 
     def on_body(self, data: bytes) -> None:
         """A part of the body; after the end of the response, bytes that nobody may read.
@@ -312,6 +288,7 @@ class TargetConnection(asyncio.Protocol):
     def write_through(self, write: Callable[[bytes], None]) -> None:
         """See `secure.SecureSpeaker`."""
         self._write = write
+        self._is_plain = False
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -319,27 +296,42 @@ class TargetConnection(asyncio.Protocol):
         if exchange is None:
             self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
-        is_first = not self._is_parsed
-        if is_first and self._request_sent:
+        if self._left_bytes:
+            self._read_on(data)
+            return
+        if self._request_sent and not self._is_parsed:
             known = self._answers.latest
-            if known is None or len(data) != known.whole_bytes or not data.startswith(known.start):
+            if known is None or len(data) > known.whole_bytes or not data.startswith(known.start):
                 known = self._answers.of(data)
             if known is not None:
-                self._take(exchange, known, data)
+                take = self._take if len(data) == known.whole_bytes else self._begin_known
+                take(exchange, known, data)
                 return
+        self._read_head(data)
+
+    def _read_head(self, data: bytes) -> None:
+        """What is not known yet: a head, and a body without a length."""
         parser = self._parser
         if parser is None:
             self.transport.abort()  # as above, behind a response to HEAD
             return
+        is_first = not self._is_parsed
         self._is_parsed = self._heard = True
         self._chatter += len(data)
         self._parse(parser, data)
+        if is_first and self._reusable and not self._informational:
+            self._remember(data)
         if self._complete:
-            if is_first and self._reusable and self._framing is not None and not self._informational:
-                self._answers.remember(data, self._status, self._headers, self._framing, self._promised_seconds)
             self._finish()
+        elif self._left_bytes:
+            self._parser = None  # what it waits for it will not see
         elif self._chatter > HEAD_SIZE_BYTES:
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
+
+    def _remember(self, data: bytes) -> None:
+        if self._framing is not None and (self._complete or self._left_bytes):
+            head = ResponseHead(self._status, self._headers, self._framing)
+            self._answers.remember(data, head, self._left_bytes, self._promised_seconds)
 
     def _parse(self, parser: HttpResponseParser, data: bytes) -> None:
         try:
@@ -359,8 +351,11 @@ class TargetConnection(asyncio.Protocol):
             self._came = []
             if len(came) > PARTS_AT_ONCE:
                 self.rest()
+            data = b"".join(came)
+            if self._left_bytes:
+                self._left_bytes -= len(data)
             if self._exchange is not None:
-                self._guard(self._exchange.on_body, b"".join(came))
+                self._guard(self._exchange.on_body, data)
 
     def rest(self) -> None:
         """See `secure.SecureSpeaker`."""
@@ -368,6 +363,42 @@ class TargetConnection(asyncio.Protocol):
 
     def _is_paused(self) -> bool:
         return self._reading_paused
+
+    def _begin_known(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
+        """A response whose head was read before, and how its body begins."""
+        self._heard = self._reusable = True
+        self._promised_seconds = known.keep_alive_seconds
+        self._left_bytes = known.whole_bytes - known.start_bytes
+        self._guard(exchange.on_head, known.head)
+        is_much = len(data) >= _MUCH_SIZE_BYTES
+        self._read_on(memoryview(data)[known.start_bytes :] if is_much else data[known.start_bytes :])
+
+    def _read_on(self, data: bytes | memoryview) -> None:
+        """A part of a body of known length. What stands behind the body is nobody's.
+
+        Where much came at once, what is there of the rest is read here, without the copies made on the transport's way.
+        The end of what comes, and a fault, are the transport's to find, which reads on.
+        """
+        while (exchange := self._exchange) is not None:
+            if len(data) > self._left_bytes:
+                self._reusable = False
+                data = data[: self._left_bytes]
+            self._left_bytes -= len(data)
+            if data:
+                self._guard(exchange.on_body, data)
+            left_bytes = self._left_bytes
+            if not left_bytes:
+                self._finish()
+                return
+            if len(data) < _MUCH_SIZE_BYTES or self._exchange is None or self._reading_paused or not self._is_plain:
+                return
+            is_last = left_bytes <= RESPONSE_MEMORY_SIZE_BYTES
+            try:
+                data = os.read(self.socket_number, left_bytes if is_last else _PART_SIZE_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
 
     def _take(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
         """A whole response whose head was read before; the parser, between two responses, need not see it."""
@@ -461,13 +492,3 @@ class TargetConnection(asyncio.Protocol):
     def _broken(self, fault: BaseException) -> None:
         log.error("target_callback_failed", exc_info=fault, server_name=self.key.server_name)
         self._fail(Code.INTERNAL_ERROR, "the exchange with the target failed")
-
-
-def _promised_seconds(headers: list[Header]) -> int | None:
-    for name, value in headers:
-        if name == b"keep-alive":
-            for part in value.split(b","):
-                option, _, number = part.strip().partition(b"=")
-                if option.lower() == b"timeout" and number.isdigit() and len(number) < 6:
-                    return int(number)
-    return None

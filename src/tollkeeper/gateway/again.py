@@ -15,11 +15,12 @@ The rest was judged for the call before, and `held` says why it holds. Whatever 
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
 from tollkeeper.api import clock_ms, new_request_id_at
+from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, InboundCall, http_date
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS
 from tollkeeper.gateway.access import PaidCall
@@ -29,31 +30,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.core.errors import ApiError
-    from tollkeeper.core.forwarding import Header
-    from tollkeeper.core.framing import ResponseFraming
     from tollkeeper.edge.call import CallHandler, Connection
+    from tollkeeper.edge.exchange import TargetFailure
     from tollkeeper.edge.forwarding import Look
     from tollkeeper.edge.heads import RequestHead, ResponseHead
     from tollkeeper.edge.relay import Relay
-    from tollkeeper.edge.target import TargetConnection, TargetFailure
+    from tollkeeper.edge.target import TargetConnection
     from tollkeeper.gateway.held import Held
     from tollkeeper.storage.purchase_rows import SpendResult
 
+_Part: TypeAlias = "bytes | memoryview"  # of a body
+
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
+_NO_PARTS: Final[list[_Part]] = []
 _TOGETHER_MAX: Final = 64  # a millisecond or two, in which a kept connection may end unseen
 
 log = structlog.get_logger("tollkeeper.gateway.access")
 
 
 class CallAgain(InboundCall, eq=False, kw_only=True):
-    """One request whose head spent a credit before, as its `held` has it. Made by `of`; an `edge.target.Exchange`."""
+    """One request whose head spent a credit before, as its `held` has it. Made by `of`; an `edge.exchange.Exchange`."""
 
     held: Held
     arrived_ms: int
     left: int = 0  # credits, from the spend on
     rest: PaidCall | None = None  # who goes on with it, once it left the straight way
     _target: TargetConnection | None = None  # while its answer is awaited
-    _answer: tuple[ResponseHead, bytes] | None = None  # the target's, until it is sent
+    _answer: tuple[ResponseHead, list[_Part]] | None = None  # the target's, until it is sent
+    _coming: tuple[ResponseHead, list[_Part]] | None = None  # while its body comes in parts
 
     @staticmethod
     def of(connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> CallAgain:
@@ -145,6 +149,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         """Answer a fault of ours, or close; what was charged has its end in the books."""
         try:
             self.held.access.forwarder.deadlines.clear(self)
+            self._came()
             if self._target is not None:
                 self._target.abort()
             rest = self._goes_on()
@@ -173,28 +178,71 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     # 7. The answer, with the receipt.
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """See `target.Exchange`. It waits for what else this turn of the loop brings."""
-        if not head.is_joinable:
+        """See `exchange.Exchange`."""
+        if head.is_joinable or _is_held(head):
+            self._answer_with(head, [body])
+        else:
             self._relayed().on_whole(head, body)
+
+    def on_head(self, head: ResponseHead) -> None:
+        """See `exchange.Exchange`. A body that may stay in memory is waited for here."""
+        if _is_held(head):
+            self._coming = head, []
+        else:
+            self._relayed().on_head(head)
+
+    def on_body(self, data: _Part) -> None:
+        """See `exchange.Exchange`."""
+        if self._coming is None:
+            self._relayed().on_body(data)
             return
+        self._coming[1].append(data)
+        room = self.held.access.forwarder.room
+        room.in_use_bytes += len(data)
+        if room.in_use_bytes > room.memory_bytes:
+            self._relayed()
+
+    def on_end(self) -> None:
+        """See `exchange.Exchange`."""
+        if (came := self._came()) is None:
+            self._relayed().on_end()
+        else:
+            self._answer_with(*came)
+
+    def _came(self) -> tuple[ResponseHead, list[_Part]] | None:
+        """What came of an answer whose body comes in parts; it is waited for here no more."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            self.held.access.forwarder.room.in_use_bytes -= sum(map(len, coming[1]))
+        return coming
+
+    def _answer_with(self, head: ResponseHead, body: list[_Part]) -> None:
+        """A short answer waits for what else this turn of the loop brings."""
         access = self.held.access
         access.forwarder.deadlines.due.pop(self, None)
         self._target = None
         self._answer = head, body
-        access.answered.add(self)
+        if head.is_joinable:
+            access.answered.add(self)
+        else:  # while its bytes are at hand
+            self.answered_together((self,))
 
     @staticmethod
     def answered_together(calls: Sequence[CallAgain]) -> None:
         """See `turns.Together`. All is written first: whatever begins behind an answer would hold up the others."""
         answers = CallAgain._answers_of(calls)
-        for call, written in answers:
+        for call, written, behind in answers:
             try:
-                call._connection.transport.write(written)  # noqa: SLF001 - its own
+                transport = call._connection.transport  # noqa: SLF001 - its own
+                if behind:
+                    transport.writelines((written, *behind))
+                else:
+                    transport.write(written)
             except Exception as fault:  # noqa: BLE001 - as above
                 call._cut_off(fault)  # noqa: SLF001 - its own
         if not answers:
             return
-        answered = [call for call, _ in answers]
+        answered = [call for call, _, _ in answers]
         try:
             calls[0].held.access.traffic.answered_together(answered)
         except Exception:  # it is answered, counted or not
@@ -210,31 +258,32 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                 call._cut_off(fault)  # noqa: SLF001 - its own
 
     @staticmethod
-    def _answers_of(calls: Sequence[CallAgain]) -> list[tuple[CallAgain, bytes]]:
-        """What is about to be written to those whose callers are there."""
-        answers: list[tuple[CallAgain, bytes]] = []
+    def _answers_of(calls: Sequence[CallAgain]) -> list[tuple[CallAgain, bytes, list[_Part]]]:
+        """What is about to be written to those whose callers are there, a long body in its parts behind the rest."""
+        answers: list[tuple[CallAgain, bytes, list[_Part]]] = []
         for call in calls:
             try:
                 answer, call._answer = call._answer, None  # noqa: SLF001 - as above
                 if answer is None or call.disconnected:
                     continue
                 head, body = answer
+                joined, behind = (body, _NO_PARTS) if head.is_joinable else (_NO_PARTS, body)
                 held = call.held
                 known = head.notes or answer_lines(head)
                 start = known.start
                 call.duration_us = duration_us = (perf_counter_ns() - call.started_ns) // 1000
                 if not known.has_date:
                     start += http_date((call.arrived_ms + duration_us // 1000) // 1000)
-                parts = (
+                parts = [
                     start,
                     held.receipt_start,
                     b"%d" % call.left,
                     held.receipt_end,
                     call.request_id.encode(),
                     END_OF_HEAD if call.keep_alive else CLOSING_END_OF_HEAD,
-                    body,
-                )
-                answers.append((call, b"".join(parts)))
+                    *joined,
+                ]
+                answers.append((call, b"".join(parts), behind))
                 call.status = head.status
                 call.response_started = call.response_complete = True  # from here as `_complete` has it
                 call._ahead = None  # noqa: SLF001 - its own
@@ -264,6 +313,11 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         relay = self._goes_on().relay_again(self._target_head(), self.left)
         self.held.access.forwarder.deadlines.hand_over(self, relay)
         relay.take_over(target, self)
+        if (came := self._came()) is not None:
+            head, parts = came
+            relay.on_head(head)
+            for part in parts:
+                relay.on_body(part)
         return relay
 
     def lose(self) -> None:
@@ -275,27 +329,15 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                 self._relayed()
         super().lose()
 
-    def on_head(self, status: int, headers: list[Header], framing: ResponseFraming) -> None:
-        """See `target.Exchange`."""
-        self._relayed().on_head(status, headers, framing)
-
-    def on_body(self, data: bytes) -> None:
-        """See `target.Exchange`."""
-        self._relayed().on_body(data)
-
-    def on_end(self) -> None:
-        """See `target.Exchange`."""
-        self._relayed().on_end()
-
     def on_failure(self, failure: TargetFailure) -> None:
-        """See `target.Exchange`."""
+        """See `exchange.Exchange`."""
         self._relayed().on_failure(failure)
 
     def pause_sending(self) -> None:
-        """See `target.Exchange`; the request was handed over whole."""
+        """See `exchange.Exchange`; the request was handed over whole."""
 
     def resume_sending(self) -> None:
-        """See `target.Exchange`."""
+        """See `exchange.Exchange`."""
 
     def time_out(self) -> None:
         """See `deadlines.Bound`."""
@@ -304,3 +346,9 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     def give_up(self) -> None:
         """See `deadlines.Bound`."""
         self._relayed().give_up()
+
+
+def _is_held(head: ResponseHead) -> bool:
+    """Whether a body of this length may stay in memory."""
+    framing = head.framing
+    return framing.end is BodyEnd.LENGTH and (framing.declared_bytes or 0) <= DEFAULT_LIMITS.memory_size_bytes

@@ -1,0 +1,43 @@
+"""One request and its response on a connection to a target, as who drives it sees them (`target.TargetConnection`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tollkeeper.core.errors import Code
+from tollkeeper.edge.heads import ResponseHead
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFailure:
+    """Why an exchange failed. `untouched`: a reused connection ended before the target had said a byte."""
+
+    code: Code
+    message: str
+    untouched: bool = False
+
+
+class Exchange(Protocol):
+    """Who drives a connection. The last call is `on_end`, `on_whole` or `on_failure`, once."""
+
+    def on_head(self, head: ResponseHead) -> None:
+        """The final response's head; header names in lower case."""
+
+    def on_body(self, data: bytes | memoryview) -> None:
+        """A part of the body, as the target encoded it. A view is of bytes, which do not change."""
+
+    def on_end(self) -> None:
+        """The response is complete."""
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """As `on_head`, `on_body` and `on_end`: the response came whole, with a head that was read before."""
+
+    def on_failure(self, failure: TargetFailure) -> None:
+        """There will be no complete response."""
+
+    def pause_sending(self) -> None:
+        """The target takes no more of the request for now."""
+
+    def resume_sending(self) -> None:
+        """The target takes more of the request."""
