@@ -21,9 +21,12 @@ from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
 from tollkeeper.gateway import crediting
+from tollkeeper.gateway.gates import Gates, OpenGate
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
+from tollkeeper.storage.purchase_rows import SpendResult
+from tollkeeper.storage.purchases import Purchases
 
 
 @dataclass(slots=True)
@@ -144,6 +147,48 @@ async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_to
     for reader, writer in waiting:
         assert b" 503 " in await asyncio.wait_for(reader.readline(), 5)
         writer.close()
+
+
+@pytest.mark.parametrize("moment", ["its token's credit is taken", "it has bought"])
+async def test_a_call_that_a_stop_cuts_before_it_is_forwarded_is_charged_nothing(
+    moment: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commit is done, and the call does not know it yet, or asks for its gate as it is by now."""
+    reached = asyncio.Event()
+    spend_token = Purchases.spend_token
+
+    async def spend_late(self: Purchases, *arguments: Any) -> SpendResult:
+        result = await spend_token(self, *arguments)
+        reached.set()
+        await asyncio.sleep(2)
+        return result
+
+    async def never_current(_self: Gates, _opened: OpenGate) -> OpenGate:
+        reached.set()
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=20)
+        payment = await there.payment(gate)
+        headers = {"X_Payment": payment}
+        if moment == "it has bought":
+            monkeypatch.setattr(Gates, "current", never_current)
+        else:
+            bought = await there.buyer.call(gate["accessUrl"], payment)
+            headers = {"X_Credit_Token": bought.headers["x-credit-token"]}
+            monkeypatch.setattr(Purchases, "spend_token", spend_late)
+        reader, writer = await there.connect()
+        writer.write(there.request(gate, **headers))
+        await asyncio.wait_for(reached.wait(), 10)
+    assert there.calls() == {("RESTORED", 503): 1} | ({} if moment == "it has bought" else {("DONE", 200): 1})
+    assert there.outcomes(gate)["failed", 503, "UNAVAILABLE"] == 1
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
 
 
 async def test_a_stream_that_a_stop_finds_unread_is_given_up_on_the_gateways_side(

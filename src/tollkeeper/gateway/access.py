@@ -501,6 +501,8 @@ class PaidCall(Crediting):
         if self.relay is not None:
             self.relay.close()
         is_paid = self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER)
-        if is_paid and not self.is_returning:
+        if is_paid and self.is_cut and not (self.call.response_started or self.is_returning):
+            self.give_back_unanswered()
+        elif is_paid and not self.is_returning:
             self.end(status, GIVEN_UP_CODES.get(status), failed=status != CLIENT_GONE_STATUS)
         self.stage = Stage.OVER

@@ -23,7 +23,7 @@ from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.edge.turns import Together
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
-from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
+from tollkeeper.gateway.steps import GIVEN_UP_STATUS, ExhaustedError, Stage, Steps
 from tollkeeper.gateway.unpaid import UnpaidAnswers
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendRequest
@@ -235,7 +235,7 @@ class Crediting(Steps):
         fault, is_gone = restoring.exception(), self.stage is Stage.OVER
         self.is_returning = False
         if is_gone:
-            self.end(CLIENT_GONE_STATUS)
+            self._end_unanswered()
         if fault is not None and not isinstance(fault, StorageError):
             raise fault
         if not is_gone:
@@ -250,8 +250,22 @@ class Crediting(Steps):
             raise
 
     def left(self, taken: asyncio.Future[SpendResult]) -> None:
-        """What was decided about a credit whose client had left by then."""
+        """What was decided about a credit whose call had ended by then."""
         if not taken.cancelled() and taken.exception() is None and taken.result().outcome is Spend.SPENT:
+            if self.is_cut:
+                self.give_back_unanswered()
+            else:
+                self._end_unanswered()
+
+    def give_back_unanswered(self) -> None:
+        """Gives back the credit of a call that the stop has cut: a 503 charges nothing (contract 4.5)."""
+        cut = ApiError(Code.UNAVAILABLE, "the gateway stopped before this was answered")
+        self.give_back(cut, lambda _: None)
+
+    def _end_unanswered(self) -> None:
+        if self.is_cut:
+            self.end(GIVEN_UP_STATUS, Code.UNAVAILABLE, failed=True)
+        else:
             self.end(CLIENT_GONE_STATUS)
 
     async def _reload(self, deadline: float) -> None:

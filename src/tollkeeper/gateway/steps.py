@@ -67,6 +67,7 @@ class Steps(ABC):
     call: InboundCall
     stage = Stage.ARRIVED
     task: asyncio.Task[None] | None = None
+    is_cut = False  # the process stopped before it was answered, and its client did not leave
 
     @property
     @abstractmethod
@@ -108,6 +109,7 @@ class Steps(ABC):
             await steps
         except asyncio.CancelledError:
             if self.stage is not Stage.OVER:
+                self.is_cut = True
                 self.give_up(GIVEN_UP_STATUS)
                 self.call.abort()
             raise
