@@ -204,6 +204,8 @@ def test_a_response_head_says_how_the_body_ends(
         (200, "1.1", [(b"content-length", b"1"), (b"content-length", b"2")]),
         (200, "1.1", [(b"content-length", b"1"), (b"content-length", b"1")]),
         (200, "1.1", [(b"content-length", b"1"), (b"content_length", b"2")]),
+        (200, "1.1", [(b"content_length", b"2")]),
+        (200, "1.1", [(b"transfer_encoding", b"chunked")]),
         (200, "1.1", [(b"content-length", b"-1")]),
         (200, "1.1", [(b"content-length", b"")]),
         (200, "1.1", [(b"transfer-encoding", b"gzip, chunked")]),

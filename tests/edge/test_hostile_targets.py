@@ -143,6 +143,14 @@ REFUSED: dict[str, tuple[Behaviour, Code]] = {
     "sends a length with a sign": (answers(OK + b"Content-Length: +2\r\n\r\nhi"), INVALID),
     "sends a hexadecimal length": (answers(OK + b"Content-Length: 0x2\r\n\r\nhi"), INVALID),
     "sends a length beyond 64 bits": (answers(OK + b"Content-Length: 99999999999999999999\r\n\r\nhi"), INVALID),
+    "sends an underscored length alone": (
+        answers(OK + b"Content_Length: 2\r\n\r\nhi and more", wait=False),
+        INVALID,
+    ),
+    "sends an underscored encoding": (
+        answers(OK + b"Transfer_Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", wait=False),
+        INVALID,
+    ),
     "sends an underscored second length": (
         answers(OK + b"Content-Length: 2\r\nContent_Length: 3\r\n\r\nhi"),
         INVALID,

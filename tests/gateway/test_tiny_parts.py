@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import tracemalloc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from tollkeeper.edge.call import BodySink, Connection, InboundCall
-from tollkeeper.edge.heads import read_head
+from tollkeeper.core.framing import BodyEnd, ResponseFraming
+from tollkeeper.edge.call import BodySink, CallHandler, Connection, InboundCall
+from tollkeeper.edge.heads import read_head, response_head
 from tollkeeper.edge.spool import Spool, SpoolRoom
+from tollkeeper.gateway.again import CallAgain
+from tollkeeper.gateway.held import Held
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.streaming import PartsOwner, StreamedParts
 
@@ -53,12 +57,23 @@ def of_stream() -> Callable[[bytes], None]:
     return StreamedParts(cast("PartsOwner", None)).on_part
 
 
+def of_call_again() -> Callable[[bytes], None]:
+    """A target's answer that a call like one before waits for."""
+    head = read_head(b"GET", b"/a", [], 0)
+    held = SimpleNamespace(access=SimpleNamespace(forwarder=SimpleNamespace(room=SpoolRoom(SIZE_BYTES * 2))))
+    call = CallAgain(
+        cast("Connection", None), cast("CallHandler", None), head, "GET", "id", 0, held=cast("Held", held), arrived_ms=0
+    )
+    call.on_head(response_head(200, [], ResponseFraming(BodyEnd.LENGTH, SIZE_BYTES)))
+    return call.on_body
+
+
 def of_signing() -> Callable[[bytes], None]:
     """A body that is read ahead to be signed."""
     return BodyAhead(Collected(), lambda _signed, _body: None).on_request_body
 
 
-@pytest.mark.parametrize("made", [of_call, of_spool, of_stream, of_signing])
+@pytest.mark.parametrize("made", [of_call, of_spool, of_stream, of_call_again, of_signing])
 def test_tiny_parts_are_held_in_about_as_much_memory_as_they_have_bytes(
     made: Callable[[], Callable[[bytes], None]],
 ) -> None:

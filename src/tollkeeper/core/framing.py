@@ -143,12 +143,17 @@ def _check_request_value(name: bytes, value: bytes, version: str) -> None:
         raise _refused("the header content-length is not a length")
 
 
+_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
+
+
 def _response_lengths(headers: Sequence[Header]) -> tuple[int | None, bool]:
     """Declared length, and whether the body is chunked. Raises FramingError."""
     declared: int | None = None
     chunked = False
     for name, value in headers:
         normal = name_rules(name).normal
+        if normal in _LENGTHS and name.lower() != normal:
+            raise FramingError("the length is spelt in a way that some take for one")
         if normal == b"content-length":
             text = value.strip(b" \t")
             if declared is not None or not _LENGTH.fullmatch(text):

@@ -21,6 +21,9 @@ class TargetFailure:
 class Exchange(Protocol):
     """Who drives a connection. The last call is `on_end`, `on_whole` or `on_failure`, once."""
 
+    def wanted_bytes(self) -> int:
+        """Of a long body, how much it takes at once."""
+
     def on_head(self, head: ResponseHead) -> None:
         """The final response's head; header names in lower case."""
 

@@ -2,9 +2,9 @@
 
 Reading a head is a function of its bytes, where a connection stands between two messages. A client that keeps its
 connection sends the same head again and again, and a target's heads differ by their date only, so parsing, checking and
-encoding are done once. Only what arrived whole and alone is remembered, in bounded tables: requests and responses whose
-body has a length, or which have none. What is not found there is read by the parser; a fault elsewhere can therefore
-cost time, never correctness. Knows no connection.
+encoding are done once. Remembered are, in bounded tables, requests that arrived whole and alone, and heads of responses
+of which the parser has shown where they end: those whose body has a length, or which have none. What is not found there
+is read by the parser; a fault elsewhere can therefore cost time, never correctness. Knows no connection.
 """
 
 from __future__ import annotations
@@ -109,8 +109,14 @@ class ResponseHead(msgspec.Struct):
     is_joinable: bool = False
 
 
+def response_head(status: int, headers: list[Header], framing: ResponseFraming) -> ResponseHead:
+    """The head that a target sent."""
+    is_short = framing.end is BodyEnd.LENGTH and (framing.declared_bytes or 0) <= JOINED_SIZE_BYTES
+    return ResponseHead(status, headers, framing, is_joinable=is_short)
+
+
 class AnsweredHead(msgspec.Struct):
-    """A target's head that was judged, of a response to any method but HEAD after which its connection was kept.
+    """A target's head that was judged, of a response to any method but HEAD behind which its connection may be kept.
 
     `keep_alive_seconds` is what its `Keep-Alive` promises; `start` are its bytes, which are `start_bytes`, and
     `whole_bytes` is how long it is with its body.
@@ -149,7 +155,6 @@ class RememberedAnswers:
         is_large = size_bytes > REMEMBERED_SIZE_BYTES or len(head.headers) > REMEMBERED_HEADERS_MAX
         if body_bytes is None or is_large or len(data) + left_bytes != size_bytes + body_bytes:
             return
-        head.is_joinable = framing.end is not BodyEnd.NONE and body_bytes <= JOINED_SIZE_BYTES
         start = data[:size_bytes]
         known = AnsweredHead(head, keep_alive_seconds, start, size_bytes, size_bytes + body_bytes)
         self._heads.keep(start, known)

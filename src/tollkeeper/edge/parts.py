@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol, TypeAlias
 
-Part: TypeAlias = "bytes | bytearray"
+Part: TypeAlias = "bytes | bytearray | memoryview"
 
 _SMALL_SIZE_BYTES: Final = 1024
 
@@ -24,8 +24,8 @@ class Parts(Protocol):
         """Put it behind the others."""
 
 
-def add_part(parts: Parts, data: bytes) -> None:
-    """Put `data` behind `parts`."""
+def add_part(parts: Parts, data: bytes | memoryview) -> None:
+    """Put `data`, which does not change, behind `parts`."""
     if len(data) >= _SMALL_SIZE_BYTES:
         parts.append(data)
     elif parts and isinstance(last := parts[-1], bytearray):

@@ -23,7 +23,7 @@ from tollkeeper.edge.call import BodySource
 from tollkeeper.edge.deadlines import Deadlines
 from tollkeeper.edge.exchange import Exchange, TargetFailure
 from tollkeeper.edge.heads import ResponseHead
-from tollkeeper.edge.spool import Spool, SpooledBody, SpoolRoom
+from tollkeeper.edge.spool import BATCH_SIZE_BYTES, Spool, SpooledBody, SpoolRoom
 from tollkeeper.edge.target import TargetConnection
 
 FIRST_PART_SIZE_BYTES: Final = 64 * 1024  # so much waits for the rest of its body without a spool
@@ -138,7 +138,7 @@ class Relay(Exchange):
             self._spool.close()
             self._spool = None
 
-    def refuse(self, error: ApiError) -> None:
+    def refuse(self, error: Exception) -> None:
         """Drop an exchange that is not over, and tell the owner why, as if it had failed by itself."""
         self._refuse(error)
 
@@ -239,6 +239,10 @@ class Relay(Exchange):
         """See `exchange.Exchange`."""
         if not isinstance(self._request.body, bytes) and not self._is_over:
             self._request.body.resume_body()
+
+    def wanted_bytes(self) -> int:
+        """See `exchange.Exchange`."""
+        return BATCH_SIZE_BYTES
 
     def on_head(self, head: ResponseHead) -> None:
         """See `exchange.Exchange`."""

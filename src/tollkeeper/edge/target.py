@@ -20,18 +20,16 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from tollkeeper.core.errors import Code
 from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
-from tollkeeper.core.limits import HEADERS_MAX, RESPONSE_MEMORY_SIZE_BYTES
+from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.exchange import Exchange, TargetFailure
-from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead, promised_seconds
+from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, promised_seconds, response_head
 from tollkeeper.edge.turns import PARTS_AT_ONCE, rest
 from tollkeeper.edge.unread import Unread
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
 INFORMATIONAL_MAX: Final = 10
-# Where so much of a body came at once its rest is read here, in such parts but for what may all stay in memory.
-_MUCH_SIZE_BYTES: Final = 64 * 1024
-_PART_SIZE_BYTES: Final = 256 * 1024
+_MUCH_SIZE_BYTES: Final = 64 * 1024  # where so much of a body comes at once there is mostly more
 
 # A target's heads differ by their date only.
 _judged_before = lru_cache(maxsize=256)(judge_response_head)
@@ -254,7 +252,7 @@ class TargetConnection(asyncio.Protocol):
             self._parser = None
         elif framing.end is BodyEnd.LENGTH:
             self._left_bytes = framing.declared_bytes or 0
-        exchange.on_head(ResponseHead(status, self._headers, framing))
+        exchange.on_head(response_head(status, self._headers, framing))
 
     def on_body(self, data: bytes) -> None:
         """A part of the body; after the end of the response, bytes that nobody may read.
@@ -310,7 +308,7 @@ class TargetConnection(asyncio.Protocol):
         self._read_head(data)
 
     def _read_head(self, data: bytes) -> None:
-        """What is not known yet: a head, and a body without a length."""
+        """By the parser: a head that is not known, what comes with it, and all of a body without a length."""
         parser = self._parser
         if parser is None:
             self.transport.abort()  # as above, behind a response to HEAD
@@ -321,7 +319,9 @@ class TargetConnection(asyncio.Protocol):
         self._parse(parser, data)
         if is_first and self._reusable and not self._informational:
             self._remember(data)
-        if self._complete:
+        if self._left_bytes < 0 or (self._complete and self._left_bytes):  # parser and judge would disagree
+            self._fail(Code.UPSTREAM_INVALID, "the target's response is not as long as it says")
+        elif self._complete:
             self._finish()
         elif self._left_bytes:
             self._parser = None  # what it waits for it will not see
@@ -330,7 +330,7 @@ class TargetConnection(asyncio.Protocol):
 
     def _remember(self, data: bytes) -> None:
         if self._framing is not None and (self._complete or self._left_bytes):
-            head = ResponseHead(self._status, self._headers, self._framing)
+            head = response_head(self._status, self._headers, self._framing)
             self._answers.remember(data, head, self._left_bytes, self._promised_seconds)
 
     def _parse(self, parser: HttpResponseParser, data: bytes) -> None:
@@ -352,7 +352,7 @@ class TargetConnection(asyncio.Protocol):
             if len(came) > PARTS_AT_ONCE:
                 self.rest()
             data = b"".join(came)
-            if self._left_bytes:
+            if self._framing is not None and self._framing.end is BodyEnd.LENGTH:
                 self._left_bytes -= len(data)
             if self._exchange is not None:
                 self._guard(self._exchange.on_body, data)
@@ -392,9 +392,8 @@ class TargetConnection(asyncio.Protocol):
                 return
             if len(data) < _MUCH_SIZE_BYTES or self._exchange is None or self._reading_paused or not self._is_plain:
                 return
-            is_last = left_bytes <= RESPONSE_MEMORY_SIZE_BYTES
             try:
-                data = os.read(self.socket_number, left_bytes if is_last else _PART_SIZE_BYTES)
+                data = os.read(self.socket_number, min(left_bytes, self._exchange.wanted_bytes()))
             except OSError:
                 return
             if not data:

@@ -1,10 +1,10 @@
 """A call like one before, from its first byte to its answer on the straight way (contract 4.2, 4.6, 4.7; performance).
 
 Most paid calls are the same bytes as one before, at the very same gate, on a connection with nothing else to do; the
-ledger has their credit, a kept connection reaches their target, and the answer comes whole with a head that was read
-before. `CallAgain` is such a call and all that happens to it: caller, ledger and target talk to this one object, for
-each object and each call of Python between them would cost as much as what it does. Those whose credits one commit
-took are forwarded together, and those whose answers one turn of the loop brought are answered together.
+ledger has their credit, a kept connection reaches their target, and the answer has a length and fits in memory.
+`CallAgain` is such a call and all that happens to it: caller, ledger and target talk to this one object, for each
+object and each call of Python between them would cost as much as what it does. Those whose credits one commit took are
+forwarded together, and those whose short answers one turn of the loop brought are answered together.
 
     slug -> rate limit -> spend -> forward -> answer with the receipt
 
@@ -15,7 +15,7 @@ The rest was judged for the call before, and `held` says why it holds. Whatever 
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,6 +23,8 @@ from tollkeeper.api import clock_ms, new_request_id_at
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, InboundCall, http_date
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS
+from tollkeeper.edge.parts import add_part
+from tollkeeper.edge.spool import BATCH_SIZE_BYTES
 from tollkeeper.gateway.access import PaidCall
 from tollkeeper.gateway.heads import answer_lines, target_head_end
 
@@ -34,15 +36,15 @@ if TYPE_CHECKING:
     from tollkeeper.edge.exchange import TargetFailure
     from tollkeeper.edge.forwarding import Look
     from tollkeeper.edge.heads import RequestHead, ResponseHead
+    from tollkeeper.edge.parts import Part
     from tollkeeper.edge.relay import Relay
     from tollkeeper.edge.target import TargetConnection
     from tollkeeper.gateway.held import Held
     from tollkeeper.storage.purchase_rows import SpendResult
 
-_Part: TypeAlias = "bytes | memoryview"  # of a body
-
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
-_NO_PARTS: Final[list[_Part]] = []
+_MEMORY_SIZE_BYTES: Final = DEFAULT_LIMITS.memory_size_bytes
+_NO_PARTS: Final[list[Part]] = []
 _TOGETHER_MAX: Final = 64  # a millisecond or two, in which a kept connection may end unseen
 
 log = structlog.get_logger("tollkeeper.gateway.access")
@@ -56,8 +58,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     left: int = 0  # credits, from the spend on
     rest: PaidCall | None = None  # who goes on with it, once it left the straight way
     _target: TargetConnection | None = None  # while its answer is awaited
-    _answer: tuple[ResponseHead, list[_Part]] | None = None  # the target's, until it is sent
-    _coming: tuple[ResponseHead, list[_Part]] | None = None  # while its body comes in parts
+    _answer: tuple[ResponseHead, list[Part]] | None = None  # the target's, until it is sent
+    _coming: tuple[ResponseHead, list[Part]] | None = None  # while its body comes in parts
 
     @staticmethod
     def of(connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> CallAgain:
@@ -149,7 +151,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         """Answer a fault of ours, or close; what was charged has its end in the books."""
         try:
             self.held.access.forwarder.deadlines.clear(self)
-            self._came()
+            self._take_parts()
             if self._target is not None:
                 self._target.abort()
             rest = self._goes_on()
@@ -179,24 +181,29 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """See `exchange.Exchange`."""
-        if head.is_joinable or _is_held(head):
+        if head.is_joinable or _fits_in_memory(head):
             self._answer_with(head, [body])
         else:
             self._relayed().on_whole(head, body)
 
+    def wanted_bytes(self) -> int:
+        """See `exchange.Exchange`. All of a body, unless others take much of the memory."""
+        room = self.held.access.forwarder.room
+        return _MEMORY_SIZE_BYTES if room.in_use_bytes < room.memory_bytes // 2 else BATCH_SIZE_BYTES
+
     def on_head(self, head: ResponseHead) -> None:
         """See `exchange.Exchange`. A body that may stay in memory is waited for here."""
-        if _is_held(head):
+        if _fits_in_memory(head):
             self._coming = head, []
         else:
             self._relayed().on_head(head)
 
-    def on_body(self, data: _Part) -> None:
+    def on_body(self, data: bytes | memoryview) -> None:
         """See `exchange.Exchange`."""
         if self._coming is None:
             self._relayed().on_body(data)
             return
-        self._coming[1].append(data)
+        add_part(self._coming[1], data)
         room = self.held.access.forwarder.room
         room.in_use_bytes += len(data)
         if room.in_use_bytes > room.memory_bytes:
@@ -204,19 +211,19 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     def on_end(self) -> None:
         """See `exchange.Exchange`."""
-        if (came := self._came()) is None:
+        if (whole := self._take_parts()) is None:
             self._relayed().on_end()
         else:
-            self._answer_with(*came)
+            self._answer_with(*whole)
 
-    def _came(self) -> tuple[ResponseHead, list[_Part]] | None:
+    def _take_parts(self) -> tuple[ResponseHead, list[Part]] | None:
         """What came of an answer whose body comes in parts; it is waited for here no more."""
         coming, self._coming = self._coming, None
         if coming is not None:
             self.held.access.forwarder.room.in_use_bytes -= sum(map(len, coming[1]))
         return coming
 
-    def _answer_with(self, head: ResponseHead, body: list[_Part]) -> None:
+    def _answer_with(self, head: ResponseHead, body: list[Part]) -> None:
         """A short answer waits for what else this turn of the loop brings."""
         access = self.held.access
         access.forwarder.deadlines.due.pop(self, None)
@@ -258,9 +265,9 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                 call._cut_off(fault)  # noqa: SLF001 - its own
 
     @staticmethod
-    def _answers_of(calls: Sequence[CallAgain]) -> list[tuple[CallAgain, bytes, list[_Part]]]:
+    def _answers_of(calls: Sequence[CallAgain]) -> list[tuple[CallAgain, bytes, list[Part]]]:
         """What is about to be written to those whose callers are there, a long body in its parts behind the rest."""
-        answers: list[tuple[CallAgain, bytes, list[_Part]]] = []
+        answers: list[tuple[CallAgain, bytes, list[Part]]] = []
         for call in calls:
             try:
                 answer, call._answer = call._answer, None  # noqa: SLF001 - as above
@@ -308,16 +315,18 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     def _relayed(self) -> Relay:
         """The exchange with the target as `relay` has it; its connection tells that one from now on."""
-        target = self._target
+        target, came = self._target, self._take_parts()
         assert target is not None  # noqa: S101 - the target was sent the request
         relay = self._goes_on().relay_again(self._target_head(), self.left)
         self.held.access.forwarder.deadlines.hand_over(self, relay)
         relay.take_over(target, self)
-        if (came := self._came()) is not None:
-            head, parts = came
-            relay.on_head(head)
-            for part in parts:
-                relay.on_body(part)
+        if came is not None:
+            try:
+                relay.on_head(came[0])
+                for part in came[1]:
+                    relay.on_body(bytes(part))
+            except Exception as fault:  # noqa: BLE001 - as above
+                relay.refuse(fault)
         return relay
 
     def lose(self) -> None:
@@ -348,7 +357,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         self._relayed().give_up()
 
 
-def _is_held(head: ResponseHead) -> bool:
+def _fits_in_memory(head: ResponseHead) -> bool:
     """Whether a body of this length may stay in memory."""
     framing = head.framing
-    return framing.end is BodyEnd.LENGTH and (framing.declared_bytes or 0) <= DEFAULT_LIMITS.memory_size_bytes
+    return framing.end is BodyEnd.LENGTH and (framing.declared_bytes or 0) <= _MEMORY_SIZE_BYTES

@@ -19,7 +19,7 @@ _ALONE_SIZE_BYTES: Final = 4 * 1024 * 1024
 
 
 def set_up_heap(settings: Settings) -> None:
-    """Keep a little of what is freed, and one heap for all threads where files lie in a bucket.
+    """Keep a little of what is freed, in each heap, and one heap for all threads where files lie in a bucket.
 
     What a large answer took would else go back to the system and be asked for again, page by page, with each answer
     (performance 31). The threads of the library that moves files would have a heap each, and keep in it what passed
