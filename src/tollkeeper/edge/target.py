@@ -22,7 +22,7 @@ from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
 from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.exchange import Exchange, TargetFailure
-from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, promised_seconds, response_head
+from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead, promised_seconds, response_head
 from tollkeeper.edge.turns import PARTS_AT_ONCE, rest
 from tollkeeper.edge.unread import Unread
 
@@ -61,6 +61,7 @@ class TargetConnection(asyncio.Protocol):
         "_exchange",
         "_framing",
         "_has_served",
+        "_head",
         "_head_bytes",
         "_headers",
         "_heard",
@@ -76,7 +77,6 @@ class TargetConnection(asyncio.Protocol):
         "_reading_paused",
         "_request_sent",
         "_reusable",
-        "_status",
         "_unread",
         "_write",
         "key",
@@ -125,7 +125,7 @@ class TargetConnection(asyncio.Protocol):
         self._chatter = 0
         self._informational = 0
         self._framing: ResponseFraming | None = None
-        self._status = 0
+        self._head: ResponseHead | None = None  # the response's own
         self._complete = False
         self._left_bytes = 0  # to come of a body of known length: taken past the parser
         self._request_sent = False
@@ -242,7 +242,6 @@ class TargetConnection(asyncio.Protocol):
             self._headers = []
             return
         self._framing = framing
-        self._status = status
         self._head_bytes = 0
         self._reusable = parser.should_keep_alive() and framing.end is not BodyEnd.CLOSE
         self._promised_seconds = promised_seconds(self._headers)
@@ -252,7 +251,8 @@ class TargetConnection(asyncio.Protocol):
             self._parser = None
         elif framing.end is BodyEnd.LENGTH:
             self._left_bytes = framing.declared_bytes or 0
-        exchange.on_head(response_head(status, self._headers, framing))
+        self._head = response_head(status, self._headers, framing)
+        exchange.on_head(self._head)
 
     def on_body(self, data: bytes) -> None:
         """A part of the body; after the end of the response, bytes that nobody may read.
@@ -329,9 +329,8 @@ class TargetConnection(asyncio.Protocol):
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
 
     def _remember(self, data: bytes) -> None:
-        if self._framing is not None and (self._complete or self._left_bytes):
-            head = response_head(self._status, self._headers, self._framing)
-            self._answers.remember(data, head, self._left_bytes, self._promised_seconds)
+        if self._head is not None and (self._complete or self._left_bytes):
+            self._answers.remember(data, self._head, self._left_bytes, self._promised_seconds)
 
     def _parse(self, parser: HttpResponseParser, data: bytes) -> None:
         try:
