@@ -249,6 +249,52 @@ async def test_a_fault_in_one_call_is_none_of_the_others_that_are_forwarded_or_a
     assert sum(there.outcomes(gate).values()) == 19
 
 
+@pytest.mark.parametrize("how", ["chunked", "ends", "is late", "its caller leaves"])
+async def test_a_fault_where_a_call_leaves_the_straight_way_ends_it(
+    how: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its caller is told, its target's connection is dropped, and it has one end in the books."""
+    heard, dropped = asyncio.Event(), asyncio.Event()
+
+    async def otherwise(got: Received, writer: Writer) -> None:
+        if how == "chunked":
+            await chunked(got, writer)
+        elif how == "ends":
+            writer.close()
+        else:
+            heard.set()
+            await got.reader.read()
+            dropped.set()
+
+    def breaks(*_arguments: Any) -> None:
+        raise ZeroDivisionError
+
+    if how == "is late":
+        monkeypatch.setattr(again, "_ANSWER_SECONDS", 1.0)
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate, data = await _left_shop(there)
+        target.answer = otherwise
+        with monkeypatch.context() as broken:
+            broken.setattr(again.PaidCall, "relay_again", breaks)
+            if how == "its caller leaves":
+                _, writer = await there.connect()
+                writer.write(data)
+                await asyncio.wait_for(heard.wait(), 5)
+                writer.transport.abort()
+            else:
+                assert await _side_by_side(there, data, 1) == [b"500"]
+            if heard.is_set():
+                await asyncio.wait_for(dropped.wait(), 10)
+        target.answer = answer_ok
+        assert await _side_by_side(there, data, 1) == [b"200"]
+    assert there.calls() == {("DONE", 200): 4, ("DONE", 500): 1}
+    assert sum(there.outcomes(gate).values()) == 5
+
+
 def of_its_id(request_id: bytes, size_bytes: int) -> bytes:
     """So many bytes, which are the request's own."""
     own = request_id + b"\r\n\r\n"

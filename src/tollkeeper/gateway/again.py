@@ -335,12 +335,12 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             rest = self._goes_on()
             rest.is_charged = self._answer is not None  # else who waits for it knows
             if self._target is not None:
-                self._relayed()
+                self._tell_relay(lambda _: None)
         super().lose()
 
     def on_failure(self, failure: TargetFailure) -> None:
-        """See `exchange.Exchange`."""
-        self._relayed().on_failure(failure)
+        """See `exchange.Exchange`; of a fault that broke off its way to the relay nobody else would tell its caller."""
+        self._tell_relay(lambda relay: relay.on_failure(failure))
 
     def pause_sending(self) -> None:
         """See `exchange.Exchange`; the request was handed over whole."""
@@ -350,11 +350,17 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     def time_out(self) -> None:
         """See `deadlines.Bound`."""
-        self._relayed().time_out()
+        self._tell_relay(lambda relay: relay.time_out())
 
     def give_up(self) -> None:
         """See `deadlines.Bound`."""
-        self._relayed().give_up()
+        self._tell_relay(lambda relay: relay.give_up())
+
+    def _tell_relay(self, tell: Callable[[Relay], None]) -> None:
+        try:
+            tell(self._relayed())
+        except Exception as fault:  # noqa: BLE001 - as above
+            self.break_off(fault, is_charged=True)
 
 
 def _fits_in_memory(head: ResponseHead) -> bool:
