@@ -6,8 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from tests.core.header_pairs import pairs_of
 from tollkeeper.core.addresses import TargetUrl
-from tollkeeper.core.forwarding import Header, encode_request_head, request_headers, request_target, response_headers
+from tollkeeper.core.forwarding import (
+    VIA,
+    Header,
+    caller_lines,
+    encode_request_head,
+    name_rules,
+    request_target,
+    response_lines,
+)
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.call import BodySink
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS, Forwarder
@@ -188,7 +197,9 @@ def _encode(
 ) -> tuple[RelayRequest, _PumpedBody | None]:
     """The request on the wire. Raises INVALID_PARAMETER."""
     path = request_target(request.target, request.subpath, request.query)
-    headers = request_headers(request.headers, request.added, request.target.authority)
+    withheld = frozenset(name_rules(name).normal for name, _ in request.added)
+    headers = [(b"host", request.target.authority.encode("ascii")), *pairs_of(caller_lines(request.headers, withheld))]
+    headers += [*request.added, (b"via", VIA)]
     length = len(body) if isinstance(body, bytes) else request.content_length
     if length is None:
         headers.append((b"transfer-encoding", b"chunked"))
@@ -203,7 +214,7 @@ def _encode(
 
 
 def _response(head: ResponseHead, body: bytes | SpooledBody | Stream, size_bytes: int | None) -> ForwardResponse:
-    headers = response_headers(head.headers)
+    headers = pairs_of(response_lines(head.headers)[0])
     if head.framing.end is BodyEnd.NONE:
         # To HEAD the target's own word; 204 and 304 state none.
         size_bytes = None if head.status in (204, 304) else head.framing.declared_bytes

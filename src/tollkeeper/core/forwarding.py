@@ -191,34 +191,11 @@ def request_target(target: TargetUrl, subpath: bytes, query: bytes) -> bytes:
     return path + b"?" + joined if joined else path
 
 
-def request_headers(headers: Iterable[Header], added: Sequence[Header], authority: str) -> list[Header]:
-    """The headers that a target is sent, without those of framing: `Host`, the caller's end-to-end headers, `added`.
-
-    A name in `added` replaces the caller's header of that name in any spelling. Raises INVALID_PARAMETER for a header
-    that cannot stand in a head.
-    """
-    pairs = list(headers)
-    named = _named_by_connection(pairs)
-    own = {name_rules(name).normal for name, _ in added}
-    kept = [(b"host", authority.encode("ascii"))]
-    for name, value in pairs:
-        rules = name_rules(name)
-        if not rules.is_stripped and rules.normal not in named and rules.normal not in own:
-            kept.append((name, value))
-    kept.extend(added)
-    kept.append((b"via", VIA))
-    values = b"".join([value for _, value in kept])
-    if not all(name_rules(name).is_token for name, _ in kept) or not is_header_value_valid(values):
-        raise _cannot_be_forwarded()
-    return kept
-
-
 def caller_lines(headers: Iterable[Header], withheld: frozenset[bytes] = frozenset()) -> bytes:
     """The caller's part of the head that a target is sent: end-to-end headers, in lines, without those `withheld`.
 
-    What `request_headers` keeps of them, where nothing is added but what the caller cannot send. `withheld` are names
-    that the gateway sets itself at this gate, lower case and with "-" for "_". Raises INVALID_PARAMETER for a header
-    that cannot stand in a head.
+    What `Connection` names is not end-to-end, wherever it stands. `withheld` are names that the gateway sets itself at
+    this gate, lower case and with "-" for "_". Raises INVALID_PARAMETER for a header that cannot stand in a head.
     """
     named: set[bytes] = set()
     kept: list[tuple[bytes, bytes, bytes]] = []
@@ -269,28 +246,12 @@ def encode_request_head(method: str, path_and_query: bytes, headers: Iterable[He
     return b"".join(lines)
 
 
-def response_headers(headers: Sequence[Header]) -> list[Header]:
-    """The headers that a caller gets of a target's answer, without `Content-Length` (security A-38, A-39).
-
-    Drops what speaks for the origin as a whole (cookies, service workers, HSTS), what speaks of payment and what
-    lets a cache keep the answer. CORS is dropped too: the gateway answers it, and two answers are none to a browser.
-    """
-    named = _named_by_connection(headers)
-    kept = [
-        (name, value)
-        for name, value in headers
-        if not (rules := name_rules(name)).is_dropped and rules.normal not in named
-    ]
-    kept += _ADDED
-    if _may_run_scripts([value for name, value in kept if name_rules(name).normal == b"content-type"]):
-        kept.append((b"content-security-policy", b"sandbox"))
-    return kept
-
-
 def response_lines(headers: Sequence[Header]) -> tuple[bytes, bool]:
-    """The lines of `response_headers`, and whether a `Date` is among them.
+    """What a caller gets of a target's head, in lines without `Content-Length`, and whether a `Date` is among them.
 
-    A target's heads differ by their date only, so the last ones are remembered.
+    Drops what speaks for the origin as a whole (cookies, service workers, HSTS), what speaks of payment and what lets a
+    cache keep the answer (security A-38, A-39). CORS is dropped too: the gateway answers it, and two answers are none
+    to a browser. A target's heads differ by their date only, so the last ones are remembered.
     """
     return _remembered_lines(tuple(headers)) if len(headers) <= HEADERS_REMEMBERED_MAX else _encode_answer(headers)
 
@@ -317,15 +278,6 @@ _remembered_lines = lru_cache(maxsize=256)(_encode_answer)
 
 def _cannot_be_forwarded() -> ApiError:
     return invalid("headers", "a header has a name or a value that cannot be forwarded")
-
-
-def _named_by_connection(headers: Iterable[Header]) -> set[bytes]:
-    """Names that a `Connection` header makes hop-by-hop."""
-    named: set[bytes] = set()
-    for name, value in headers:
-        if name_rules(name).normal == b"connection":
-            named.update(name_rules(option.strip()).normal for option in value.split(b","))
-    return named
 
 
 def _may_run_scripts(content_types: list[bytes]) -> bool:
