@@ -279,7 +279,7 @@ async def test_a_fault_where_a_call_leaves_the_straight_way_ends_it(
         gate, data = await _left_shop(there)
         target.answer = otherwise
         with monkeypatch.context() as broken:
-            broken.setattr(again.PaidCall, "relay_again", breaks)
+            broken.setattr(again.LeftCall, "relay_again", breaks)
             if how == "its caller leaves":
                 _, writer = await there.connect()
                 writer.write(data)

@@ -231,6 +231,13 @@ def told(answer: Answer) -> str:
     return message
 
 
+async def test_bound_to_the_wallet_a_payment_that_cannot_be_read_is_asked_for_its_bearer_first(market: Market) -> None:
+    gate = await market.gate(creditBinding="wallet")
+    for payment in ("nothing that is one", "e30="):
+        assert refused(await call(market, gate, X_Payment=payment)) == (401, "AUTH_REQUIRED")
+        assert refused(await call(market, gate, X_Payment=payment, **await bearer(market))) == (402, "PAYMENT_INVALID")
+
+
 async def test_who_shows_what_does_not_count_is_told_what_does(market: Market) -> None:
     gate = await market.gate(credits=9)
     payment, bought = await market.buy(gate)

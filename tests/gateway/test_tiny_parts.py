@@ -60,7 +60,7 @@ def of_stream() -> Callable[[bytes], None]:
 def of_call_again() -> Callable[[bytes], None]:
     """A target's answer that a call like one before waits for."""
     head = read_head(b"GET", b"/a", [], 0)
-    held = SimpleNamespace(access=SimpleNamespace(forwarder=SimpleNamespace(room=SpoolRoom(SIZE_BYTES * 2))))
+    held = SimpleNamespace(shared=SimpleNamespace(forwarder=SimpleNamespace(room=SpoolRoom(SIZE_BYTES * 2))))
     call = CallAgain(
         cast("Connection", None), cast("CallHandler", None), head, "GET", "id", 0, held=cast("Held", held), arrived_ms=0
     )

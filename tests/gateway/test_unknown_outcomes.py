@@ -30,7 +30,7 @@ from tests.gateway.hostile_hub import (
 )
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
-from tollkeeper.gateway import app, completer, crediting
+from tollkeeper.gateway import access, app, completer
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.hands import honour_payment
@@ -173,7 +173,7 @@ async def test_who_waited_in_vain_is_told_the_transaction_that_the_hub_names_by_
         return answer
 
     apart.hub.settling = late
-    monkeypatch.setattr(crediting, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1)
     for is_down in (False, False, True):
         apart.hub.is_down = is_down
         waited = await apart.pay(gate, payment)

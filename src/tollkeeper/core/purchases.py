@@ -62,7 +62,7 @@ class CallState(StrEnum):
     DISPATCHED = "DISPATCHED"
     DONE = "DONE"
     INTERRUPTED = "INTERRUPTED"
-    RESTORED = "RESTORED"  # the target failed, and the gate gives the credit back
+    RESTORED = "RESTORED"  # its credit was given back: a 503 of ours, a stop, or a failed target where the gate says so
 
 
 class Spend(Enum):

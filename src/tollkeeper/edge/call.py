@@ -187,7 +187,7 @@ class InboundCall(msgspec.Struct, eq=False):
     def answer(
         self, status: int, lines: bytes, body: bytes = b"", *, length_bytes: int | None = -1, has_date: bool = False
     ) -> None:
-        """Send the whole answer; dropped where the caller is gone.
+        """Send the whole answer; dropped where the caller is gone. Never waits: the transport holds what is not taken.
 
         `lines` are encoded header lines, without those of framing. `length_bytes` is what `Content-Length` says, the
         body's own unless given; None leaves it out (204, 304). `has_date`: the lines have a `Date`.

@@ -121,7 +121,10 @@ class Forwarder:
         return None if addresses is None else self._kept(way, addresses)
 
     async def connect(self, target: TargetUrl, *, fresh: bool) -> TargetConnection:
-        """See `relay.Connections`. A kept connection unless it must be `fresh`. Raises UPSTREAM_*."""
+        """See `relay.Connections`. A kept connection unless it must be `fresh`. Raises UPSTREAM_*.
+
+        Waits for the lookup of an unknown name, on a thread, and for a new connection: 5 and 10 s at most.
+        """
         addresses = await self.resolver.resolve(target.host, target.port)
         kept = None if fresh else self._kept(self.way(target), addresses)
         return kept or await self.pool.open(target.scheme, addresses, target.port, target.host)

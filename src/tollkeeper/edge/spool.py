@@ -1,7 +1,7 @@
 """Holds a response's body until it is known to fit: a little in memory, the rest on disk (contract 4.7).
 
-Disk is touched by threads of its own only, so that a slow disk delays one response and not the loop. Some of it is left
-to others, for the database may lie on the same one (security A-42).
+Disk is read and written by threads of its own only, so that a slow disk delays one response and not the loop, which
+closes files. Some of it is left to others, for the database may lie on the same one (security A-42).
 """
 
 from __future__ import annotations

@@ -182,7 +182,10 @@ class TargetConnection(asyncio.Protocol):
         return self.transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        """Send a part of the request; with framing, as it goes on the wire."""
+        """Send a part of the request; with framing, as it goes on the wire.
+
+        Never waits: what the target does not take the transport holds, and the exchange is told to pause.
+        """
         self._write(data)
 
     def end_request(self) -> None:
@@ -376,7 +379,8 @@ class TargetConnection(asyncio.Protocol):
         """A part of a body of known length. What stands behind the body is nobody's.
 
         Where much came at once, what is there of the rest is read here, without the copies made on the transport's way.
-        The end of what comes, and a fault, are the transport's to find, which reads on.
+        The end of what comes, and a fault, are the transport's to find, which reads on. Others wait meanwhile, for a
+        mebibyte at most where it is to stay in memory, and less elsewhere (`Exchange.wanted_bytes`, limits of `relay`).
         """
         while (exchange := self._exchange) is not None:
             if len(data) > self._left_bytes:

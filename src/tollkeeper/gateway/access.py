@@ -1,89 +1,78 @@
 """The paid request, top to bottom, in the order of contract 4.2 (specification 1.2, 1.3, 3).
 
-    slug (404) -> method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400) -> bearer (401)
-    -> proof of payment (402; 404 where the gate sells nothing at present) -> decode, signature, a wallet's payer (403)
-    -> spend a held credit -> buy (404 as above, terms, verify, claim, settle, grant and spend) -> forward
+    1. slug (404); a CORS preflight is answered here
+    2. method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
+    3. proof of payment (402; 404 where the gate sells nothing at present) -> decode, signature, a wallet's payer (403)
+    4. spend a held credit; by its token or as its payer, too
+    5. buy: enabled (404), a wallet's payer (401), network -> recipient, price, time -> verify -> claim -> settle
+       -> grant and spend
+    6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
 Before the first of them stands `entrance`: a head that got a 402 at this very gate gets it again without a call. One
-that spent a credit here goes a straight way (`again`, by what `held` says) and comes here where it leaves that.
+that spent a credit here goes a straight way (`again`, by what `held` says) and comes here where it leaves that. Where a
+rule of contract 4 is, and by whom it is carried out, is a table in docs/architecture.md 5.
 
-Spending precedes buying, so that bought credits outlive every change of price, address and validity. A credit is spent
-before the first byte goes to the target and is durable by then; it is given back before a 503 of ours, and before a 502
-where the gate says so.
+Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
+nobody is told to log in who only shows again what he paid: 401 is for one who would buy. A payment beside a token is
+read once the token holds nothing. A credit is spent before the first byte goes to the target and is durable by then.
 
 `PaidCall` is one request: the methods of this class stand in the order in which a request meets them. Its state is the
-table in `steps`: `Stage` says what a request waits for, `NEXT` what may follow. It goes by callbacks: a 402 is answered
-within the parser's own call, and a call on a held credit waits twice, for the ledger's commit and for the target.
-Whatever waits for more is a task.
+table in `steps`: `Stage` says what a request waits for, `NEXT` what may follow, `Steps` what is known of it. It goes by
+callbacks: a 402 is answered within the parser's own call, and a call on a held credit waits twice, for the ledger's
+commit and for the target. Whatever waits for more is a task.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-from msgspec.structs import replace
-
-from tollkeeper.api import clock_ms, envelope, error_envelope, iso
-from tollkeeper.core.challenge import exhausted_body
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.framing import BodyEnd
+from tollkeeper.api import bearer_token, clock_ms
+from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.core.purchases import Spend, credit_token
+from tollkeeper.core.purchases import Spend, purchase_of_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
-from tollkeeper.edge.call import JSON_LINE
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls, heads
+from tollkeeper.gateway.answering import Answering
 from tollkeeper.gateway.buying import Buyer
-from tollkeeper.gateway.crediting import Crediting, Parts, purchase_of_spend
-from tollkeeper.gateway.gates import not_found
-from tollkeeper.gateway.heads import CORS
 from tollkeeper.gateway.held import held_again
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
-from tollkeeper.gateway.steps import GIVEN_UP_CODES, ExhaustedError, Stage
+from tollkeeper.gateway.steps import ExhaustedError, Stage
 from tollkeeper.gateway.streaming import StreamedParts
-from tollkeeper.gateway.unpaid import UNPAID_LINES
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Coroutine, Sequence
 
-    from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.call import BodySource, InboundCall
-    from tollkeeper.edge.heads import ResponseHead
-    from tollkeeper.edge.relay import Relay
-    from tollkeeper.edge.spool import SpooledBody
     from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.gates import OpenGate
-    from tollkeeper.gateway.held import Held
+    from tollkeeper.gateway.shared import Shared
     from tollkeeper.storage.purchase_rows import Purchase
 
 _NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
-_LOG = structlog.get_logger("tollkeeper.gateway.access")
 
 
-class PaidCall(Crediting):
-    """One request at a PayGate. How it gets a credit that it does not simply hold is `crediting`."""
+class PaidCall(Answering):
+    """One request at a PayGate."""
 
-    held: Held  # where its head came before
-    purchase: Purchase  # that its credit was taken of
-    receipts = b""
-    relay: Relay | None = None
-
-    def __init__(self, access: Parts, call: InboundCall) -> None:
-        self.access = access
+    def __init__(self, shared: Shared, call: InboundCall) -> None:
+        self.shared = shared
         self.call = call
         self.asked = call.head.notes or calls.asked_by(call)
 
-    # 1. Slug. In memory; a task reads a gate that is not.
+    # 1. Slug. In memory; a task reads a gate that is not, by the reading thread.
 
     def arrive(self) -> None:
         """A request came in."""
         self.call.on_gone = self._client_gone
         slug = self.asked.slug
-        opened = self.access.gates.kept(slug)
+        opened = self.shared.gates.kept(slug)
         if opened is None:
             self.in_task(self._open(slug))
         else:
@@ -92,14 +81,15 @@ class PaidCall(Crediting):
     async def _open(self, slug: str) -> None:
         """A deleted gate is there for payments that were claimed before (contract 2). Raises: NOT_FOUND."""
         try:
-            opened = await self.access.gates.by_slug(slug)
+            opened = await self.shared.gates.by_slug(slug)
         except ApiError as error:
             if error.code is not Code.NOT_FOUND or not self.asked.has_proof:
                 raise
-            opened = await self.access.gates.deleted(slug)
+            opened = await self.shared.gates.deleted(slug)
         self._check(opened)
 
-    # 2. Method, rate limit, size, can it be forwarded, bearer. A task asks for the session where the gate wants one.
+    # 2. Method, rate limit, size, can it be forwarded, bearer. A task asks for the session where the gate wants one: by
+    # the reading thread, or over HTTP where another hub issued it (`auth.trusted`).
 
     def _check(self, opened: OpenGate) -> None:
         call, gate = self.call, opened.gate
@@ -109,21 +99,32 @@ class PaidCall(Crediting):
             call.answer(204, heads.preflight_lines(gate, call), length_bytes=None)
             return
         calls.check_method(gate, call)
-        self.access.limit.check(call)
-        calls.check_size(call, self.access.body_limit_bytes)
+        self.shared.limit.check(call)
+        calls.check_size(call, self.shared.body_limit_bytes)
         calls.check_forwardable(call, self.asked, opened)
-        if self.is_login_wanted():
+        if self._is_login_wanted():
             self.enter(Stage.LOGIN)
-            self.in_task(self._log_in())
+            self.in_task(self._log_in_first())
         else:
             self._ask_for_proof()
 
-    async def _log_in(self) -> None:
-        await self.log_in()
+    def _is_login_wanted(self) -> bool:
+        """Whether the gate asks who calls, or may serve a caller by who it is."""
+        opened = self.opened
+        return opened.gate.require_auth or (not opened.takes_header and b"authorization" in self.call.head.header)
+
+    async def _log_in_first(self) -> None:
+        await self._log_in()
         self._ask_for_proof()
 
+    async def _log_in(self) -> None:
+        """Learns the bearer's wallet. Raises: AUTH_REQUIRED and what else is wrong with a bearer."""
+        bearer = self.call.head.header.get(b"authorization", b"").decode("latin-1")
+        session = await self.shared.auth.authenticate(bearer_token({"authorization": bearer}))
+        self.wallet = session.wallet
+
     # 3. Proof of payment; decode and signature. Computing only: a payment that was not seen before holds the loop for
-    # some 70 microseconds, half of them its signature (performance 14 says why no thread recovers it).
+    # some 100 microseconds, half of them its signature (performance 14 says why no thread recovers it).
 
     def _ask_for_proof(self) -> None:
         if self.opened.is_of_wallets:
@@ -137,7 +138,7 @@ class PaidCall(Crediting):
             self.enter(Stage.BUYING)
             self.in_task(self._take_credit(buyer))
             return
-        presented = self.access.proofs.read([self.call.head.header[b"x-payment"]])
+        presented = self.shared.proofs.read([self.call.head.header[b"x-payment"]])
         self._spend(presented, buyer)
 
     def _ask_wallet(self) -> None:
@@ -145,7 +146,7 @@ class PaidCall(Crediting):
         header = self.call.head.header
         if b"x-payment" in header:
             self.buyer = Buyer(_NO_WISH, on_left=self.left)
-            presented = self.access.proofs.read([header[b"x-payment"]])
+            presented = self._read_of_wallet(header[b"x-payment"])
             calls.check_payer(self.wallet or presented.key.payer, presented.key.payer)  # without a bearer: see `_buy`
             self._spend(presented, self.buyer)
         elif self.wallet is not None:
@@ -156,18 +157,28 @@ class PaidCall(Crediting):
         else:
             self._challenge()
 
+    def _read_of_wallet(self, header: bytes) -> Presented:
+        """What bought nothing, and could not, is no reason not to ask for a bearer first. Raises: AUTH_REQUIRED."""
+        try:
+            return self.shared.proofs.read([header])
+        except ApiError:
+            if self.wallet is None:
+                raise login_required() from None
+            raise
+
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. Where one
     # process has the database, that commit blocks the loop until the disk has it, unless the writing thread is at work
-    # (`storage.sqlite.SqliteDatabase.post`); with several workers it is the ledger's process that waits for the disk.
+    # (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
+    # (`storage.lending`). With several workers it is the ledger's process that waits for the disk.
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
         self.enter(Stage.SPENDING)
-        buyer.wish = self.wish(presented)
+        buyer.wish = self._wish(presented)
 
         def done(result: SpendResult | ApiError) -> None:
             self.guard(self._spent, result, presented, buyer)
 
-        self.access.purchases.spend_soon(presented.key, buyer.wish, clock_ms(), done)
+        self.shared.purchases.spend_soon(presented.key, buyer.wish, clock_ms(), done)
 
     def _spent(self, result: SpendResult | ApiError, presented: Presented, buyer: Buyer) -> None:
         if self.stage is Stage.OVER:
@@ -177,67 +188,215 @@ class PaidCall(Crediting):
         elif isinstance(result, ApiError):
             raise result
         elif result.outcome is Spend.SPENT:
-            purchase = purchase_of_spend(result)
+            purchase = calls.purchase_of(result)
             self._keep_held(presented, purchase)
             self._forward(self.opened, purchase)
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))
 
+    def _wish(self, presented: Presented | None) -> SpendRequest:
+        """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked.
+
+        Where the gate binds credits otherwise (`creditBinding`), a payment's header matches no purchase: it counts for
+        the request that buys with it (`Buyer.claimed`) and for no other.
+        """
+        opened, shown = self.opened, None
+        if presented is not None:
+            shown = presented.header_hash if opened.takes_header else b""
+        return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id)
+
     def _keep_held(self, presented: Presented, purchase: Purchase) -> None:
         """Calls with the same bytes go the straight way from now on, if they can."""
         call, asked = self.call, self.asked
-        asked.held = held_again(self.access, call, asked, self.opened, presented, purchase)
+        asked.held = held_again(self.shared, call, asked, self.opened, presented, purchase)
         call.head.is_again = asked.held is not None
 
-    # A call that began as `again.CallAgain` comes here where its credit is not simply there, and to the two of
-    # step 6 where its target's answer does not simply come.
-
-    @classmethod
-    def of_held(cls, call: InboundCall, held: Held) -> PaidCall:
-        """The call, whose steps 1 to 3 are those of the call before (`held`), at its spend."""
-        rest = cls(held.access, call)
-        rest.held, rest.opened, rest.purchase = held, held.opened, held.purchase
-        call.on_gone = rest._client_gone
-        rest.enter(Stage.SPENDING)
-        return rest
-
-    def spent_again(self, result: int | SpendResult | ApiError) -> None:
-        """The ledger's answer, which is not that a credit was taken, or its caller is gone."""
-        presented = self.held.presented
-        if isinstance(result, int):
-            result = SpendResult(Spend.SPENT, replace(self.held.purchase, remaining=result))
-        self.buyer = Buyer(self.wish(presented), on_left=self.left)
-        self.guard(self._spent, result, presented, self.buyer)
-
-    # 5. Everything else, in a task: wait, buy, or spend by token or wallet. Its commits block the loop as in step 4.
-
-    async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
-        opened, purchase = await self.spend_or_buy(presented, buyer, self.deadline(), result)
-        self._forward(opened, purchase)
+    # The same by its token, or as the payer that its bearer shows (contract 4.3). In a task, by a commit of claims and
+    # grants: these, too, are the loop's where the disk is quick, else the thread's (`SqliteDatabase.run_short`).
 
     async def _take_credit(self, buyer: Buyer) -> None:
         """Spends by the credit token, or by the payment beside it where the token holds none."""
-        deadline = self.deadline()
+        deadline = self._deadline()
         header = self.call.head.header
         try:
-            opened, purchase = await self.spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
+            opened, purchase = await self._spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
         except (ApiError, ExhaustedError) as refused:
             is_of_token = not isinstance(refused, ApiError) or refused.status in {402, 403}
             if not is_of_token or b"x-payment" not in header:
                 raise
-            presented = self.access.proofs.read([header[b"x-payment"]])
-            opened, purchase = await self.spend_or_buy(presented, buyer, deadline, None)
+            presented = self.shared.proofs.read([header[b"x-payment"]])
+            opened, purchase = await self._spend_or_buy(presented, buyer, deadline, None)
             self._forward(opened, purchase, PROOFS_OF_PAYERS)
         else:
             self._forward(opened, purchase)
 
+    async def _spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
+        """Spends a credit that the token holds. Raises: CREDIT_TOKEN_REQUIRED, ExhaustedError."""
+        shared = self.shared
+        purchase_id = purchase_of_token(shared.token_keys, token)
+        while True:
+            if self.opened.is_of_wallets:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, calls.WITHHELD[CreditBinding.WALLET])
+            if purchase_id is None:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
+            result = await self._charged(shared.purchases.spend_token(purchase_id, self._wish(None), clock_ms()))
+            if result.outcome is Spend.SPENT:
+                return self.opened, calls.purchase_of(result)
+            if result.outcome is Spend.STALE:
+                await self._reload(deadline)
+            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
+            else:
+                await self._settle_outcome(result, deadline)
+
     async def _take_of_wallet(self, wallet: str) -> None:
-        taken = await self.spend_of_wallet(wallet, self.deadline())
+        taken = await self._spend_of_wallet(wallet, self._deadline())
         if taken is None:
             self._challenge()
         else:
             self._forward(*taken)
+
+    async def _spend_of_wallet(self, wallet: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """Spends of the oldest purchase that the wallet has here; None where it has none, or the gate asks for more."""
+        while self.opened.is_of_wallets:
+            taking = self.shared.purchases.spend_of_payer(wallet, self._wish(None), clock_ms())
+            result = await self._charged(taking)
+            if result.outcome is Spend.SPENT:
+                return self.opened, calls.purchase_of(result)
+            if result.outcome is Spend.UNKNOWN:
+                return None
+            if result.outcome is Spend.STALE:
+                await self._reload(deadline)
+            else:
+                await self._settle_outcome(result, deadline)
+        return None
+
+    # 5. Buy, or wait for whoever does. In a task, 30 s from the request's arrival at most, then 503. What is verified,
+    # claimed, settled and granted is the payment's and not this request's: `buying.Buying._attempt` has it from top to
+    # bottom, with what each part waits for. Several requests with one payment wait for one attempt.
+
+    async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
+        opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
+        self._forward(opened, purchase)
+
+    def _deadline(self) -> float:
+        """Until when this call may wait for somebody's decision, in the loop's time; counted from its arrival.
+
+        Whoever is refused for it is told so after half a second more, in which the hub is asked for the transaction.
+        """
+        waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
+        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
+
+    async def _spend_or_buy(
+        self, presented: Presented, buyer: Buyer, deadline: float, result: SpendResult | None
+    ) -> tuple[OpenGate, Purchase]:
+        """Spends a held credit of this payment or buys with it; `result` is what asking said already.
+
+        Returns the gate as it is by then. Raises: the refusal, ExhaustedError.
+        """
+        shared = self.shared
+        while True:
+            if result is None:
+                buyer.wish = self._wish(presented)
+                result = await self._charged(shared.purchases.spend(presented.key, buyer.wish, clock_ms()))
+            if result.outcome is Spend.SPENT:
+                return self.opened, calls.purchase_of(result)
+            if result.outcome is Spend.STALE:
+                await self._reload(deadline)
+            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
+                await self._check_next_try(result.purchase)
+                bought = await self._buy(presented, buyer, deadline)
+                if bought is not None:
+                    self.is_charged = True  # so it is forwarded whatever its gate asks for by now
+                    return await shared.gates.current(self.opened), calls.purchase_of(bought)
+                await self._reload(deadline)
+            elif self._is_payer_without_proof(presented, result):
+                if not self.opened.is_of_wallets:
+                    result = await self._charged(self._spend_as_payer(result))
+                    continue
+                if (taken := await self._spend_known(calls.purchase_of(result), deadline)) is not None:
+                    return taken
+            else:
+                await self._settle_outcome(result, deadline, presented)
+            result = None
+
+    async def _check_next_try(self, failed: Purchase | None) -> None:
+        """A payment that a transaction made public is tried again, where the token counts, for its buyer alone.
+
+        Whichever attempt's it was: a later one may have sent nothing. `failed` is None of a payment that was never
+        claimed. Raises: CREDIT_TOKEN_REQUIRED.
+        """
+        if failed is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN or self.wallet == failed.payer:
+            return
+        token = self.call.head.header.get(b"x-credit-token", b"").decode("latin-1")
+        if purchase_of_token(self.shared.token_keys, token) == failed.id:
+            return
+        if shown_in := await self.shared.purchases.shown_in(failed):
+            raise calls.next_try_withheld(failed.id, shown_in)
+
+    async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
+        """The terms that need nobody's word, then the purchase; see `Buying.buy`. Raises: the refusal."""
+        gate = self.opened.gate
+        if not gate.is_enabled:
+            raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
+        if self.opened.is_of_wallets:
+            calls.check_payer(self.wallet, presented.key.payer)
+        if presented.key.network not in self.opened.offers:
+            raise payment_error(
+                Code.INVALID_NETWORK,
+                "the payment is for another network",
+                details={
+                    "reason": "invalid_network",
+                    "expected": ", ".join(self.opened.offers),
+                    "found": presented.key.network,
+                },
+            )
+        return await self._taken(self.shared.buying.buy(self.opened, presented, buyer, deadline))
+
+    async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
+        """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
+        purchase = calls.purchase_of(result)
+        if result.outcome is Spend.IN_FLIGHT:
+            await self.shared.buying.wait_decided(purchase, deadline)
+        elif result.outcome is Spend.EXHAUSTED:
+            raise calls.used_up(purchase)
+        elif result.outcome is Spend.WITHHELD:
+            is_repeatable = presented is not None and presented.tender.is_repeatable
+            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
+        elif result.outcome is Spend.PARKED:
+            raise self.shared.buying.pending(purchase)
+        else:
+            raise calls.spent_elsewhere(purchase)
+
+    def _is_payer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
+        """The payment shown does not count at this gate: is the payer's bearer there, for whom credits may be left?"""
+        opened = self.opened
+        if opened.takes_header or self.wallet != presented.key.payer:
+            return False
+        return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
+
+    def _spend_as_payer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
+        return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
+
+    async def _spend_known(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
+        taken = await self._spend_of_wallet(shown.payer, deadline)
+        if taken is None and self.opened.is_of_wallets:
+            raise calls.used_up(shown)
+        return taken
+
+    async def _reload(self, deadline: float) -> None:
+        """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
+        if asyncio.get_running_loop().time() >= deadline:
+            message = "the PayGate changes all the time; nothing was charged, send the same payment again"
+            raise ApiError(Code.UNAVAILABLE, message)
+        self.opened = opened = await self.shared.gates.reload(self.opened.gate.slug)
+        # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
+        calls.check_method(opened.gate, self.call)
+        calls.check_forwardable(self.call, self.asked, opened)
+        if self.wallet is None and self._is_login_wanted():
+            await self._log_in()
 
     # 6. Forward. Waits for the target, and before that for a body that is signed, a mebibyte of which is held. A body
     # that is all there is sent at once (64 KiB at most were read ahead), others flow as fast as the target takes them.
@@ -245,16 +404,16 @@ class PaidCall(Crediting):
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """`proofs`: the headers of which the first one that is there got the credit."""
         self.enter(Stage.FORWARDING)
-        access, call = self.access, self.call
+        shared, call = self.shared, self.call
         self.opened = opened
         self.purchase = purchase
         self.receipts = heads.receipt_lines(heads.receipt_start(purchase), purchase, purchase.remaining)
-        access.limit.paid(call, PROOFS_OF_PAYERS if opened.is_of_wallets else proofs)
+        shared.limit.paid(call, PROOFS_OF_PAYERS if opened.is_of_wallets else proofs)
         if self.buyer is not None and self.buyer.claimed == purchase.id:
-            access.limit.bought(call)
+            shared.limit.bought(call)
             self.receipts += self._credit_token_line(purchase.id)
         if opened.gate.file is not None:
-            self._hand_over(opened.gate.file)
+            self.hand_over(opened.gate.file)
             return
         length, body = call.head.content_length, self._body()
         if not opened.wire.secrets:
@@ -264,24 +423,18 @@ class PaidCall(Crediting):
         else:
             BodyAhead(body, self._sign).start(length)
 
-    def _hand_over(self, file: StoredFile) -> None:
-        """A file PayGate forwards nothing: the answer is a link to what was bought (contract 4.8)."""
-        body = envelope(self.access.files.bought(file, self.purchase.id, iso))
-        self.end(200)
-        self.call.answer(200, JSON_LINE + self.receipts + CORS, body)
-
     def _sign(self, signed: bytes | None, body: bytes | BodySource) -> None:
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
         if self.stage is Stage.OVER:
             return
-        lines = heads.signature_of(self.call, self.opened, self.asked, self.purchase, signed, self.access.random_bytes)
+        lines = heads.signature_of(self.call, self.opened, self.asked, self.purchase, signed, self.shared.random_bytes)
         self._send(body, len(body) if isinstance(body, bytes) else self.call.head.content_length, lines)
 
     def _send(self, body: bytes | BodySource, length: int | None, signature: bytes) -> None:
         call, opened = self.call, self.opened
         assert opened.target is not None  # noqa: S101 - a file was handed over
         head = heads.target_head(call, opened, self.asked, self.purchase, self._client(), length, signature=signature)
-        request, forwarder = RelayRequest(opened.target, call.method, head, body, length), self.access.forwarder
+        request, forwarder = RelayRequest(opened.target, call.method, head, body, length), self.shared.forwarder
         if opened.gate.stream:
             streamed = StreamedParts(self)
             self.relay = streamed.relay = forwarder.stream(request, streamed)
@@ -289,220 +442,18 @@ class PaidCall(Crediting):
             self.relay = forwarder.relay(request, self)
         self.relay.start()
 
-    def forward_again(self, head: bytes, left: int) -> None:
-        """With so many credits left; no connection to its target was to be had at once."""
-        self.guard(lambda: self.relay_again(head, left).start())
-
-    def relay_again(self, head: bytes, left: int) -> Relay:
-        """The exchange with the target, which is sent this head; whoever asks starts it, or did."""
-        self.enter(Stage.FORWARDING)
-        call, held = self.call, self.held
-        self.receipts = heads.receipt_lines(held.receipt_start, held.purchase, left)
-        request = RelayRequest(held.target, call.method, head, self._body(), call.head.content_length)
-        self.relay = relay = self.access.forwarder.relay(request, self)
-        return relay
-
     def _body(self) -> bytes | BodySource:
         """The request's: at once where all of it is there, else as it comes and as far as it may."""
         whole = None if self.call.head.content_length is None else self.call.whole_body()
-        return calls.BoundedBody(self.call, self.access.body_limit_bytes, self._excess) if whole is None else whole
+        return calls.BoundedBody(self.call, self.shared.body_limit_bytes, self._excess) if whole is None else whole
 
     def _client(self) -> str:
-        return self.access.limit.clients.of(self.call.peer, self.call.head.headers)
+        return self.shared.limit.clients.of(self.call.peer, self.call.head.headers)
 
     def _excess(self) -> None:
         """More of the request came than may: told by the relay, which knows whether the answer has begun."""
-        error = calls.too_large(self.access.body_limit_bytes)
+        error = calls.too_large(self.shared.body_limit_bytes)
         if self.relay is None:
             self.on_refusal(error)
         else:
             self.relay.refuse(error)
-
-    # 7. The answer, with the receipt. Called by the relay, which holds a mebibyte of it in memory and the rest on disk.
-
-    def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
-        """The target answered: status, headers and body go on, filtered (contract 4.7)."""
-        if self.stage is Stage.OVER:
-            if not isinstance(body, list):
-                body.close()
-            return
-        self.guard(self._answer, head, body, size_bytes)
-
-    def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
-        call, status = self.call, head.status
-        answered = head.notes or heads.answer_lines(head)
-        lines, has_date = answered.lines + self.receipts, answered.has_date
-        if not isinstance(body, list):
-            self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
-            return
-        self.end(status)
-        if head.framing.end is BodyEnd.NONE:  # to HEAD the target's own word; 204 and 304 state none
-            length_bytes = None if status in (204, 304) else head.framing.declared_bytes
-            call.answer(status, lines, length_bytes=length_bytes, has_date=has_date)
-        else:
-            call.answer_parts(status, lines, body, size_bytes, has_date=has_date)
-
-    def on_stream(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
-        """The target answers, and its gate passes that on as it comes."""
-        if self.stage is not Stage.OVER:
-            self.in_task(self._answer_as_it_comes(head, parts))
-
-    async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
-        """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
-        answered = heads.answer_lines(head)
-        lines = answered.lines + self.receipts
-        self.call.start(head.status, lines, head.framing.declared_bytes, has_date=answered.has_date)
-        try:
-            async for data in parts:
-                await self.call.write(data)
-        except ApiError as error:
-            slug, request_id = self.opened.gate.slug, self.call.request_id
-            _LOG.info("stream_cut", code=error.code.value, slug=slug, request_id=request_id)
-            self.end(head.status, error.code, failed=True)
-            self.call.abort()
-        else:
-            self.end(head.status)
-            self.call.end()
-
-    async def _answer_from_disk(self, status: int, lines: bytes, body: SpooledBody, *, has_date: bool) -> None:
-        """Reads as fast as the client does."""
-        try:
-            self.call.start(status, lines, body.size_bytes, has_date=has_date)
-            async for data in body:
-                await self.call.write(data)
-        finally:
-            body.close()
-        self.end(status)
-        self.call.end()
-
-    def on_refusal(self, error: BaseException) -> None:
-        """Our own answer with the receipt; the credit is consumed, or given back (`calls.is_given_back`)."""
-        if self.stage is not Stage.OVER:
-            self.guard(self._answer_failure, error)
-
-    def _answer_failure(self, error: BaseException) -> None:
-        if not isinstance(error, ApiError):
-            self.end(500, Code.INTERNAL_ERROR, failed=True)
-            self.call.fail(error)
-            return
-        event = "target_failed" if error.status == 502 else "call_failed"
-        _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
-        if calls.is_given_back(self.opened.gate, error):
-            self.give_back(error, lambda remaining: self._answer_given_back(error, remaining))
-            return
-        self.end(error.status, error.code, failed=True)
-        self.call.refuse(error, self.receipts + CORS)
-
-    def _answer_given_back(self, error: ApiError, remaining: int | None) -> None:
-        """Says so; where the database could not, the credit stays consumed."""
-        if remaining is not None:
-            self.receipts = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, remaining)
-            if self.buyer is not None and self.buyer.claimed == self.purchase.id:
-                self.receipts += self._credit_token_line(self.purchase.id)
-        self.end(error.status, error.code, failed=True)
-        self.call.refuse(error, self.receipts + CORS)
-
-    def end(self, status: int, code: Code | None = None, *, failed: bool = False) -> None:
-        """See `Crediting`."""
-        self.enter(Stage.OVER)
-        self.buyer = self.relay = None  # they name this call, and a circle waits for the collector
-        bought = getattr(self, "purchase", None)  # a client may leave before it is known
-        gate_id, purchase_id = self.opened.gate.id, bought and bought.id
-        self.access.traffic.ended(gate_id, self.call, status, purchase_id, code, failed=failed)
-
-    # Leaving early: each step above may end here.
-
-    def _challenge(self) -> None:
-        opened = self.opened
-        if not opened.gate.is_enabled:
-            raise not_found()
-        shown = calls.challenge_on(opened, self.call)
-        profile = calls.profile_on(self.call, self.access.profile)
-        head = self.call.head
-        is_bare = head.method != "HEAD" and head.content_length == 0 and b"authorization" not in head.header
-        if self.stage is Stage.ARRIVED and is_bare:
-            # Nobody was asked, and nothing shown: this head, at this gate, is always answered so.
-            self.asked.ready_402 = self.access.ready_402s.of(opened, shown, profile)
-            head.may_be_ready = True
-        self.enter(Stage.OVER)
-        self.access.traffic.challenged(opened.gate.id, self.call)
-        standing = self.access.limit.challenged(self.call)
-        self.call.answer(402, UNPAID_LINES + standing, shown.body(profile, iso(clock_ms())))
-
-    def exhausted(self, spent: ExhaustedError) -> None:
-        """See `Steps`."""
-        opened = self.opened
-        if opened.is_deleted or not opened.gate.is_enabled:  # as if unpaid: nothing can be paid for
-            self._answer_refusal(not_found(), self.access.limit.challenged(self.call))
-            return
-        self.enter(Stage.OVER)
-        detail = calls.exhausted(spent.payer, is_unpaid=spent.is_unpaid).body()
-        profile = calls.profile_on(self.call, self.access.profile)
-        body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
-        self.access.traffic.challenged(opened.gate.id, self.call)
-        standing = self.access.limit.challenged(self.call)
-        self.call.answer(402, UNPAID_LINES + standing, body)
-
-    def refuse(self, error: ApiError) -> None:
-        """The refusal, as contract 4.5 has it; `error.at_gate` gives a refused payment its status at a gate.
-
-        nothing shown yet             as it is
-        the gate is deleted           404, but for a 503
-        its outcome is not known yet  503, with the credit token of the purchase that was claimed
-        a refused payment: 402        the requirements stand beside it, so that a client can pay another; where the
-                                      token counts, with that of the claim, which its next try needs
-        anything else                 as it is
-        """
-        buyer = self.buyer
-        if buyer is None:
-            self._answer_refusal(error, self.access.limit.refused(self.call, error))
-            return
-        error.at_gate()
-        standing = self.access.limit.refused(self.call, error)
-        token = self._token_of_claim(buyer, error)
-        if self.opened.is_deleted and error.status != 503:
-            self._answer_refusal(not_found(), standing)
-        elif error.status == 402:
-            self.enter(Stage.OVER)
-            self.access.traffic.refused(self.opened.gate.id, self.call, error)
-            body = error_envelope(error, self.call.request_id, calls.challenge_beside(self.opened, self.call).siblings)
-            self.call.refuse(error, CORS + standing + token, body)
-        else:
-            self._answer_refusal(error, standing + token)
-
-    def _token_of_claim(self, buyer: Buyer, error: ApiError) -> bytes:
-        """Its line, where the payment that it claimed must be presented again, and may need it."""
-        is_public = error.status == 402 and self.opened.gate.credit_binding is CreditBinding.TOKEN
-        if buyer.claimed is None or not (is_public or error.status == 503):
-            return b""
-        return self._credit_token_line(buyer.claimed)
-
-    def _answer_refusal(self, error: ApiError, lines: bytes = b"") -> None:
-        self.enter(Stage.OVER)
-        opened = getattr(self, "opened", None)  # of an unknown slug there is none
-        if opened is not None:
-            self.access.traffic.refused(opened.gate.id, self.call, error)
-        self.call.refuse(error, CORS + lines)
-
-    def _credit_token_line(self, purchase_id: str) -> bytes:
-        return b"x-credit-token: %b\r\n" % credit_token(self.access.token_keys[0], purchase_id).encode()
-
-    def _client_gone(self) -> None:
-        """The client left: what it waited for is given up; a purchase under way goes on without it."""
-        if self.stage is Stage.OVER:  # it did not leave: the answer was cut here
-            return
-        self.give_up(CLIENT_GONE_STATUS)
-        if self.task is not None:
-            self.task.cancel()
-        _LOG.info("client_gone", request_id=self.call.request_id)
-
-    def give_up(self, status: int) -> None:
-        """See `Steps`."""
-        if self.relay is not None:
-            self.relay.close()
-        is_paid = self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER)
-        if is_paid and self.is_cut and not (self.call.response_started or self.is_returning):
-            self.give_back_unanswered()
-        elif is_paid and not self.is_returning:
-            self.end(status, GIVEN_UP_CODES.get(status), failed=status != CLIENT_GONE_STATUS)
-        self.stage = Stage.OVER

@@ -9,7 +9,7 @@ forwarded together, and those whose short answers one turn of the loop brought a
     slug -> rate limit -> spend -> forward -> answer with the receipt
 
 The rest was judged for the call before, and `held` says why it holds. Whatever is not on this way goes on as an
-`access.PaidCall` at the very step where it left (`rest`), and is decided there. Decides nothing itself.
+`access.PaidCall` at the very step where it left (`rest`, a `LeftCall`), and is decided there. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec.structs import replace
 
 from tollkeeper.api import clock_ms, new_request_id_at
 from tollkeeper.core.framing import BodyEnd
+from tollkeeper.core.purchases import Spend
 from tollkeeper.edge.call import CLOSING_END_OF_HEAD, END_OF_HEAD, InboundCall, http_date
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS
 from tollkeeper.edge.parts import add_part
+from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.edge.spool import BATCH_SIZE_BYTES
 from tollkeeper.gateway.access import PaidCall
-from tollkeeper.gateway.heads import answer_lines, target_head_end
+from tollkeeper.gateway.buying import Buyer
+from tollkeeper.gateway.heads import answer_lines, receipt_lines, target_head_end
+from tollkeeper.gateway.steps import Stage
+from tollkeeper.storage.purchase_rows import SpendResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +46,6 @@ if TYPE_CHECKING:
     from tollkeeper.edge.relay import Relay
     from tollkeeper.edge.target import TargetConnection
     from tollkeeper.gateway.held import Held
-    from tollkeeper.storage.purchase_rows import SpendResult
 
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
 _MEMORY_SIZE_BYTES: Final = DEFAULT_LIMITS.memory_size_bytes
@@ -56,7 +61,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     held: Held
     arrived_ms: int
     left: int = 0  # credits, from the spend on
-    rest: PaidCall | None = None  # who goes on with it, once it left the straight way
+    rest: LeftCall | None = None  # who goes on with it, once it left the straight way
     _target: TargetConnection | None = None  # while its answer is awaited
     _answer: tuple[ResponseHead, list[Part]] | None = None  # the target's, until it is sent
     _coming: tuple[ResponseHead, list[Part]] | None = None  # while its body comes in parts
@@ -84,14 +89,14 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     def begin(self) -> None:
         """See `InboundCall`."""
         held = self.held
-        access = held.access
+        shared = held.shared
         try:
-            kept_gate = access.gates.kept  # held as an attribute: called as a method it would be looked up each time
-            if kept_gate(held.slug) is not held.opened or (access.limit.owing and access.limit.is_over(self)):
-                self.rest = PaidCall(access, self)
+            kept_gate = shared.gates.kept  # held as an attribute: called as a method it would be looked up each time
+            if kept_gate(held.slug) is not held.opened or (shared.limit.owing and shared.limit.is_over(self)):
+                self.rest = LeftCall(shared, self)
                 self.rest.arrive()
             else:
-                access.purchases.ledger.spend_held(self, self.arrived_ms)
+                shared.purchases.ledger.spend_held(self, self.arrived_ms)
         except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
             self.fail(fault)
 
@@ -100,7 +105,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     @staticmethod
     def spent_together(calls: Sequence[CallAgain], lefts: Sequence[int]) -> None:
         """See `ledger.HeldCall`. All of these are one process's: so many are forwarded as of one moment."""
-        forwarder = calls[0].held.access.forwarder
+        forwarder = calls[0].held.shared.forwarder
         for at in range(0, len(calls), _TOGETHER_MAX):
             some = calls[at : at + _TOGETHER_MAX]
             try:
@@ -116,8 +121,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     @staticmethod
     def _forwarded_together(calls: Sequence[CallAgain], lefts: Sequence[int], look: Look, due_seconds: float) -> None:
         """A credit of each was taken, and so many are left. What happens to each stands in one place: see above."""
-        access = calls[0].held.access
-        forwarder, good = access.forwarder, access.limit.good
+        shared = calls[0].held.shared
+        forwarder, good = shared.forwarder, shared.limit.good
         due, kept_on = forwarder.deadlines.due, forwarder.kept_on
         requests: list[tuple[CallAgain, Callable[[bytes], None], bytes]] = []
         for call, left in zip(calls, lefts, strict=False):
@@ -128,7 +133,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                     continue
                 held = call.held
                 if held.mark not in good:
-                    access.limit.was_good(held.mark)
+                    shared.limit.was_good(held.mark)
                 request = call._target_head()  # noqa: SLF001 - its own, as below
                 target = kept_on(held.way, look)
                 if target is None:
@@ -150,7 +155,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     def break_off(self, fault: Exception, *, is_charged: bool) -> None:
         """Answer a fault of ours, or close; what was charged has its end in the books."""
         try:
-            self.held.access.forwarder.deadlines.clear(self)
+            self.held.shared.forwarder.deadlines.clear(self)
             self._take_parts()
             if self._target is not None:
                 self._target.abort()
@@ -173,7 +178,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         held = self.held
         end = held.head_end
         if (peer := self._connection.peer) is not held.peer:
-            client = held.access.limit.clients.of(peer, self.head.headers)
+            client = held.shared.limit.clients.of(peer, self.head.headers)
             end = target_head_end(self, client, self.head.content_length)
         return b"".join((held.head_start, self.request_id.encode(), end))
 
@@ -188,7 +193,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     def wanted_bytes(self) -> int:
         """See `exchange.Exchange`. All of a body, unless others take much of the memory."""
-        room = self.held.access.forwarder.room
+        room = self.held.shared.forwarder.room
         return _MEMORY_SIZE_BYTES if room.in_use_bytes < room.memory_bytes // 2 else BATCH_SIZE_BYTES
 
     def on_head(self, head: ResponseHead) -> None:
@@ -204,7 +209,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             self._relayed().on_body(data)
             return
         add_part(self._coming[1], data)
-        room = self.held.access.forwarder.room
+        room = self.held.shared.forwarder.room
         room.in_use_bytes += len(data)
         if room.in_use_bytes > room.memory_bytes:
             self._relayed()
@@ -220,17 +225,17 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         """What came of an answer whose body comes in parts; it is waited for here no more."""
         coming, self._coming = self._coming, None
         if coming is not None:
-            self.held.access.forwarder.room.in_use_bytes -= sum(map(len, coming[1]))
+            self.held.shared.forwarder.room.in_use_bytes -= sum(map(len, coming[1]))
         return coming
 
     def _answer_with(self, head: ResponseHead, body: list[Part]) -> None:
         """A short answer waits for what else this turn of the loop brings."""
-        access = self.held.access
-        access.forwarder.deadlines.due.pop(self, None)
+        shared = self.held.shared
+        shared.forwarder.deadlines.due.pop(self, None)
         self._target = None
         self._answer = head, body
         if head.is_joinable:
-            access.answered.add(self)
+            shared.answered.add(self)
         else:  # while its bytes are at hand
             self.answered_together((self,))
 
@@ -251,7 +256,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             return
         answered = [call for call, _, _ in answers]
         try:
-            calls[0].held.access.traffic.answered_together(answered)
+            calls[0].held.shared.traffic.answered_together(answered)
         except Exception:  # it is answered, counted or not
             log.exception("calls_not_counted", count=len(answered))
         calls[0].tell_ended_together(answered)
@@ -307,10 +312,10 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     # Where it leaves the straight way
 
-    def _goes_on(self) -> PaidCall:
+    def _goes_on(self) -> LeftCall:
         """The call as `access` has it, at the step where it is."""
         if self.rest is None:
-            self.rest = PaidCall.of_held(self, self.held)
+            self.rest = LeftCall.of_held(self, self.held)
         return self.rest
 
     def _relayed(self) -> Relay:
@@ -318,7 +323,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         target, came = self._target, self._take_parts()
         assert target is not None  # noqa: S101 - the target was sent the request
         relay = self._goes_on().relay_again(self._target_head(), self.left)
-        self.held.access.forwarder.deadlines.hand_over(self, relay)
+        self.held.shared.forwarder.deadlines.hand_over(self, relay)
         relay.take_over(target, self)
         if came is not None:
             try:
@@ -361,6 +366,42 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             tell(self._relayed())
         except Exception as fault:  # noqa: BLE001 - as above
             self.break_off(fault, is_charged=True)
+
+
+class LeftCall(PaidCall):
+    """What began as a `CallAgain`, from where it left the straight way; its steps 1 to 3 are the call before's."""
+
+    held: Held
+
+    @classmethod
+    def of_held(cls, call: InboundCall, held: Held) -> LeftCall:
+        """The call at its spend, whose head came before as `held` has it."""
+        rest = cls(held.shared, call)
+        rest.held, rest.opened, rest.purchase = held, held.opened, held.purchase
+        call.on_gone = rest._client_gone
+        rest.enter(Stage.SPENDING)
+        return rest
+
+    def spent_again(self, result: int | SpendResult | ApiError) -> None:
+        """The ledger's answer, which is not that a credit was taken, or its caller is gone."""
+        presented = self.held.presented
+        if isinstance(result, int):
+            result = SpendResult(Spend.SPENT, replace(self.held.purchase, remaining=result))
+        self.buyer = Buyer(self._wish(presented), on_left=self.left)
+        self.guard(self._spent, result, presented, self.buyer)
+
+    def forward_again(self, head: bytes, left: int) -> None:
+        """With so many credits left; no connection to its target was to be had at once."""
+        self.guard(lambda: self.relay_again(head, left).start())
+
+    def relay_again(self, head: bytes, left: int) -> Relay:
+        """The exchange with the target, which is sent this head; whoever asks starts it, or did."""
+        self.enter(Stage.FORWARDING)
+        call, held = self.call, self.held
+        self.receipts = receipt_lines(held.receipt_start, held.purchase, left)
+        request = RelayRequest(held.target, call.method, head, self._body(), call.head.content_length)
+        self.relay = relay = self.shared.forwarder.relay(request, self)
+        return relay
 
 
 def _fits_in_memory(head: ResponseHead) -> bool:

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import ApiError, Code, payment_error
-from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     NOT_ATTEMPTED,
@@ -31,7 +29,6 @@ from tollkeeper.core.purchases import (
 )
 from tollkeeper.core.tenders import Tender, require_valid_now
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.core.verification import code_of_reason
 from tollkeeper.core.wire import Payment, PaymentKey, Requirements
 from tollkeeper.gateway.findings import Owed
 from tollkeeper.gateway.following import failure_looked_at_ms, key_of
@@ -43,7 +40,7 @@ from tollkeeper.gateway.hub_client import (
     unavailable,
     unheard,
 )
-from tollkeeper.gateway.refusals import Refusal, Refusals
+from tollkeeper.gateway.refusals import Refusal, Refusals, not_settled
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, TrustCaps
 
@@ -215,6 +212,13 @@ class Buying:
                 del self._awaited[purchase.id]
 
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
+        """Verify, claim, settle, grant: one payment at one version of its gate, whoever waits for it or leaves.
+
+        Waits for the facilitator's verdict (10 s at most), the claim's commit, the settlement (35 s at most, and some
+        30 s for its proof where that is found here) and the grant's commit. These commits are the loop's where the disk
+        is quick, else the writing thread's (`SqliteDatabase.run_short`). Returns `buyer`'s own spend, or _ASK_AGAIN.
+        Raises: the refusal; SETTLEMENT_PENDING.
+        """
         try:
             terms, asked, refusal = await self._judge(opened, presented)
         except ApiError as refused:
@@ -262,6 +266,7 @@ class Buying:
     async def _judge(self, opened: OpenGate, presented: Presented) -> tuple[Terms, bytes, Refusal | None]:
         """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.
 
+        Recipient and price, then its time, then the facilitator's word; a node's, where the chain is looked at here.
         Raises: any other refusal.
         """
         arrived_ms = self._clock_ms()
@@ -350,6 +355,7 @@ class Buying:
     async def _settle(
         self, purchase: Purchase, request: SettleRequest, presented: Presented, buyer: Buyer | None
     ) -> SpendResult:
+        """Has the hub settle what was claimed, and writes down what it says, or what the chain shows."""
         asking, supported = self._hub.settle(request), self._supported()
         if supported.is_ours:
             answer = await asking
@@ -488,18 +494,6 @@ def settle_requirements(opened: OpenGate, tender: Tender, price_micro: int) -> R
         max_timeout_seconds=shown.max_timeout_seconds,
         extra={**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra,
     )
-
-
-def not_settled(answer: SettleAnswer, network: str) -> ApiError:
-    """The refusal of a payment that was clearly not settled."""
-    details = {"reason": answer.reason}
-    if answer.transaction:
-        details["transaction"] = answer.transaction
-    explained = FAMILIES[NETWORKS[network].family].explained.get(answer.reason)
-    message = "the payment was not settled"
-    if explained is not None:
-        message = f"{explained.what}: nothing was charged; {explained.advice}"
-    return payment_error(code_of_reason(answer.reason), message, details=details)
 
 
 def is_request_expired(purchase: Purchase, now_ms: int) -> bool:

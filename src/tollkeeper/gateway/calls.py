@@ -14,8 +14,10 @@ from tollkeeper.core.errors import ApiError, Code, invalid, payment_error
 from tollkeeper.core.forwarding import caller_lines, request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
+from tollkeeper.core.purchases import SETTLEMENT_FAILED
 from tollkeeper.core.tenders import with_advice
 from tollkeeper.gateway.heads import NOTHING
+from tollkeeper.gateway.steps import ExhaustedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.held import Held
     from tollkeeper.gateway.unpaid import Unpaid
-    from tollkeeper.storage.purchase_rows import Purchase
+    from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 
 
 def is_preflight(call: InboundCall) -> bool:
@@ -234,6 +236,17 @@ def next_try_withheld(purchase_id: str, transaction_hash: str) -> ApiError:
     )
 
 
+def purchase_of(result: SpendResult) -> Purchase:
+    """The purchase that was asked for a credit."""
+    assert result.purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
+    return result.purchase
+
+
+def used_up(purchase: Purchase) -> ExhaustedError:
+    """Its credits are used up, or void because its payment failed after the sale."""
+    return ExhaustedError(purchase.payer, is_unpaid=purchase.failure == SETTLEMENT_FAILED)
+
+
 def exhausted(payer: str, *, is_unpaid: bool) -> ApiError:
     """What is said of a payment whose credits are used up, or void since it failed."""
     message = with_advice("the credits of this payment are used up; sign a new payment", payer)
@@ -246,6 +259,7 @@ def is_given_back(gate: PayGate, error: ApiError) -> bool:
     """Whether a call that was paid for and answered with this has its credit again (contract 4.5).
 
     A 503 charges nothing that is not honoured, as far as the database can: no connection was to be had, or it was our
-    own disk, or our stop. A target that failed is paid, unless the owner has it otherwise.
+    own disk, or our stop. A target that failed is paid, unless the owner has it otherwise. So is what is found wrong
+    behind the spend with the rest of the request (400, 413), and a fault of ours (500): committed is dispatched.
     """
     return error.code is Code.UNAVAILABLE or (error.status == 502 and gate.on_failure is OnFailure.RESTORE)

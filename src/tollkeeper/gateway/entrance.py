@@ -15,7 +15,7 @@ from tollkeeper.core.paygate_fields import RESERVED_SLUGS, is_slug
 from tollkeeper.edge.ready import ID_ENDS
 from tollkeeper.gateway.access import PaidCall
 from tollkeeper.gateway.again import CallAgain
-from tollkeeper.gateway.crediting import Parts
+from tollkeeper.gateway.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.unpaid import Unpaid
 
 
-class Access(Parts):
+class Access(Shared):
     """Answers calls of PayGates (`edge.call.CallHandler`)."""
 
     again = staticmethod(CallAgain.of)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tollkeeper.edge.forwarding import Way
     from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.calls import Asked
-    from tollkeeper.gateway.crediting import Parts
     from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.gateway.shared import Shared
     from tollkeeper.storage.purchase_rows import Purchase
 
 
@@ -35,7 +35,7 @@ class Held:
     caller is sent, up to the request id, and `mark` is what `limiting` knows the proof by.
     """
 
-    access: Parts
+    shared: Shared
     slug: str
     opened: OpenGate
     target: TargetUrl
@@ -52,7 +52,7 @@ class Held:
 
 
 def held_again(
-    access: Parts, call: InboundCall, asked: Asked, opened: OpenGate, presented: Presented, purchase: Purchase
+    shared: Shared, call: InboundCall, asked: Asked, opened: OpenGate, presented: Presented, purchase: Purchase
 ) -> Held | None:
     """What to keep of a call that just spent a credit; None where its next one has to be asked for more.
 
@@ -69,14 +69,14 @@ def held_again(
     length = call.head.content_length
     if target is None or length is None or not (is_plain and is_proof and is_settled):
         return None
-    client = access.limit.clients.of(call.peer, call.head.headers)
+    client = shared.limit.clients.of(call.peer, call.head.headers)
     start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, length)
     return Held(
-        access,
+        shared,
         asked.slug,
         opened,
         target,
-        access.forwarder.way(target),
+        shared.forwarder.way(target),
         presented,
         purchase,
         start,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.tenders import Tender
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.gateway.chain_proofs import ChainProofs
-    from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, Supported
 
 # At a facilitator that is not ours: how far back a payment is looked for on the chain, and how long that may take.
 _LOOKED_BACK_MS: Final = 900_000
@@ -178,3 +178,15 @@ def _used(what: str, key: PaymentKey, transaction: str, details: dict[str, str])
         details["transaction"] = transaction
     message = f"the payment {what}, and is charged once: details say where to see it"
     return payment_error(Code.NONCE_ALREADY_USED, with_advice(message, key.payer), details=details)
+
+
+def not_settled(answer: SettleAnswer, network: str) -> ApiError:
+    """The refusal of a payment that was clearly not settled."""
+    details = {"reason": answer.reason}
+    if answer.transaction:
+        details["transaction"] = answer.transaction
+    explained = FAMILIES[NETWORKS[network].family].explained.get(answer.reason)
+    message = "the payment was not settled"
+    if explained is not None:
+        message = f"{explained.what}: nothing was charged; {explained.advice}"
+    return payment_error(code_of_reason(answer.reason), message, details=details)

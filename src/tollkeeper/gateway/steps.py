@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from tollkeeper.edge.call import InboundCall
+    from tollkeeper.edge.relay import Relay
+    from tollkeeper.gateway.buying import Buyer
+    from tollkeeper.gateway.calls import Asked
+    from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.gateway.shared import Shared
+    from tollkeeper.storage.purchase_rows import Purchase
 
 GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when the process stopped
 GIVEN_UP_CODES: Final = {500: Code.INTERNAL_ERROR, GIVEN_UP_STATUS: Code.UNAVAILABLE}  # of calls given up on our side
@@ -39,11 +45,11 @@ class Stage(Enum):
     """What a request waits for."""
 
     ARRIVED = "nothing yet; a gate that is not in memory is read in a task"
-    LOGIN = "the session of its bearer, in a task; only where the gate requires a login"
+    LOGIN = "the session of its bearer, in a task; only where the gate asks who calls"
     SPENDING = "the ledger's commit; no task"
-    BUYING = "a purchase, a decision elsewhere or a credit token's credit, in a task"
-    FORWARDING = "the target, or that a credit is given back; a task only to connect, or for a large or streamed answer"
-    OVER = "nothing: it was answered, or its client is gone"
+    BUYING = "a purchase, a decision elsewhere, a credit by token or bearer, a gate that changed meanwhile; in a task"
+    FORWARDING = "a body to sign, the target, or a credit's return; a task to connect, for large and streamed answers"
+    OVER = "nothing: it was answered, or its client is gone; a credit's return may still be under way, with its end"
 
     __hash__ = object.__hash__  # an enum hashes its name, in Python code; its members are what they are
 
@@ -59,20 +65,27 @@ NEXT: Final = {
 
 
 class Steps(ABC):
-    """One request on its way. `tasks` holds the tasks of all of them, so that they can be given up.
+    """One request on its way. Its whole state is this table; what is rarely set stands as a default in its class."""
 
-    What of it is rarely set stands as a default in its class.
-    """
-
-    call: InboundCall
+    shared: Shared
+    call: InboundCall  # its head, its body and its answer, on its connection
+    asked: Asked  # what its head says
     stage = Stage.ARRIVED
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None  # the last one of its own
+    opened: OpenGate  # from its slug on: the gate as it was last seen
+    wallet: str | None = None  # its bearer's, where one was asked for
+    buyer: Buyer | None = None  # from its proof on: what it wants of a purchase that several may wait for
+    purchase: Purchase  # from forwarding on: the one that its credit was taken of
+    receipts = b""  # from forwarding on: the lines that say so
+    relay: Relay | None = None  # from forwarding on: its exchange with the target
+    is_charged = False  # a credit was taken, though it is not forwarded yet: it counts as a call however it ends
+    is_returning = False  # its credit is being given back, and its end is noted behind that
     is_cut = False  # the process stopped before it was answered, and its client did not leave
 
     @property
     @abstractmethod
     def tasks(self) -> set[asyncio.Task[None]]:
-        """Those of all requests."""
+        """Those of all requests, so that they can be given up."""
 
     def enter(self, stage: Stage) -> None:
         """Goes on to `stage`. Raises RuntimeError where the table has no such step."""

@@ -76,6 +76,8 @@ class BatchThread(Generic[J]):
     def post(self, job: J, answer: Callable[[Outcome], None]) -> None:
         """Hand `job` over; its outcome is told in this event loop, and never before this returns.
 
+        Until then the loop lends the thread the interpreter, some milliseconds at a time (`lending`).
+
         Raises: StorageError where it is not taken.
         """
         loop = asyncio.get_running_loop()

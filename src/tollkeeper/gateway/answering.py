@@ -1,0 +1,242 @@
+"""How a request ends: what is answered, and what is counted (contract 4.1, 4.5, 4.6, 4.7).
+
+    the target answered            its answer with the receipt, whole, from disk, or as it comes
+    the target or we failed        502 or 503 with the receipt; the credit consumed, or given back first
+    no payment, no credits left    the 402
+    refused                        `refuse`: its table says which body stands beside it
+    nobody is there any more       what it waited for is given up, and a paid call counted
+
+Each begins in a step of `access`, in the relay or in the connection, and leads to `Stage.OVER`, behind which nothing
+more is said to the caller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tollkeeper.api import clock_ms, envelope, error_envelope, iso
+from tollkeeper.core.challenge import exhausted_body
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.framing import BodyEnd
+from tollkeeper.core.paygate_fields import CreditBinding
+from tollkeeper.core.purchases import credit_token
+from tollkeeper.core.statistics import CLIENT_GONE_STATUS
+from tollkeeper.edge.call import JSON_LINE
+from tollkeeper.gateway import calls, heads
+from tollkeeper.gateway.charging import Charging
+from tollkeeper.gateway.gates import not_found
+from tollkeeper.gateway.heads import CORS
+from tollkeeper.gateway.steps import GIVEN_UP_CODES, ExhaustedError, Stage
+from tollkeeper.gateway.unpaid import UNPAID_LINES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tollkeeper.core.downloads import StoredFile
+    from tollkeeper.edge.heads import ResponseHead
+    from tollkeeper.edge.spool import SpooledBody
+    from tollkeeper.gateway.buying import Buyer
+
+_LOG = structlog.get_logger("tollkeeper.gateway.access")
+
+
+class Answering(Charging):
+    """One request, as far as it is answered. Its relay tells it (`edge.relay.AnswerOwner`, `streaming.PartsOwner`)."""
+
+    # The answer, with the receipt. Called by the relay, which holds a mebibyte of it in memory and the rest on disk. A
+    # write to the caller never waits: the transport holds what he does not take, and he gets no next answer made.
+
+    def hand_over(self, file: StoredFile) -> None:
+        """A file PayGate forwards nothing: the answer is a link to what was bought (contract 4.8)."""
+        body = envelope(self.shared.files.bought(file, self.purchase.id, iso))
+        self.end(200)
+        self.call.answer(200, JSON_LINE + self.receipts + CORS, body)
+
+    def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
+        """The target answered: status, headers and body go on, filtered (contract 4.7)."""
+        if self.stage is Stage.OVER:
+            if not isinstance(body, list):
+                body.close()
+            return
+        self.guard(self._answer, head, body, size_bytes)
+
+    def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
+        call, status = self.call, head.status
+        answered = head.notes or heads.answer_lines(head)
+        lines, has_date = answered.lines + self.receipts, answered.has_date
+        if not isinstance(body, list):
+            self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
+            return
+        self.end(status)
+        if head.framing.end is BodyEnd.NONE:  # to HEAD the target's own word; 204 and 304 state none
+            length_bytes = None if status in (204, 304) else head.framing.declared_bytes
+            call.answer(status, lines, length_bytes=length_bytes, has_date=has_date)
+        else:
+            call.answer_parts(status, lines, body, size_bytes, has_date=has_date)
+
+    def on_stream(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
+        """The target answers, and its gate passes that on as it comes."""
+        if self.stage is not Stage.OVER:
+            self.in_task(self._answer_as_it_comes(head, parts))
+
+    async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
+        """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
+        answered = heads.answer_lines(head)
+        lines = answered.lines + self.receipts
+        self.call.start(head.status, lines, head.framing.declared_bytes, has_date=answered.has_date)
+        try:
+            async for data in parts:
+                await self.call.write(data)
+        except ApiError as error:
+            slug, request_id = self.opened.gate.slug, self.call.request_id
+            _LOG.info("stream_cut", code=error.code.value, slug=slug, request_id=request_id)
+            self.end(head.status, error.code, failed=True)
+            self.call.abort()
+        else:
+            self.end(head.status)
+            self.call.end()
+
+    async def _answer_from_disk(self, status: int, lines: bytes, body: SpooledBody, *, has_date: bool) -> None:
+        """Reads as fast as the client does."""
+        try:
+            self.call.start(status, lines, body.size_bytes, has_date=has_date)
+            async for data in body:
+                await self.call.write(data)
+        finally:
+            body.close()
+        self.end(status)
+        self.call.end()
+
+    def on_refusal(self, error: BaseException) -> None:
+        """Our own answer with the receipt; the credit is consumed, or given back (`calls.is_given_back`)."""
+        if self.stage is not Stage.OVER:
+            self.guard(self._answer_failure, error)
+
+    def _answer_failure(self, error: BaseException) -> None:
+        if not isinstance(error, ApiError):
+            self.end(500, Code.INTERNAL_ERROR, failed=True)
+            self.call.fail(error)
+            return
+        event = "target_failed" if error.status == 502 else "call_failed"
+        _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
+        if calls.is_given_back(self.opened.gate, error):
+            self.give_back(error, lambda remaining: self._answer_given_back(error, remaining))
+            return
+        self.end(error.status, error.code, failed=True)
+        self.call.refuse(error, self.receipts + CORS)
+
+    def _answer_given_back(self, error: ApiError, remaining: int | None) -> None:
+        """Says so; where the database could not, the credit stays consumed."""
+        if remaining is not None:
+            self.receipts = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, remaining)
+            if self.buyer is not None and self.buyer.claimed == self.purchase.id:
+                self.receipts += self._credit_token_line(self.purchase.id)
+        self.end(error.status, error.code, failed=True)
+        self.call.refuse(error, self.receipts + CORS)
+
+    def end(self, status: int, code: Code | None = None, *, failed: bool = False) -> None:
+        """See `Charging`."""
+        self.enter(Stage.OVER)
+        self.buyer = self.relay = None  # they name this call, and a circle waits for the collector
+        bought = getattr(self, "purchase", None)  # a client may leave before it is known
+        gate_id, purchase_id = self.opened.gate.id, bought and bought.id
+        self.shared.traffic.ended(gate_id, self.call, status, purchase_id, code, failed=failed)
+
+    # Leaving early: each step above may end here.
+
+    def _challenge(self) -> None:
+        opened = self.opened
+        if not opened.gate.is_enabled:
+            raise not_found()
+        shown = calls.challenge_on(opened, self.call)
+        profile = calls.profile_on(self.call, self.shared.profile)
+        head = self.call.head
+        is_bare = head.method != "HEAD" and head.content_length == 0 and b"authorization" not in head.header
+        if self.stage is Stage.ARRIVED and is_bare:
+            # Nobody was asked, and nothing shown: this head, at this gate, is always answered so.
+            self.asked.ready_402 = self.shared.ready_402s.of(opened, shown, profile)
+            head.may_be_ready = True
+        self.enter(Stage.OVER)
+        self.shared.traffic.challenged(opened.gate.id, self.call)
+        standing = self.shared.limit.challenged(self.call)
+        self.call.answer(402, UNPAID_LINES + standing, shown.body(profile, iso(clock_ms())))
+
+    def exhausted(self, spent: ExhaustedError) -> None:
+        """See `Steps`."""
+        opened = self.opened
+        if opened.is_deleted or not opened.gate.is_enabled:  # as if unpaid: nothing can be paid for
+            self._answer_refusal(not_found(), self.shared.limit.challenged(self.call))
+            return
+        self.enter(Stage.OVER)
+        detail = calls.exhausted(spent.payer, is_unpaid=spent.is_unpaid).body()
+        profile = calls.profile_on(self.call, self.shared.profile)
+        body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
+        self.shared.traffic.challenged(opened.gate.id, self.call)
+        standing = self.shared.limit.challenged(self.call)
+        self.call.answer(402, UNPAID_LINES + standing, body)
+
+    def refuse(self, error: ApiError) -> None:
+        """The refusal, as contract 4.5 has it; `error.at_gate` gives a refused payment its status at a gate.
+
+        nothing shown yet             as it is
+        the gate is deleted           404, but for a 503
+        its outcome is not known yet  503, with the credit token of the purchase that was claimed
+        a refused payment: 402        the requirements stand beside it, so that a client can pay another; where the
+                                      token counts, with that of the claim, which its next try needs
+        anything else                 as it is
+        """
+        buyer = self.buyer
+        if buyer is None:
+            self._answer_refusal(error, self.shared.limit.refused(self.call, error))
+            return
+        error.at_gate()
+        standing = self.shared.limit.refused(self.call, error)
+        token = self._token_of_claim(buyer, error)
+        if self.opened.is_deleted and error.status != 503:
+            self._answer_refusal(not_found(), standing)
+        elif error.status == 402:
+            self.enter(Stage.OVER)
+            self.shared.traffic.refused(self.opened.gate.id, self.call, error)
+            body = error_envelope(error, self.call.request_id, calls.challenge_beside(self.opened, self.call).siblings)
+            self.call.refuse(error, CORS + standing + token, body)
+        else:
+            self._answer_refusal(error, standing + token)
+
+    def _token_of_claim(self, buyer: Buyer, error: ApiError) -> bytes:
+        """Its line, where the payment that it claimed must be presented again, and may need it."""
+        is_public = error.status == 402 and self.opened.gate.credit_binding is CreditBinding.TOKEN
+        if buyer.claimed is None or not (is_public or error.status == 503):
+            return b""
+        return self._credit_token_line(buyer.claimed)
+
+    def _answer_refusal(self, error: ApiError, lines: bytes = b"") -> None:
+        self.enter(Stage.OVER)
+        opened = getattr(self, "opened", None)  # of an unknown slug there is none
+        if opened is not None:
+            self.shared.traffic.refused(opened.gate.id, self.call, error)
+        self.call.refuse(error, CORS + lines)
+
+    def _credit_token_line(self, purchase_id: str) -> bytes:
+        return b"x-credit-token: %b\r\n" % credit_token(self.shared.token_keys[0], purchase_id).encode()
+
+    def _client_gone(self) -> None:
+        """The client left: what it waited for is given up; a purchase under way goes on without it."""
+        if self.stage is Stage.OVER:  # it did not leave: the answer was cut here
+            return
+        self.give_up(CLIENT_GONE_STATUS)
+        if self.task is not None:
+            self.task.cancel()
+        _LOG.info("client_gone", request_id=self.call.request_id)
+
+    def give_up(self, status: int) -> None:
+        """See `Steps`."""
+        if self.relay is not None:
+            self.relay.close()
+        is_paid = self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER)
+        if is_paid and self.is_cut and not (self.call.response_started or self.is_returning):
+            self.give_back_unanswered()
+        elif is_paid and not self.is_returning:
+            self.end(status, GIVEN_UP_CODES.get(status), failed=status != CLIENT_GONE_STATUS)
+        self.enter(Stage.OVER)

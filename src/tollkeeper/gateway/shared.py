@@ -1,0 +1,47 @@
+"""What all requests at PayGates share: the parts that they are served with, and what is under way for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tollkeeper.edge.turns import Together
+from tollkeeper.gateway.unpaid import UnpaidAnswers
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.auth import Auth
+    from tollkeeper.core.challenge import Profile
+    from tollkeeper.edge.forwarding import Forwarder
+    from tollkeeper.gateway.buying import Buying
+    from tollkeeper.gateway.files import Files
+    from tollkeeper.gateway.gates import Gates
+    from tollkeeper.gateway.limiting import UnpaidLimit
+    from tollkeeper.gateway.proofs import Proofs
+    from tollkeeper.gateway.traffic import Traffic
+    from tollkeeper.storage.purchases import Purchases
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """One for all requests of a process."""
+
+    gates: Gates
+    purchases: Purchases
+    buying: Buying
+    forwarder: Forwarder
+    files: Files
+    traffic: Traffic
+    auth: Auth
+    proofs: Proofs
+    limit: UnpaidLimit
+    token_keys: Sequence[bytes]
+    profile: Profile
+    body_limit_bytes: int
+    random_bytes: Callable[[int], bytes]
+    ready_402s: UnpaidAnswers = field(default_factory=UnpaidAnswers)
+    answered: Together = field(default_factory=Together)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    charging: set[asyncio.Future[Any]] = field(default_factory=set)  # takes credits or gives them back, never cancelled
