@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import sqlite3
 from collections.abc import AsyncIterator
@@ -187,7 +188,11 @@ async def test_a_call_that_a_stop_cuts_before_it_is_forwarded_is_charged_nothing
         await asyncio.wait_for(reached.wait(), 10)
     assert there.calls() == {("RESTORED", 503): 1} | ({} if moment == "it has bought" else {("DONE", 200): 1})
     assert there.outcomes(gate)["failed", 503, "UNAVAILABLE"] == 1
-    assert await asyncio.wait_for(reader.read(), 5) == b""
+    head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nretry-after: " in head.lower()
+    assert (b"\r\nx-credit-token: " in head) == (moment == "it has bought")  # it may be needed with the next try
+    assert json.loads(body)["error"]["code"] == "UNAVAILABLE"
     writer.close()
 
 

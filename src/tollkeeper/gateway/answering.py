@@ -28,7 +28,7 @@ from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.charging import Charging
 from tollkeeper.gateway.gates import not_found
 from tollkeeper.gateway.heads import CORS
-from tollkeeper.gateway.steps import GIVEN_UP_CODES, ExhaustedError, Stage
+from tollkeeper.gateway.steps import GIVEN_UP_CODES, GIVEN_UP_STATUS, ExhaustedError, Stage
 from tollkeeper.gateway.unpaid import UNPAID_LINES
 
 if TYPE_CHECKING:
@@ -229,6 +229,18 @@ class Answering(Charging):
         if self.task is not None:
             self.task.cancel()
         _LOG.info("client_gone", request_id=self.call.request_id)
+
+    def cut_short(self) -> None:
+        """See `Steps`. A 503, unless an answer has begun: what was charged for it is given back (contract 4.5)."""
+        stopped = ApiError(
+            Code.UNAVAILABLE, "the gateway is stopping; send the same request again, it is not charged twice"
+        )
+        token = b"" if self.buyer is None else self._token_of_claim(self.buyer, stopped)
+        self.give_up(GIVEN_UP_STATUS)
+        if self.call.response_started:
+            self.call.abort()
+        else:
+            self.call.refuse(stopped, CORS + token)
 
     def give_up(self, status: int) -> None:
         """See `Steps`."""

@@ -123,8 +123,7 @@ class Steps(ABC):
         except asyncio.CancelledError:
             if self.stage is not Stage.OVER:
                 self.is_cut = True
-                self.give_up(GIVEN_UP_STATUS)
-                self.call.abort()
+                self.cut_short()
             raise
         except BaseException as fault:  # noqa: BLE001 - taken apart by the one who answers
             self.guard(_raise, fault)
@@ -136,6 +135,10 @@ class Steps(ABC):
     @abstractmethod
     def refuse(self, error: ApiError) -> None:
         """Answers a refusal."""
+
+    @abstractmethod
+    def cut_short(self) -> None:
+        """Ends a request of which the process's stop has cancelled the task."""
 
     @abstractmethod
     def give_up(self, status: int) -> None:
