@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -30,11 +31,13 @@ from tests.gateway.hostile_hub import (
 )
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
-from tollkeeper.gateway import access, app, completer
+from tollkeeper.gateway import access, app, buying, completer
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import Role
+from tollkeeper.storage.purchase_rows import Purchase
+from tollkeeper.storage.purchases import Purchases
 
 
 @dataclass(slots=True)
@@ -157,6 +160,45 @@ async def test_no_unclear_answer_of_a_facilitator_serves_anything(apart: Apart) 
         assert answer.status in {402, 502, 503}, (status, text, answer.body)
         assert apart.target.requests == [], (status, text)
     assert apart.received_micro() == 0
+
+
+async def test_who_waits_is_told_of_a_decision_that_falls_while_he_looks(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What he saw is over by the time he begins to wait. Who waits for another payment is not woken for it."""
+    gate = await apart.gate(credits=3)
+    payments = [await apart.payment(gate) for _ in range(2)]
+    ends, look, seen, looks = asyncio.Queue[None](), Purchases.by_id, asyncio.Event(), Counter[str]()
+
+    async def late(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        await ends.get()
+        return await forward()
+
+    async def looked_late(self: Purchases, purchase_id: str) -> Purchase | None:
+        found = await look(self, purchase_id)
+        looks[purchase_id] += 1
+        seen.set()
+        if looks[purchase_id] == 1:
+            await asyncio.sleep(0.5)
+        return found
+
+    apart.hub.settling = late
+    monkeypatch.setattr(buying, "_LOOK_SECONDS", 60)
+    buyers = [asyncio.create_task(apart.pay(gate, payment)) for payment in payments]
+    await asyncio.sleep(0.2)
+    monkeypatch.setattr(Purchases, "by_id", looked_late)
+    waiters = [asyncio.create_task(apart.pay(gate, payment)) for payment in payments]
+    await asyncio.wait_for(seen.wait(), 5)
+    ends.put_nowait(None)
+    async with asyncio.timeout(10):
+        await asyncio.wait(buyers, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+    assert sorted(looks.values()) == [1, 2]
+    ends.put_nowait(None)
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*buyers, *waiters)
+    assert [answer.status for answer in answers] == [200] * 4
+    assert sorted(looks.values()) == [2, 2]
 
 
 async def test_who_waited_in_vain_is_told_the_transaction_that_the_hub_names_by_then(

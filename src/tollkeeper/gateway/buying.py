@@ -8,7 +8,7 @@ row decides. What a crash or a lost answer leaves behind is finished by `complet
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -29,7 +29,7 @@ from tollkeeper.core.purchases import (
 )
 from tollkeeper.core.tenders import Tender, require_valid_now
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.core.wire import Payment, PaymentKey, Requirements
+from tollkeeper.core.wire import Payment, PaymentKey
 from tollkeeper.gateway.findings import Owed
 from tollkeeper.gateway.following import failure_looked_at_ms, key_of
 from tollkeeper.gateway.hub_client import (
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 # What the clocks of gateway and hub may differ by, and a claim may wait for its commit.
 EXPIRY_MARGIN_SECONDS: Final = 30
+_LOOK_SECONDS: Final = 1.0  # so often a purchase that is waited for is looked up, for another process may decide it
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
 
 
@@ -90,6 +91,14 @@ class _Attempt:
     task: asyncio.Task[SpendResult]
     buyer: Buyer
     purchase: Purchase | None = None
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A purchase that requests wait for: how many, and what tells them that something was decided about it."""
+
+    waiting: int = 0
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +144,7 @@ class Buying:
         self._gateway_url = gateway_url
         self._status_url = status_url
         self._attempts: dict[_Slot, _Attempt] = {}
-        self._decided = asyncio.Condition()
-        self._awaited: Counter[str] = Counter()
+        self._awaited: dict[str, _Awaited] = {}
 
     def is_under_way(self, key: PaymentKey) -> bool:
         """Is an attempt of this process buying with this payment? True from before its claim is written."""
@@ -187,28 +195,26 @@ class Buying:
 
     def is_awaited(self, purchase_id: str) -> bool:
         """Does a buyer wait right now for this purchase to be decided?"""
-        return self._awaited[purchase_id] > 0
+        return purchase_id in self._awaited
 
     async def wait_decided(self, purchase: Purchase, deadline: float) -> None:
         """Returns once the purchase is no longer CLAIMED. Raises: SETTLEMENT_PENDING when `deadline` passes first."""
-        self._awaited[purchase.id] += 1
+        awaited = self._awaited.setdefault(purchase.id, _Awaited())
+        awaited.waiting += 1
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
+                    decided = awaited.decided  # what is decided from here on, be it while this looks
                     current = await self._purchases.by_id(purchase.id)
                     if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
                         return
-                    async with self._decided:
-                        # Woken by this process's own decisions; the time-out is for those of another process.
-                        try:
-                            await asyncio.wait_for(self._decided.wait(), 1)
-                        except TimeoutError:
-                            continue
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(decided.wait(), _LOOK_SECONDS)
         except TimeoutError:
             raise await self._pending_now(purchase) from None
         finally:
-            self._awaited[purchase.id] -= 1
-            if not self._awaited[purchase.id]:
+            awaited.waiting -= 1
+            if not awaited.waiting:
                 del self._awaited[purchase.id]
 
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
@@ -276,7 +282,7 @@ class Buying:
             require_valid_now(presented.payment, arrived_ms // 1000)
         except ApiError as late:
             raise await self._refusals.of_own(late, tender) from None
-        asked = asked_of(presented.payment, settle_requirements(opened, tender, terms.price_micro))
+        asked = asked_of(presented.payment, opened.settled_by(tender, terms.price_micro))
         verdict = await self._hub.verify(asked)
         refusal = None
         if not verdict.is_valid:
@@ -412,20 +418,20 @@ class Buying:
                 wish=wish,
                 now_ms=now_ms,
             )
-            await self._announce()
+            self._announce(purchase.id)
             return result
         if answer.outcome is Settlement.PENDING:
             raise self.pending(purchase, answer.transaction)
         if answer.outcome is Settlement.UNPROVABLE:
             _LOG.error("claim_parked", purchase_id=purchase.id, reason=answer.reason, transaction=answer.transaction)
             await self._purchases.park(purchase, answer.reason, now_ms)
-            await self._announce()
+            self._announce(purchase.id)
             raise self.pending(purchase, answer.transaction)
         if answer.outcome is Settlement.UNHEARD:
             await self._purchases.fail(
                 purchase, NOT_ATTEMPTED, None, now_ms, follow_ms=await self._look_for_former(purchase, now_ms)
             )
-            await self._announce()
+            self._announce(purchase.id)
             raise unheard()
         follow_ms = failure_looked_at_ms(purchase, answer, now_ms, is_seen=self._is_seen(purchase.network))
         await self._purchases.fail(
@@ -436,7 +442,7 @@ class Buying:
             follow_ms=follow_ms or await self._look_for_former(purchase, now_ms),
             is_followed_anew=is_failed,
         )
-        await self._announce()
+        self._announce(purchase.id)
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
         raise not_settled(answer, purchase.network)
 
@@ -445,9 +451,11 @@ class Buying:
         was_sent = self._supported().is_ours and await self._purchases.shown_in(purchase) is not None
         return now_ms + FIRST_LOOK_MS if was_sent else None
 
-    async def _announce(self) -> None:
-        async with self._decided:
-            self._decided.notify_all()  # each of them looks its own purchase up
+    def _announce(self, purchase_id: str) -> None:
+        """Wakes who waits for this purchase; each looks it up."""
+        if (awaited := self._awaited.get(purchase_id)) is not None:
+            awaited.decided.set()
+            awaited.decided = asyncio.Event()
 
     def pending(self, purchase: Purchase | None, transaction: str = "") -> ApiError:
         """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
@@ -474,26 +482,6 @@ class Buying:
 
 # Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.
 _ASK_AGAIN: Final = SpendResult(Spend.STALE)
-
-
-def settle_requirements(opened: OpenGate, tender: Tender, price_micro: int) -> Requirements:
-    """The requirements that a payment is verified and settled against.
-
-    A fee payer is the one that the payer named: a 402 of before the facilitator changed it is as good.
-    """
-    shown = opened.offers[tender.key.network].requirements
-    return Requirements(
-        scheme=shown.scheme,
-        network=shown.network,
-        amount=price_micro,
-        asset=shown.asset,
-        pay_to=shown.pay_to,
-        resource=shown.resource,
-        description=shown.description,
-        mime_type=shown.mime_type,
-        max_timeout_seconds=shown.max_timeout_seconds,
-        extra={**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra,
-    )
 
 
 def is_request_expired(purchase: Purchase, now_ms: int) -> bool:

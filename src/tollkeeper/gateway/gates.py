@@ -14,6 +14,7 @@ from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import CreditBinding
+from tollkeeper.core.wire import Requirements
 from tollkeeper.gateway.heads import GateWire, gate_wire
 from tollkeeper.gateway.hub_client import unavailable
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.core.paygates import PayGate
-    from tollkeeper.core.tenders import Asset
+    from tollkeeper.core.tenders import Asset, Tender
     from tollkeeper.storage.paygates import PayGates
 
 Announce: TypeAlias = "Callable[[str], Awaitable[None]]"
@@ -54,6 +55,25 @@ class OpenGate:
     def asset_on(self, network: str) -> Asset:
         """The asset of one of the networks of `offers`."""
         return next(one for one in (self.asset, *self.others) if one is not None and one.network.name == network)
+
+    def settled_by(self, tender: Tender, price_micro: int) -> Requirements:
+        """The requirements that a payment is verified and settled against.
+
+        A fee payer is the one that the payer named: a 402 of before the facilitator changed it is as good.
+        """
+        shown = self.offers[tender.key.network].requirements
+        return Requirements(
+            scheme=shown.scheme,
+            network=shown.network,
+            amount=price_micro,
+            asset=shown.asset,
+            pay_to=shown.pay_to,
+            resource=shown.resource,
+            description=shown.description,
+            mime_type=shown.mime_type,
+            max_timeout_seconds=shown.max_timeout_seconds,
+            extra={**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra,
+        )
 
 
 def not_found() -> ApiError:
