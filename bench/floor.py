@@ -6,7 +6,8 @@ statements; through the program's ledger; and through it to a target behind TLS.
 time, divided by nginx's (`proxy_pass`), bound `held-credits` and `tls-target` from above on this machine: no head is
 read, no payment matched, nobody's rate limited, no receipt written, nothing counted. `rules` and `secure_rules` do
 that, too, for the one straight way, in a few methods and nothing around them (`servers.ruled`). The program itself
-stands beside them. 402s have steps of their own (`challenge_floor`).
+stands beside them. `hot_rules` and `hot_credits` are `rules` and the program where all calls are of one purchase. 402s
+have steps of their own (`challenge_floor`).
 """
 
 from __future__ import annotations
@@ -55,10 +56,14 @@ def sides_of(stack: ExitStack, running: Scene) -> dict[str, tuple[Calls, int]]:
         arguments = *words, str(directory / f"{name}.db")
         bare = stack.enter_context(serving(server, cores()[0], *arguments))
         sides[name] = _calls(directory, bare.url, "/small", PAYMENTS if server == "ruled" else [PAYMENT]), bare.pid
+        if name == "rules":
+            sides["hot_rules"] = _calls(directory, bare.url, "/small", PAYMENTS[:1]), bare.pid
     for name, target in (("held_credits", running.target), ("secure_credits", running.secure_target)):
         gate = gateway.gate(target + "/small")
         payments = gateway.buy(gate, PURCHASES)
         sides[name] = _calls(directory, gate, "", payments), gateway.pid
+        if name == "held_credits":
+            sides["hot_credits"] = _calls(directory, gate, "", payments[:1]), gateway.pid
     return sides
 
 
