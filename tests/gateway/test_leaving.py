@@ -196,6 +196,45 @@ async def test_a_call_that_a_stop_cuts_before_it_is_forwarded_is_charged_nothing
     writer.close()
 
 
+@pytest.mark.parametrize("behind", ["a first payment", "a held credit"])
+async def test_what_stands_behind_a_call_that_a_stop_cuts_is_not_begun(
+    behind: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reached = asyncio.Event()
+
+    async def never_current(_self: Gates, _opened: OpenGate) -> OpenGate:
+        reached.set()
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate, other = await there.gate(credits=20), await there.gate(credits=20)
+        second = there.request(other, X_Payment=await there.payment(other))
+        if behind == "a held credit":
+            reader, writer = await there.connect()
+            for _ in range(3):
+                writer.write(second)
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 ")
+                await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            writer.close()
+        monkeypatch.setattr(Gates, "current", never_current)
+        reader, writer = await there.connect()
+        writer.write(there.request(gate, X_Payment=await there.payment(gate)) + second)
+        await asyncio.wait_for(reached.wait(), 10)
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+    served = {("DONE", 200): 3} if behind == "a held credit" else {}
+    assert there.calls() == {("RESTORED", 503): 1} | served
+
+
 async def test_a_stream_that_a_stop_finds_unread_is_given_up_on_the_gateways_side(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:

@@ -348,6 +348,7 @@ async def test_secrets_and_hop_by_hop_headers_stay_here(market: Market) -> None:
     assert request.header("x-payer") is not None
     assert request.header("x-purchase-id") is not None
     assert request.header("via") == "1.1 tollkeeper"
+    assert request.headers[0] == ("host", market.target.url.removeprefix("http://"))
 
 
 async def test_request_body_reaches_the_target_whole(market: Market) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from types import SimpleNamespace
+from typing import cast
 
 from tollkeeper.core.errors import ApiError
+from tollkeeper.gateway.shared import Shared
 from tollkeeper.gateway.steps import ExhaustedError, Steps
 
 
@@ -15,10 +18,7 @@ class Request(Steps):
 
     def __init__(self) -> None:
         self.mine: set[asyncio.Task[None]] = set()
-
-    @property
-    def tasks(self) -> set[asyncio.Task[None]]:
-        return self.mine
+        self.shared = cast("Shared", SimpleNamespace(tasks=self.mine))
 
     def exhausted(self, spent: ExhaustedError) -> None:
         raise AssertionError(spent)

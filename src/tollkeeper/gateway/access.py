@@ -13,8 +13,9 @@ that spent a credit here goes a straight way (`again`, by what `held` says) and 
 rule of contract 4 is, and by whom it is carried out, is a table in docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
-nobody is told to log in who only shows again what he paid: 401 is for one who would buy. A payment beside a token is
-read once the token holds nothing. A credit is spent before the first byte goes to the target and is durable by then.
+nobody is told to log in who only shows again what he paid: 401 is for one who would buy, or shows nothing that could be
+read. A payment beside a token is read once the token holds nothing. A credit is spent before the first byte goes to the
+target and is durable by then.
 
 `PaidCall` is one request: the methods of this class stand in the order in which a request meets them. Its state is the
 table in `steps`: `Stage` says what a request waits for, `NEXT` what may follow, `Steps` what is known of it. It goes by
@@ -29,7 +30,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.api import bearer_token, clock_ms
-from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.errors import ApiError, Code, ErrorType, payment_error
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import Spend, purchase_of_token
@@ -70,6 +71,9 @@ class PaidCall(Answering):
 
     def arrive(self) -> None:
         """A request came in."""
+        if self.shared.is_stopping:
+            self.cut_short()
+            return
         self.call.on_gone = self._client_gone
         slug = self.asked.slug
         opened = self.shared.gates.kept(slug)
@@ -124,7 +128,8 @@ class PaidCall(Answering):
         self.wallet = session.wallet
 
     # 3. Proof of payment; decode and signature. Computing only: a payment that was not seen before holds the loop for
-    # some 100 microseconds, half of them its signature (performance 14 says why no thread recovers it).
+    # some 100 microseconds, half of them its signature (performance 14 says why no thread recovers it). Headers that
+    # were checked are kept (`proofs`, bounded), and so is what the next call with this head needs (`_keep_held`).
 
     def _ask_for_proof(self) -> None:
         if self.opened.is_of_wallets:
@@ -158,12 +163,12 @@ class PaidCall(Answering):
             self._challenge()
 
     def _read_of_wallet(self, header: bytes) -> Presented:
-        """What bought nothing, and could not, is no reason not to ask for a bearer first. Raises: AUTH_REQUIRED."""
+        """One that cannot be read is asked for its bearer first. Raises: AUTH_REQUIRED, and what is wrong with it."""
         try:
             return self.shared.proofs.read([header])
-        except ApiError:
-            if self.wallet is None:
-                raise login_required() from None
+        except ApiError as unreadable:
+            if self.wallet is None and unreadable.type is ErrorType.PAYMENT:
+                raise calls.payers_bearer_required() from None
             raise
 
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. Where one
@@ -213,7 +218,8 @@ class PaidCall(Answering):
         call.head.is_again = asked.held is not None
 
     # The same by its token, or as the payer that its bearer shows (contract 4.3). In a task, by a commit of claims and
-    # grants: these, too, are the loop's where the disk is quick, else the thread's (`SqliteDatabase.run_short`).
+    # grants: these, too, are the loop's where the disk is quick, else the thread's (`SqliteDatabase.run_short`). Where
+    # the ledger's process went away it is waited for, 10 s at most.
 
     async def _take_credit(self, buyer: Buyer) -> None:
         """Spends by the credit token, or by the payment beside it where the token holds none."""
@@ -272,13 +278,25 @@ class PaidCall(Answering):
                 await self._settle_outcome(result, deadline)
         return None
 
-    # 5. Buy, or wait for whoever does. In a task, 30 s from the request's arrival at most, then 503. What is verified,
-    # claimed, settled and granted is the payment's and not this request's: `buying.Buying._attempt` has it from top to
-    # bottom, with what each part waits for. Several requests with one payment wait for one attempt.
+    def _is_payer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
+        """The payment shown does not count at this gate: is the payer's bearer there, for whom credits may be left?"""
+        opened = self.opened
+        if opened.takes_header or self.wallet != presented.key.payer:
+            return False
+        return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
 
-    async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
-        opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
-        self._forward(opened, purchase)
+    def _spend_as_payer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
+        return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
+
+    async def _spend_known(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
+        taken = await self._spend_of_wallet(shown.payer, deadline)
+        if taken is None and self.opened.is_of_wallets:
+            raise ExhaustedError.of(shown)
+        return taken
+
+    # Where asking for a credit said neither that one was taken nor that nothing is held: waits for whoever decides, or
+    # asks again. For steps 4 and 5; the gate as it is by now is read by the reading thread.
 
     def _deadline(self) -> float:
         """Until when this call may wait for somebody's decision, in the loop's time; counted from its arrival.
@@ -287,6 +305,42 @@ class PaidCall(Answering):
         """
         waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
         return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
+
+    async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
+        """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
+        purchase = calls.purchase_of(result)
+        if result.outcome is Spend.IN_FLIGHT:
+            await self.shared.buying.wait_decided(purchase, deadline)
+        elif result.outcome is Spend.EXHAUSTED:
+            raise ExhaustedError.of(purchase)
+        elif result.outcome is Spend.WITHHELD:
+            is_repeatable = presented is not None and presented.tender.is_repeatable
+            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
+        elif result.outcome is Spend.PARKED:
+            raise self.shared.buying.pending(purchase)
+        else:
+            raise calls.spent_elsewhere(purchase)
+
+    async def _reload(self, deadline: float) -> None:
+        """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
+        if asyncio.get_running_loop().time() >= deadline:
+            message = "the PayGate changes all the time; nothing was charged, send the same payment again"
+            raise ApiError(Code.UNAVAILABLE, message)
+        self.opened = opened = await self.shared.gates.reload(self.opened.gate.slug)
+        # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
+        calls.check_method(opened.gate, self.call)
+        calls.check_forwardable(self.call, self.asked, opened)
+        if self.wallet is None and self._is_login_wanted():
+            await self._log_in()
+
+    # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503. What follows `_buy`
+    # is the payment's and not this request's, and several requests with one payment wait for one attempt
+    # (`buying.Buying._attempt`): `_judge` (recipient, price, time, verify) -> `Purchases.claim` -> `_settle` ->
+    # `conclude` (grant and spend), where it says what each part waits for.
+
+    async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
+        opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
+        self._forward(opened, purchase)
 
     async def _spend_or_buy(
         self, presented: Presented, buyer: Buyer, deadline: float, result: SpendResult | None
@@ -354,52 +408,9 @@ class PaidCall(Answering):
             )
         return await self._taken(self.shared.buying.buy(self.opened, presented, buyer, deadline))
 
-    async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
-        """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
-        purchase = calls.purchase_of(result)
-        if result.outcome is Spend.IN_FLIGHT:
-            await self.shared.buying.wait_decided(purchase, deadline)
-        elif result.outcome is Spend.EXHAUSTED:
-            raise calls.used_up(purchase)
-        elif result.outcome is Spend.WITHHELD:
-            is_repeatable = presented is not None and presented.tender.is_repeatable
-            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
-        elif result.outcome is Spend.PARKED:
-            raise self.shared.buying.pending(purchase)
-        else:
-            raise calls.spent_elsewhere(purchase)
-
-    def _is_payer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
-        """The payment shown does not count at this gate: is the payer's bearer there, for whom credits may be left?"""
-        opened = self.opened
-        if opened.takes_header or self.wallet != presented.key.payer:
-            return False
-        return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
-
-    def _spend_as_payer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
-        return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
-
-    async def _spend_known(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
-        """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
-        taken = await self._spend_of_wallet(shown.payer, deadline)
-        if taken is None and self.opened.is_of_wallets:
-            raise calls.used_up(shown)
-        return taken
-
-    async def _reload(self, deadline: float) -> None:
-        """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
-        if asyncio.get_running_loop().time() >= deadline:
-            message = "the PayGate changes all the time; nothing was charged, send the same payment again"
-            raise ApiError(Code.UNAVAILABLE, message)
-        self.opened = opened = await self.shared.gates.reload(self.opened.gate.slug)
-        # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
-        calls.check_method(opened.gate, self.call)
-        calls.check_forwardable(self.call, self.asked, opened)
-        if self.wallet is None and self._is_login_wanted():
-            await self._log_in()
-
-    # 6. Forward. Waits for the target, and before that for a body that is signed, a mebibyte of which is held. A body
-    # that is all there is sent at once (64 KiB at most were read ahead), others flow as fast as the target takes them.
+    # 6. Forward. Waits for the target (600 s in all), and before that for a body that is signed: a mebibyte of it is
+    # held, for a moment twice, and hashed in the loop. A body that is all there is sent at once (64 KiB at most were
+    # read ahead), others flow as fast as the target takes them.
 
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """`proofs`: the headers of which the first one that is there got the credit."""

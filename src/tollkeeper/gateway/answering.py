@@ -240,7 +240,8 @@ class Answering(Charging):
         if self.call.response_started:
             self.call.abort()
         else:
-            self.call.refuse(stopped, CORS + token)
+            self.call.keep_alive = False
+            self.call.guard(self.call.refuse, stopped, CORS + token)
 
     def give_up(self, status: int) -> None:
         """See `Steps`."""

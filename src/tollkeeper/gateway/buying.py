@@ -183,40 +183,6 @@ class Buying:
                 raise await self._pending_now(attempt.purchase) from None
         return await asyncio.shield(attempt.task)
 
-    def _finished(self, slot: _Slot, task: asyncio.Task[SpendResult]) -> None:
-        self._attempts.pop(slot, None)
-        if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
-            _LOG.error("purchase_broke_off", fault=repr(fault))
-
-    @property
-    def awaits_any(self) -> bool:
-        """Does a buyer wait right now for any purchase to be decided?"""
-        return bool(self._awaited)
-
-    def is_awaited(self, purchase_id: str) -> bool:
-        """Does a buyer wait right now for this purchase to be decided?"""
-        return purchase_id in self._awaited
-
-    async def wait_decided(self, purchase: Purchase, deadline: float) -> None:
-        """Returns once the purchase is no longer CLAIMED. Raises: SETTLEMENT_PENDING when `deadline` passes first."""
-        awaited = self._awaited.setdefault(purchase.id, _Awaited())
-        awaited.waiting += 1
-        try:
-            async with asyncio.timeout_at(deadline):
-                while True:
-                    decided = awaited.decided  # what is decided from here on, be it while this looks
-                    current = await self._purchases.by_id(purchase.id)
-                    if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
-                        return
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(decided.wait(), _LOOK_SECONDS)
-        except TimeoutError:
-            raise await self._pending_now(purchase) from None
-        finally:
-            awaited.waiting -= 1
-            if not awaited.waiting:
-                del self._awaited[purchase.id]
-
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
         """Verify, claim, settle, grant: one payment at one version of its gate, whoever waits for it or leaves.
 
@@ -298,6 +264,102 @@ class Buying:
             await self._require_unused(presented, is_trusted=opened.gate.assume_valid)
         return terms, asked, refusal
 
+    async def _settle(
+        self, purchase: Purchase, request: SettleRequest, presented: Presented, buyer: Buyer | None
+    ) -> SpendResult:
+        """Has the hub settle what was claimed, and writes down what it says, or what the chain shows."""
+        asking, supported = self._hub.settle(request), self._supported()
+        if supported.is_ours:
+            answer = await asking
+        else:
+            tender = presented.tender
+            owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, purchase.attempt_ms)
+            senders, trusted = supported.senders_on(purchase.network), purchase.assume_valid
+            answer = await self._proofs.settle(owed, asking, senders, trusted=trusted, confirms=supported.confirms)
+        return await self.conclude(purchase, answer, buyer)
+
+    async def conclude(
+        self, purchase: Purchase, answer: SettleAnswer, buyer: Buyer | None, *, is_failed: bool = False
+    ) -> SpendResult:
+        """Writes what a settle answer decided. Raises: the refusal, or SETTLEMENT_PENDING.
+
+        `is_failed`: of a failure, that it is the payment's, and not only this attempt's.
+        """
+        now_ms = self._clock_ms()
+        if answer.outcome is Settlement.SUCCESS:
+            wish = None
+            if buyer is not None and buyer.wants:
+                buyer.taken = True
+                wish = buyer.wish
+            result = await self._purchases.grant(
+                purchase,
+                answer.transaction,
+                confirmed=not (purchase.assume_valid and self._is_followed(purchase.network)),
+                wish=wish,
+                now_ms=now_ms,
+            )
+            self._announce(purchase.id)
+            return result
+        if answer.outcome is Settlement.PENDING:
+            raise self.pending(purchase, answer.transaction)
+        if answer.outcome is Settlement.UNPROVABLE:
+            _LOG.error("claim_parked", purchase_id=purchase.id, reason=answer.reason, transaction=answer.transaction)
+            await self._purchases.park(purchase, answer.reason, now_ms)
+            self._announce(purchase.id)
+            raise self.pending(purchase, answer.transaction)
+        if answer.outcome is Settlement.UNHEARD:
+            await self._purchases.fail(
+                purchase, NOT_ATTEMPTED, None, now_ms, follow_ms=await self._look_for_former(purchase, now_ms)
+            )
+            self._announce(purchase.id)
+            raise unheard()
+        follow_ms = failure_looked_at_ms(purchase, answer, now_ms, is_seen=self._is_seen(purchase.network))
+        await self._purchases.fail(
+            purchase,
+            answer.reason,
+            answer.transaction or None,
+            now_ms,
+            follow_ms=follow_ms or await self._look_for_former(purchase, now_ms),
+            is_followed_anew=is_failed,
+        )
+        self._announce(purchase.id)
+        _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
+        raise not_settled(answer, purchase.network)
+
+    def _finished(self, slot: _Slot, task: asyncio.Task[SpendResult]) -> None:
+        self._attempts.pop(slot, None)
+        if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
+            _LOG.error("purchase_broke_off", fault=repr(fault))
+
+    @property
+    def awaits_any(self) -> bool:
+        """Does a buyer wait right now for any purchase to be decided?"""
+        return bool(self._awaited)
+
+    def is_awaited(self, purchase_id: str) -> bool:
+        """Does a buyer wait right now for this purchase to be decided?"""
+        return purchase_id in self._awaited
+
+    async def wait_decided(self, purchase: Purchase, deadline: float) -> None:
+        """Returns once the purchase is no longer CLAIMED. Raises: SETTLEMENT_PENDING when `deadline` passes first."""
+        awaited = self._awaited.setdefault(purchase.id, _Awaited())
+        awaited.waiting += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    decided = awaited.decided  # what is decided from here on, be it while this looks
+                    current = await self._purchases.by_id(purchase.id)
+                    if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
+                        return
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(decided.wait(), _LOOK_SECONDS)
+        except TimeoutError:
+            raise await self._pending_now(purchase) from None
+        finally:
+            awaited.waiting -= 1
+            if not awaited.waiting:
+                del self._awaited[purchase.id]
+
     async def _require_unused(self, presented: Presented, *, is_trusted: bool) -> None:
         """What the facilitator made for another server buys nothing here: who may look for it later sees no difference.
 
@@ -358,20 +420,6 @@ class Buying:
             "purchaseId": purchase_id,
         }
 
-    async def _settle(
-        self, purchase: Purchase, request: SettleRequest, presented: Presented, buyer: Buyer | None
-    ) -> SpendResult:
-        """Has the hub settle what was claimed, and writes down what it says, or what the chain shows."""
-        asking, supported = self._hub.settle(request), self._supported()
-        if supported.is_ours:
-            answer = await asking
-        else:
-            tender = presented.tender
-            owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, purchase.attempt_ms)
-            senders, trusted = supported.senders_on(purchase.network), purchase.assume_valid
-            answer = await self._proofs.settle(owed, asking, senders, trusted=trusted, confirms=supported.confirms)
-        return await self.conclude(purchase, answer, buyer)
-
     def _is_followed(self, network: str) -> bool:
         """Can somebody tell whether a trusted payment became final?"""
         return self._supported().is_ours or self._proofs.covers(network)
@@ -397,54 +445,6 @@ class Buying:
         if problem := self._proofs.problem(network):
             _LOG.warning("node_unusable", network=network, reason=problem)
             raise unavailable()
-
-    async def conclude(
-        self, purchase: Purchase, answer: SettleAnswer, buyer: Buyer | None, *, is_failed: bool = False
-    ) -> SpendResult:
-        """Writes what a settle answer decided. Raises: the refusal, or SETTLEMENT_PENDING.
-
-        `is_failed`: of a failure, that it is the payment's, and not only this attempt's.
-        """
-        now_ms = self._clock_ms()
-        if answer.outcome is Settlement.SUCCESS:
-            wish = None
-            if buyer is not None and buyer.wants:
-                buyer.taken = True
-                wish = buyer.wish
-            result = await self._purchases.grant(
-                purchase,
-                answer.transaction,
-                confirmed=not (purchase.assume_valid and self._is_followed(purchase.network)),
-                wish=wish,
-                now_ms=now_ms,
-            )
-            self._announce(purchase.id)
-            return result
-        if answer.outcome is Settlement.PENDING:
-            raise self.pending(purchase, answer.transaction)
-        if answer.outcome is Settlement.UNPROVABLE:
-            _LOG.error("claim_parked", purchase_id=purchase.id, reason=answer.reason, transaction=answer.transaction)
-            await self._purchases.park(purchase, answer.reason, now_ms)
-            self._announce(purchase.id)
-            raise self.pending(purchase, answer.transaction)
-        if answer.outcome is Settlement.UNHEARD:
-            await self._purchases.fail(
-                purchase, NOT_ATTEMPTED, None, now_ms, follow_ms=await self._look_for_former(purchase, now_ms)
-            )
-            self._announce(purchase.id)
-            raise unheard()
-        follow_ms = failure_looked_at_ms(purchase, answer, now_ms, is_seen=self._is_seen(purchase.network))
-        await self._purchases.fail(
-            purchase,
-            answer.reason,
-            answer.transaction or None,
-            now_ms,
-            follow_ms=follow_ms or await self._look_for_former(purchase, now_ms),
-            is_followed_anew=is_failed,
-        )
-        self._announce(purchase.id)
-        _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
-        raise not_settled(answer, purchase.network)
 
     async def _look_for_former(self, purchase: Purchase, now_ms: int) -> int | None:
         """When to look whether an earlier attempt's failure was taken back, of one that sent nothing itself."""

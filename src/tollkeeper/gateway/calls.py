@@ -1,6 +1,6 @@
-"""What the gateway reads of a call, and refuses before anybody has paid (contract 4.1, 4.2, 4.7).
+"""What the gateway reads of a call, and what it says of one that it refuses (contract 4.1, 4.2, 4.3, 4.5, 4.7).
 
-What a request's head says is read once and kept with the head. Decides nothing about payments; the header lines that
+What a request's head says is read once and kept with the head. Asks nobody and waits for nothing; the header lines that
 the gateway writes are `heads`.
 """
 
@@ -14,10 +14,8 @@ from tollkeeper.core.errors import ApiError, Code, invalid, payment_error
 from tollkeeper.core.forwarding import caller_lines, request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
-from tollkeeper.core.purchases import SETTLEMENT_FAILED
 from tollkeeper.core.tenders import with_advice
 from tollkeeper.gateway.heads import NOTHING
-from tollkeeper.gateway.steps import ExhaustedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,10 +76,15 @@ def profile_on(call: InboundCall, default: Profile) -> Profile:
     return profile_of(accept.decode("latin-1"), default) if b"=" in accept else default
 
 
+def payers_bearer_required() -> ApiError:
+    """The refusal of a payment without a bearer, where only its payer may buy with it."""
+    return ApiError(Code.AUTH_REQUIRED, "this PayGate sells to wallets that are logged in: send the payer's bearer")
+
+
 def check_payer(wallet: str | None, payer: str) -> None:
     """The bearer of a payment is its payer. Raises: AUTH_REQUIRED without one, FORBIDDEN for another."""
     if wallet is None:
-        raise ApiError(Code.AUTH_REQUIRED, "this PayGate sells to wallets that are logged in: send the payer's bearer")
+        raise payers_bearer_required()
     if wallet != payer:
         raise ApiError(Code.FORBIDDEN, "the bearer is not the wallet that signed the payment")
 
@@ -240,11 +243,6 @@ def purchase_of(result: SpendResult) -> Purchase:
     """The purchase that was asked for a credit."""
     assert result.purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
     return result.purchase
-
-
-def used_up(purchase: Purchase) -> ExhaustedError:
-    """Its credits are used up, or void because its payment failed after the sale."""
-    return ExhaustedError(purchase.payer, is_unpaid=purchase.failure == SETTLEMENT_FAILED)
 
 
 def exhausted(payer: str, *, is_unpaid: bool) -> ApiError:

@@ -1,8 +1,12 @@
 """What takes a credit or gives one back goes on, whatever becomes of the request that it is for (contract 4.3, 4.5).
 
 Committed is charged, though the client left meanwhile: then the call is ended here. What gives a credit back: a 503 of
-ours, a 502 where the gate says so (`calls.is_given_back`), a stop that cut the call before it was forwarded. How many
-credits are taken, and of which purchase, is `storage.spending`; who asks for them is `access`.
+ours, a 502 where the gate says so (`calls.is_given_back`), a stop that cut the call before it was forwarded, and a
+database that went away without saying whether it took one (`Ledger.refused`). How many credits are taken, and of which
+purchase, is `storage.spending`; who asks for them is `access`.
+
+Each takes or gives by a commit of its own, which the loop waits for where the disk is quick, and a thread where it is
+not (`SqliteDatabase.run_short`); for a ledger's process that went away it is waited, 10 s at most.
 """
 
 from __future__ import annotations
@@ -28,11 +32,6 @@ T = TypeVar("T")
 
 class Charging(Steps):
     """One request, as far as a credit is taken for it or given back."""
-
-    @property
-    def tasks(self) -> set[asyncio.Task[None]]:
-        """See `Steps`."""
-        return self.shared.tasks
 
     @abstractmethod
     def end(self, status: int, code: Code | None = None, *, failed: bool = False) -> None:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.purchases import SETTLEMENT_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -40,6 +41,11 @@ class ExhaustedError(Exception):
         self.payer = payer
         self.is_unpaid = is_unpaid
 
+    @classmethod
+    def of(cls, purchase: Purchase) -> ExhaustedError:
+        """Of this purchase."""
+        return cls(purchase.payer, is_unpaid=purchase.failure == SETTLEMENT_FAILED)
+
 
 class Stage(Enum):
     """What a request waits for."""
@@ -65,7 +71,11 @@ NEXT: Final = {
 
 
 class Steps(ABC):
-    """One request on its way. Its whole state is this table; what is rarely set stands as a default in its class."""
+    """One request on its way. Its whole state is this table; what is rarely set stands as a default in its class.
+
+    What its attempt to buy knows of it is its `buying.Buyer`, how far its answer is says its `call`; an
+    `again.LeftCall` knows besides what its head was `held` for.
+    """
 
     shared: Shared
     call: InboundCall  # its head, its body and its answer, on its connection
@@ -75,17 +85,12 @@ class Steps(ABC):
     opened: OpenGate  # from its slug on: the gate as it was last seen
     wallet: str | None = None  # its bearer's, where one was asked for
     buyer: Buyer | None = None  # from its proof on: what it wants of a purchase that several may wait for
-    purchase: Purchase  # from forwarding on: the one that its credit was taken of
+    purchase: Purchase  # the one that its credit was taken of, or is to be, where its head came before
     receipts = b""  # from forwarding on: the lines that say so
     relay: Relay | None = None  # from forwarding on: its exchange with the target
     is_charged = False  # a credit was taken, though it is not forwarded yet: it counts as a call however it ends
     is_returning = False  # its credit is being given back, and its end is noted behind that
     is_cut = False  # the process stopped before it was answered, and its client did not leave
-
-    @property
-    @abstractmethod
-    def tasks(self) -> set[asyncio.Task[None]]:
-        """Those of all requests, so that they can be given up."""
 
     def enter(self, stage: Stage) -> None:
         """Goes on to `stage`. Raises RuntimeError where the table has no such step."""
@@ -113,8 +118,8 @@ class Steps(ABC):
     def in_task(self, steps: Coroutine[Any, Any, None]) -> None:
         """Takes steps that wait."""
         self.task = task = asyncio.get_running_loop().create_task(self._guarded(steps))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.shared.tasks.add(task)
+        task.add_done_callback(self.shared.tasks.discard)
         task.add_done_callback(lambda _: steps.close())  # of a task that was cancelled before it began
 
     async def _guarded(self, steps: Coroutine[Any, Any, None]) -> None:
