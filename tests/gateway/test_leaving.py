@@ -150,6 +150,17 @@ async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_to
         writer.close()
 
 
+def hang_once_bought(monkeypatch: pytest.MonkeyPatch, reached: asyncio.Event) -> None:
+    """From now on a call that has bought asks in vain for its gate as it is by then; `reached` says that one does."""
+
+    async def never_current(_self: Gates, _opened: OpenGate) -> OpenGate:
+        reached.set()
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    monkeypatch.setattr(Gates, "current", never_current)
+
+
 @pytest.mark.parametrize("moment", ["its token's credit is taken", "it has bought"])
 async def test_a_call_that_a_stop_cuts_before_it_is_forwarded_is_charged_nothing(
     moment: str,
@@ -168,17 +179,12 @@ async def test_a_call_that_a_stop_cuts_before_it_is_forwarded_is_charged_nothing
         await asyncio.sleep(2)
         return result
 
-    async def never_current(_self: Gates, _opened: OpenGate) -> OpenGate:
-        reached.set()
-        await asyncio.sleep(60)
-        raise AssertionError
-
     async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
         gate = await there.gate(credits=20)
         payment = await there.payment(gate)
         headers = {"X_Payment": payment}
         if moment == "it has bought":
-            monkeypatch.setattr(Gates, "current", never_current)
+            hang_once_bought(monkeypatch, reached)
         else:
             bought = await there.buyer.call(gate["accessUrl"], payment)
             headers = {"X_Credit_Token": bought.headers["x-credit-token"]}
@@ -205,12 +211,6 @@ async def test_what_stands_behind_a_call_that_a_stop_cuts_is_not_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reached = asyncio.Event()
-
-    async def never_current(_self: Gates, _opened: OpenGate) -> OpenGate:
-        reached.set()
-        await asyncio.sleep(60)
-        raise AssertionError
-
     async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
         gate, other = await there.gate(credits=20), await there.gate(credits=20)
         second = there.request(other, X_Payment=await there.payment(other))
@@ -222,7 +222,7 @@ async def test_what_stands_behind_a_call_that_a_stop_cuts_is_not_begun(
                 assert head.startswith(b"HTTP/1.1 200 ")
                 await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
             writer.close()
-        monkeypatch.setattr(Gates, "current", never_current)
+        hang_once_bought(monkeypatch, reached)
         reader, writer = await there.connect()
         writer.write(there.request(gate, X_Payment=await there.payment(gate)) + second)
         await asyncio.wait_for(reached.wait(), 10)

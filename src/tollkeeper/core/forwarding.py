@@ -102,12 +102,9 @@ _ABOUT_THE_ORIGIN: Final = frozenset(
 _RESPONSE_DROPPED: Final = _ABOUT_THE_ANSWER | _ABOUT_THE_ORIGIN
 _RESPONSE_DROPPED_PREFIXES: Final = (*_PAYMENT_PREFIXES, b"access-control-", b"x-paygate")  # CORS is the gateway's own
 
-_ADDED: Final = (
-    (b"cache-control", b"private, no-store"),
-    (b"vary", b"X-Payment, Authorization"),
-    (b"x-content-type-options", b"nosniff"),
+_ON_EVERY_ANSWER: Final = (
+    b"cache-control: private, no-store\r\nvary: X-Payment, Authorization\r\nx-content-type-options: nosniff\r\n"
 )
-_ON_EVERY_ANSWER: Final = b"".join([b"%b: %b\r\n" % header for header in _ADDED])
 _NO_SCRIPTS: Final = b"content-security-policy: sandbox\r\n"
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")

@@ -418,11 +418,10 @@ class PaidCall(Answering):
         shared, call = self.shared, self.call
         self.opened = opened
         self.purchase = purchase
-        self.receipts = heads.receipt_lines(heads.receipt_start(purchase), purchase, purchase.remaining)
+        self.receipts = self._receipt(purchase.remaining)
         shared.limit.paid(call, PROOFS_OF_PAYERS if opened.is_of_wallets else proofs)
-        if self.buyer is not None and self.buyer.claimed == purchase.id:
+        if self.has_bought:
             shared.limit.bought(call)
-            self.receipts += self._credit_token_line(purchase.id)
         if opened.gate.file is not None:
             self.hand_over(opened.gate.file)
             return

@@ -45,8 +45,18 @@ _LOG = structlog.get_logger("tollkeeper.gateway.access")
 class Answering(Charging):
     """One request, as far as it is answered. Its relay tells it (`edge.relay.AnswerOwner`, `streaming.PartsOwner`)."""
 
-    # The answer, with the receipt. Called by the relay, which holds a mebibyte of it in memory and the rest on disk. A
+    # The answer, with the receipt. Told by the relay, which holds a mebibyte of it in memory and the rest on disk. A
     # write to the caller never waits: the transport holds what he does not take, and he gets no next answer made.
+
+    @property
+    def has_bought(self) -> bool:
+        """Did this very request write the claim that its credit was taken of?"""
+        return self.buyer is not None and self.buyer.claimed == self.purchase.id
+
+    def _receipt(self, left: int) -> bytes:
+        """Its lines, with so many credits left; the call that bought is told its credit token (contract 4.6)."""
+        lines = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, left)
+        return lines + self._credit_token_line(self.purchase.id) if self.has_bought else lines
 
     def hand_over(self, file: StoredFile) -> None:
         """A file PayGate forwards nothing: the answer is a link to what was bought (contract 4.8)."""
@@ -130,9 +140,7 @@ class Answering(Charging):
     def _answer_given_back(self, error: ApiError, remaining: int | None) -> None:
         """Says so; where the database could not, the credit stays consumed."""
         if remaining is not None:
-            self.receipts = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, remaining)
-            if self.buyer is not None and self.buyer.claimed == self.purchase.id:
-                self.receipts += self._credit_token_line(self.purchase.id)
+            self.receipts = self._receipt(remaining)
         self.end(error.status, error.code, failed=True)
         self.call.refuse(error, self.receipts + CORS)
 
@@ -144,7 +152,7 @@ class Answering(Charging):
         gate_id, purchase_id = self.opened.gate.id, bought and bought.id
         self.shared.traffic.ended(gate_id, self.call, status, purchase_id, code, failed=failed)
 
-    # Leaving early: each step above may end here.
+    # Leaving early: each step of `access` may end here.
 
     def _challenge(self) -> None:
         opened = self.opened
@@ -231,7 +239,10 @@ class Answering(Charging):
         _LOG.info("client_gone", request_id=self.call.request_id)
 
     def cut_short(self) -> None:
-        """See `Steps`. A 503, unless an answer has begun: what was charged for it is given back (contract 4.5)."""
+        """See `Steps`; so ends what begins behind such a request, too.
+
+        A 503, unless an answer has begun: what was charged for it is given back (contract 4.5).
+        """
         stopped = ApiError(
             Code.UNAVAILABLE, "the gateway is stopping; send the same request again, it is not charged twice"
         )

@@ -14,7 +14,6 @@ from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.core.wire import Requirements
 from tollkeeper.gateway.heads import GateWire, gate_wire
 from tollkeeper.gateway.hub_client import unavailable
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.tenders import Asset, Tender
+    from tollkeeper.core.wire import Requirements
     from tollkeeper.storage.paygates import PayGates
 
 Announce: TypeAlias = "Callable[[str], Awaitable[None]]"
@@ -62,18 +62,8 @@ class OpenGate:
         A fee payer is the one that the payer named: a 402 of before the facilitator changed it is as good.
         """
         shown = self.offers[tender.key.network].requirements
-        return Requirements(
-            scheme=shown.scheme,
-            network=shown.network,
-            amount=price_micro,
-            asset=shown.asset,
-            pay_to=shown.pay_to,
-            resource=shown.resource,
-            description=shown.description,
-            mime_type=shown.mime_type,
-            max_timeout_seconds=shown.max_timeout_seconds,
-            extra={**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra,
-        )
+        extra = {**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra
+        return replace(shown, amount=price_micro, extra=extra)
 
 
 def not_found() -> ApiError:

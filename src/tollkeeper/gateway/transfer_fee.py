@@ -119,8 +119,7 @@ class TransferFees:
                 await self._wait(result, deadline)
 
     async def _wait(self, result: SpendResult, deadline: float) -> None:
-        purchase = result.purchase
-        assert purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
+        purchase = calls.purchase_of(result)
         if result.outcome is Spend.IN_FLIGHT:
             await self.buying.wait_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
