@@ -150,6 +150,17 @@ async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_to
         writer.close()
 
 
+async def serve(there: LeftShop, request: bytes, times: int) -> None:
+    """So many calls, one after the other on one connection; from the third on they go the straight way."""
+    reader, writer = await there.connect()
+    for _ in range(times):
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+    writer.close()
+
+
 def hang_once_bought(monkeypatch: pytest.MonkeyPatch, reached: asyncio.Event) -> None:
     """From now on a call that has bought asks in vain for its gate as it is by then; `reached` says that one does."""
 
@@ -214,14 +225,7 @@ async def test_what_stands_behind_a_call_that_a_stop_cuts_is_not_begun(
     async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
         gate, other = await there.gate(credits=20), await there.gate(credits=20)
         second = there.request(other, X_Payment=await there.payment(other))
-        if behind == "a held credit":
-            reader, writer = await there.connect()
-            for _ in range(3):
-                writer.write(second)
-                head = await reader.readuntil(b"\r\n\r\n")
-                assert head.startswith(b"HTTP/1.1 200 ")
-                await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
-            writer.close()
+        await serve(there, second, 3 if behind == "a held credit" else 0)
         hang_once_bought(monkeypatch, reached)
         reader, writer = await there.connect()
         writer.write(there.request(gate, X_Payment=await there.payment(gate)) + second)
@@ -233,6 +237,35 @@ async def test_what_stands_behind_a_call_that_a_stop_cuts_is_not_begun(
     assert b"\r\nconnection: close\r\n" in answer.lower()
     served = {("DONE", 200): 3} if behind == "a held credit" else {}
     assert there.calls() == {("RESTORED", 503): 1} | served
+
+
+@pytest.mark.parametrize("behind", ["a first payment", "a call like those before"])
+async def test_what_stands_behind_a_call_whose_target_a_stop_gives_up_is_told_so(
+    behind: str, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """Such a call is answered when its credit is given back, and then the next has its turn."""
+    reached = asyncio.Event()
+
+    async def hang(request: Received, _writer: Writer) -> None:
+        reached.set()
+        await request.reader.read()
+
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=20)
+        first, second = [there.request(gate, X_Payment=await there.payment(gate)) for _ in range(2)]
+        served = 0 if behind == "a first payment" else 3
+        await serve(there, second, served)
+        target.answer = hang
+        reader, writer = await there.connect()
+        writer.write(first)
+        await asyncio.wait_for(reached.wait(), 10)
+        writer.write(second)
+    answers = (await asyncio.wait_for(reader.read(), 5)).split(b"HTTP/1.1 ")
+    writer.close()
+    assert [answer[:4] for answer in answers[1:]] == [b"503 ", b"503 "]
+    assert (b"\r\nx-credits-remaining: 20\r\n" in answers[1], b"is stopping" in answers[2]) == (True, True)
+    assert b"\r\nconnection: close\r\n" in answers[2].lower()
+    assert there.calls() == {("RESTORED", 503): 1} | ({("DONE", 200): served} if served else {})
 
 
 async def test_a_stream_that_a_stop_finds_unread_is_given_up_on_the_gateways_side(

@@ -84,8 +84,7 @@ class Access(Shared):
 
     async def aclose(self) -> None:
         """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for."""
-        self.is_stopping = True  # what stands behind a call that is cut begins now
-        self.gates.forget_all()  # by which no call goes the straight way
+        self.is_stopping = True  # what stands behind a call that is cut begins now, and never the straight way
         for task in self.tasks:
             task.cancel()
         await self.settled()
