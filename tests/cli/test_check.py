@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -165,3 +167,57 @@ async def test_a_serving_process_counts_and_logs_what_differs(
         books.break_with("UPDATE single_calls SET state = 'DISPATCHED' WHERE id = 'call-1'")
         await counted(rule, None)
     assert "books_differ" in capsys.readouterr().out
+
+
+_CHECKS = """
+import asyncio, sys
+from pathlib import Path
+from tests.gateway.composed import settings_for
+from tollkeeper.serving.heap import set_up_heap
+from tollkeeper.serving.inspection import keep_inspecting
+from tollkeeper.serving import inspection
+from tollkeeper.storage import open_database
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+async def main():
+    settings, database = settings_for("http://127.0.0.1:1", Path(sys.argv[1])), open_database(sys.argv[1])
+    before, sizes = resident_bytes(), []
+    counted = inspection.report
+    def report(differences):
+        counted(differences)
+        sizes.append(resident_bytes())
+    inspection.report = report
+    inspecting = asyncio.create_task(keep_inspecting(settings, database, 0.01))
+    while not sizes:
+        await asyncio.sleep(0.01)
+    inspecting.cancel()
+    print(sizes[0] - before)
+    await asyncio.gather(inspecting, return_exceptions=True)
+    await database.close()
+
+set_up_heap()
+asyncio.run(main())
+"""
+"""What a process that serves sets up, then a check of its books; its last line is how many bytes larger it was then."""
+
+
+async def test_a_check_of_many_calls_leaves_the_process_as_small_as_it_was(books: Books) -> None:
+    spent = [
+        json.dumps({f"{row:04}aaaaaaaabbbbbbbb{call:012}": 1 for call in range(50)}, separators=(",", ":"))
+        for row in range(2_500)
+    ]
+    with closing(sqlite3.connect(books.path)) as connection, connection:
+        connection.executemany("INSERT INTO call_journal VALUES (NULL, 1, ?, '{}', '[]')", [(one,) for one in spent])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _CHECKS,
+        str(books.path),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0
+    assert int(said.splitlines()[-1]) < 3_000_000

@@ -27,7 +27,7 @@ _LOG = structlog.get_logger("tollkeeper.serving")
 def serve(settings: Settings) -> None:
     """Run the parts that the settings name until a signal. Raises: StartError, StorageError."""
     use_all_descriptors()
-    set_up_heap(settings)
+    set_up_heap()
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
     if settings.workers == 1:
         run(until_signalled(lambda stop: serve_until(settings, stop)))

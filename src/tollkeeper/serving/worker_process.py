@@ -131,7 +131,7 @@ def main() -> int:
     post = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent's pipe
     assert isinstance(post, Post)  # noqa: S101 - it sends nothing else
     settings = post.settings
-    set_up_heap(settings)
+    set_up_heap()
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
     run(_main(post, int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))))
     return 0
