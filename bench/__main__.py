@@ -24,6 +24,7 @@ BENCHMARKS: Final = {
     "parts": "bench.parts:measure",
     "challenge-floor": "bench.challenge_floor:measure",
     "purchase-books": "bench.purchase_books:measure",
+    "purchase-floor": "bench.purchase_floor:measure",
     "challenge": "bench.calling:challenge",
     "held-credits": "bench.calling:held_credits",
     "held-credits-hot": "bench.calling:held_credits_hot",

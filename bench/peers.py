@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +32,9 @@ from tollkeeper.sandbox.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from bench.gateway import Gateway
 
 CONNECTIONS: Final = (64, 1)
 ROUNDS: Final = 4
@@ -43,7 +45,7 @@ HELD: Final = 64
 
 
 @dataclass(slots=True)
-class _Side:
+class Side:
     """One server, and what its turns came to at each number of connections."""
 
     name: str
@@ -82,8 +84,20 @@ class _Side:
             also[f"{self.name}_{number}_per_cpu_second"] = statistics.median(self.cpu[number])
 
 
-def measure() -> Result:
-    """Every side in turns."""
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Ours and the two official ones. The facilitator is at `port`, and the target; `gate` is ours."""
+
+    directory: Path
+    port: int
+    own: Gateway
+    gate: str
+    sides: list[Side]
+
+
+@contextmanager
+def peers() -> Iterator[Peers]:
+    """All of them on one core, until the block ends."""
     server_core, other_core = cores()
     owner = checksum_address(derive_wallets().owner.address)
     with ExitStack() as running:
@@ -99,15 +113,21 @@ def measure() -> Result:
         with pinned(server_core):
             fastapi = running.enter_context(official_paid_server(at + "/v2", owner, TOKEN_NAME))
             express = running.enter_context(official_express_server(at + "/v2", owner, TOKEN_NAME))
+        sides = [
+            Side("ours", gate, own.pid, v1_signer(gate), directory),
+            Side("fastapi", fastapi.url + "/data", fastapi.pid, v2_signer(fastapi.url + "/data"), directory),
+            Side("express", express.url + "/data", express.pid, v2_signer(express.url + "/data"), directory),
+        ]
+        yield Peers(directory, port, own, gate, sides)
+
+
+def measure() -> Result:
+    """Every side in turns."""
+    with peers() as running:
+        own, gate = running.own, running.gate
         held = deque(request(gate, X_Payment=payment) for payment in own.buy(gate, HELD))
-        return _in_turns(
-            [
-                _Side("ours", gate, own.pid, v1_signer(gate), directory),
-                _Side("fastapi", fastapi.url + "/data", fastapi.pid, v2_signer(fastapi.url + "/data"), directory),
-                _Side("express", express.url + "/data", express.pid, v2_signer(express.url + "/data"), directory),
-                _Side("held", gate, own.pid, lambda: _next(held), directory, repeat=True),
-            ]
-        )
+        ours = Side("held", gate, own.pid, lambda: _next(held), running.directory, repeat=True)
+        return _compared(in_turns("peers", [*running.sides, ours]))
 
 
 def _next(held: deque[bytes]) -> bytes:
@@ -115,17 +135,23 @@ def _next(held: deque[bytes]) -> bytes:
     return held[0]
 
 
-def _in_turns(sides: list[_Side]) -> Result:
+def in_turns(name: str, sides: list[Side]) -> dict[str, float | str]:
+    """All sides at each number of connections, again and again: the medians of what each came to."""
     for number in range(ROUNDS + 1):
         for connections in CONNECTIONS:
             for side in sides:
                 side.turn(connections, counts=number > 0)
         if number:
             rates = [f"{side.name} {' / '.join(f'{side.rates[c][-1]:.0f}' for c in CONNECTIONS)}" for side in sides]
-            say(f"peers {number}/{ROUNDS}: {', '.join(rates)} per second at {CONNECTIONS[0]} / {CONNECTIONS[1]}")
-    also: dict[str, float | str] = {"peer": FASTAPI, "express": "npm @x402/express 2.27.0"}
+            say(f"{name} {number}/{ROUNDS}: {', '.join(rates)} per second at {CONNECTIONS[0]} / {CONNECTIONS[1]}")
+    also: dict[str, float | str] = {}
     for side in sides:
         side.tell(also)
+    return also
+
+
+def _compared(also: dict[str, float | str]) -> Result:
+    also |= {"peer": FASTAPI, "express": "npm @x402/express 2.27.0"}
     for ours in ("ours", "held"):
         for theirs in ("fastapi", "express"):
             for connections in CONNECTIONS:
