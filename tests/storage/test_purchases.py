@@ -263,6 +263,67 @@ async def test_disabled_gate_sells_nothing_and_serves_held_credits(shop: Shop) -
     assert (await shop.purchases.spend(key(1), shop.wish(off), NOW_MS)).outcome is Spend.SPENT
 
 
+async def test_what_claims_and_grants_return_is_what_the_database_has(shop: Shop) -> None:
+    lasting = await shop.gate(creditsExpireAfter=60)
+    for number, gate in ((1, await shop.gate()), (2, lasting)):
+        for is_trusted in (False, True):
+            claim = await shop.claim(gate, number + 2 * is_trusted, assume_valid=is_trusted)
+            assert claim.purchase is not None
+            assert await shop.purchases.by_id(claim.purchase.id) == claim.purchase
+            wish = shop.wish(gate, None if is_trusted else HEADER)
+            result = await shop.purchases.grant(
+                claim.purchase, "0xhash", confirmed=not is_trusted, wish=wish, now_ms=NOW_MS + 5
+            )
+            assert result.outcome is Spend.SPENT
+            assert await shop.purchases.by_id(claim.purchase.id) == result.purchase
+    held = await shop.claim(lasting, 9)
+    assert held.purchase is not None
+    unspent = await shop.purchases.grant(held.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+    assert unspent.outcome is Spend.STALE
+    assert await shop.purchases.by_id(held.purchase.id) == unspent.purchase
+    await shop.ledger_agrees()
+
+
+async def test_a_payment_that_failed_is_claimed_again_only_at_a_gate_as_it_is_now(shop: Shop) -> None:
+    gate = await shop.gate()
+    first = await shop.claim(gate)
+    assert first.purchase is not None
+    await shop.purchases.fail(first.purchase, "reverted", None, NOW_MS)
+    off = await shop.gates.update(gate.id, lambda now: updated(now, {"isEnabled": False}, NOW_MS, frozenset()))
+    assert (await shop.claim(gate)).outcome is Claim.STALE
+    assert (await shop.claim(off)).outcome is Claim.STALE
+    on = await shop.gates.update(gate.id, lambda now: updated(now, {"isEnabled": True}, NOW_MS, frozenset()))
+    again = await shop.claim(on)
+    assert again.outcome is Claim.WON
+    assert again.purchase is not None
+    assert again.purchase.attempt == 2
+    assert await shop.purchases.by_id(again.purchase.id) == again.purchase
+    await shop.purchases.fail(again.purchase, "reverted", None, NOW_MS)
+    await shop.gates.delete(gate.id, NOW_MS)
+    assert (await shop.claim(on)).outcome is Claim.STALE
+
+
+async def test_what_is_paid_already_is_honoured_at_a_gate_that_is_off_and_at_no_former_version(shop: Shop) -> None:
+    gate = await shop.gate()
+    off = await shop.gates.update(gate.id, lambda now: updated(now, {"isEnabled": False}, NOW_MS, frozenset()))
+    former, now = (
+        Terms(one.id, one.version, one.price_micro, one.credits, one.payment_address, one.network, None)
+        for one in (gate, off)
+    )
+    paid = Paid(gate.price_micro, None, HEADER)
+
+    async def honoured(terms: Terms) -> Claim:
+        result = await shop.purchases.honour(
+            key(1), terms, purchase_id="pur_honoured", paid=paid, transaction_hash="0xhash", now_ms=NOW_MS
+        )
+        return result.outcome
+
+    assert await honoured(former) is Claim.STALE
+    assert await honoured(now) is Claim.WON
+    assert await honoured(now) is Claim.TAKEN
+    await shop.ledger_agrees()
+
+
 async def test_deleted_slug_is_never_given_again(shop: Shop) -> None:
     gate = await shop.gate(slug="mine")
     await shop.gates.delete(gate.id, NOW_MS)

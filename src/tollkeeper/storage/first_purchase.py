@@ -10,7 +10,7 @@ not do: seal, or decide what is claimed.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult, in_whole, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import spend_first, void_with_gate
+from tollkeeper.storage.spending import void_with_gate
 
 if TYPE_CHECKING:
     from tollkeeper.storage.database import Row, Statement, Unit
@@ -103,15 +103,15 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
             rows = yield self._there()
             if rows and rows[0]["request"] == self.request and rows[0]["state"] == PurchaseState.CLAIMED:
                 return Claimed(Claim.WON, None, purchase_from(rows[0]))
-        standing = yield _Q.gate_standing(gate_id=self.gate_id)
-        gate = standing[0]
-        if gate["version"] != self.row.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
-            return Claimed(Claim.STALE)
         if self.trust is not None and not (yield from self._may_trust(self.trust)):
             return Claimed(None, Unclaimed.UNTRUSTED)
         won = yield self._written()
         if won:
-            return Claimed(Claim.WON, None, purchase_from(won[0], **_NO_CREDITS))
+            return Claimed(Claim.WON, None, self._purchase(won[0]))
+        standing = yield _Q.gate_standing(gate_id=self.gate_id)
+        gate = standing[0]
+        if gate["version"] != self.row.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
+            return Claimed(Claim.STALE)
         rows = yield self._there()
         return self._lost(purchase_from(rows[0]))
 
@@ -133,7 +133,37 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
         }
         if self.is_retry:
             return _Q.claim_again(next_attempt=self.attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
-        return _Q.claim_payment(gate_id=self.gate_id, **self._identity(), **columns)
+        return _Q.claim_payment(gate_id=self.gate_id, is_paid=0, **self._identity(), **columns)
+
+    def _purchase(self, row: Row) -> Purchase:
+        """What was written: of a new purchase the database knows nothing but its number that is not known here."""
+        if self.is_retry:
+            return purchase_from(row, **_NO_CREDITS)
+        key, claimed = self.key, self.row
+        return Purchase(
+            id=self.purchase_id,
+            number=row["number"],
+            network=key.network,
+            payer=key.payer,
+            nonce=key.nonce,
+            asset=key.asset,
+            gate_id=self.gate_id,
+            state=PurchaseState.CLAIMED,
+            attempt=self.attempt,
+            credits=claimed.credits,
+            granted=0,
+            remaining=0,
+            token_used=False,
+            assume_valid=self.trust is not None,
+            transaction_hash=None,
+            failure=None,
+            value_micro=int(claimed.value_micro),
+            valid_before_seconds=claimed.valid_before_seconds,
+            header_hash=claimed.header_hash,
+            expires_ms=None,
+            claimed_ms=claimed.now_ms,
+            attempt_ms=claimed.now_ms,
+        )
 
     def _lost(self, found: Purchase) -> Claimed:
         if found.gate_id != self.gate_id or found.state is not PurchaseState.FAILED:
@@ -161,8 +191,7 @@ def _exposure(row: Row) -> Exposure:
 class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_only=True):
     """The credits of a settled claim, granted once, and the first of them spent for `wish`, where there is one."""
 
-    purchase_id: str
-    attempt: int
+    purchase: Purchase
     transaction_hash: str
     confirmed: bool
     wish: SpendRequest | None
@@ -170,35 +199,59 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
 
     def unit(self) -> Unit[SpendResult]:
         """A claim that was granted or failed meanwhile is left as it is; where this did it, its spend is found."""
+        claim, wish = self.purchase, self.wish
         granted = yield _Q.grant_credits(
-            id=self.purchase_id,
-            attempt=self.attempt,
+            id=claim.id,
+            attempt=claim.attempt,
             transaction_hash=self.transaction_hash,
             confirmed=int(self.confirmed),
             follow_ms=next_look_ms(self.now_ms, self.now_ms, is_used_up=False),
             now_ms=self.now_ms,
         )
         if not granted:
-            rows = yield _Q.purchase_by_id(id=self.purchase_id)
-            spent = [] if self.wish is None else (yield _Q.purchase_of_call(id=self.wish.call_id))
+            rows = yield _Q.purchase_by_id(id=claim.id)
+            spent = [] if wish is None else (yield _Q.purchase_of_call(id=wish.call_id))
             return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
-        booked = yield from book_grant(self.purchase_id, granted[0], self.now_ms, token_used=False)
-        row: Row = {**granted[0], **booked}
-        result = SpendResult(Spend.STALE, purchase_from(row))
-        if self.wish is not None:
-            result = yield from spend_first(row, self.wish, self.now_ms)
-        standing = yield _Q.gate_standing(gate_id=row["gate_id"])
-        if standing[0]["deleted_ms"] is not None and self.wish is not None:
-            yield from void_with_gate(self.purchase_id, self.now_ms)
-        return result
+        # The first credit is taken whatever became of its gate since, and whichever proof its call showed.
+        is_token_used = wish is not None and wish.header is None
+        booked = yield from book_grant(
+            claim.id, granted[0], self.now_ms, spent=int(wish is not None), token_used=is_token_used
+        )
+        if wish is not None:
+            yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
+            if booked.is_gate_deleted:
+                yield from void_with_gate(claim.id, self.now_ms)
+        purchase = msgspec.structs.replace(
+            claim,
+            state=PurchaseState.LIVE,
+            transaction_hash=self.transaction_hash,
+            granted=claim.credits,
+            remaining=claim.credits - int(wish is not None),
+            token_used=is_token_used,
+            expires_ms=booked.expires_ms,
+        )
+        return SpendResult(Spend.STALE if wish is None else Spend.SPENT, purchase)
 
 
-def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool) -> Unit[Row]:
-    """The credits of a grant, their entry in the ledger and the gate's counters. Returns them as in `holdings`."""
+class Booked(NamedTuple):
+    """What a grant came to: when its credits end, if they do, and whether its gate was deleted before it."""
+
+    expires_ms: int | None
+    is_gate_deleted: bool
+
+
+def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool, spent: int = 0) -> Unit[Booked]:
+    """The credits of a grant, so many of them spent at once, their entry in the ledger and the gate's counters."""
     count: int = granted["credits"]
     lasting_seconds: int | None = granted["credits_expire_after_seconds"]
     expires_ms = None if lasting_seconds is None else now_ms + lasting_seconds * 1000
-    yield _Q.open_credits(number=granted["number"], granted=count, token_used=int(token_used), expires_ms=expires_ms)
+    yield _Q.open_credits(
+        number=granted["number"],
+        granted=count,
+        remaining=count - spent,
+        token_used=int(token_used),
+        expires_ms=expires_ms,
+    )
     yield _Q.give_credits(cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=count, now_ms=now_ms)
-    yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
-    return {"granted": count, "remaining": count, "token_used": token_used, "expires_ms": expires_ms}
+    rows = yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
+    return Booked(expires_ms, rows[0]["gate_deleted_ms"] is not None)

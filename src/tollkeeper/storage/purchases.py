@@ -249,19 +249,19 @@ class Purchases:
             )
             yield from book_grant(found.id, granted[0], now_ms, token_used=True)
         else:
-            standing = yield _Q.gate_standing(gate_id=terms.gate_id)
-            if standing[0]["version"] != terms.gate_version or standing[0]["deleted_ms"] is not None:
-                return ClaimResult(Claim.STALE)
             pay_to = self._seal(purchase_id, "pay_to", terms.pay_to.encode())
-            yield _Q.claim_payment(
+            claimed = yield _Q.claim_payment(
                 id=purchase_id,
                 **identity,
                 gate_id=terms.gate_id,
                 pay_to=pay_to,
                 assume_valid=0,
                 request=None,
+                is_paid=1,
                 **columns,
             )
+            if not claimed:
+                return ClaimResult(Claim.STALE)
             granted = yield _Q.grant_credits(
                 id=purchase_id, attempt=1, transaction_hash=transaction_hash, confirmed=1, follow_ms=None, now_ms=now_ms
             )
@@ -281,8 +281,7 @@ class Purchases:
         A claim that was granted or failed meanwhile is left as it is (the outcome says so).
         """
         job = GrantPurchase(
-            purchase_id=purchase.id,
-            attempt=purchase.attempt,
+            purchase=purchase,
             transaction_hash=transaction_hash,
             confirmed=confirmed,
             wish=wish,

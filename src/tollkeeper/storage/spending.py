@@ -1,4 +1,4 @@
-"""Spending held credits: the one place that takes a credit, whatever bought it and however many calls ask at once.
+"""Spending held credits: the one place that takes a credit, but for the first of a grant, which `first_purchase` takes.
 
 `spend_all` answers a batch exactly as if its spends came one after the other (contract 4.3): the purchases are looked
 up once, every outcome is decided here in the order of the batch, and one statement each changes the counters and writes
@@ -237,16 +237,6 @@ def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     result = held.ask(spend.wish, now_ms)
     if held.spent and (yield from _take({before.id: held}, now_ms)):
         return SpendResult(Spend.EXHAUSTED, _changed(before, remaining=0))
-    return result
-
-
-def spend_first(row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
-    """Spend the first credit of a purchase that was granted in this transaction, whatever became of its gate since."""
-    held = _Held({**row, "gate_version_now": wish.gate_version, "gate_deleted_ms": None})
-    result = held.take(wish)
-    if (yield from _take({held.purchase.id: held}, now_ms)):
-        return SpendResult(Spend.EXHAUSTED, purchase_from(row, remaining=0))
-    yield from _record([(wish.call_id, held.purchase.id)], now_ms)
     return result
 
 

@@ -122,7 +122,8 @@ FROM purchases WHERE gate_id = :gate_id AND state = 'VOID' AND failure = 'settle
 UPDATE paygate_counters SET purchases = purchases + 1,
     revenue_high = revenue_high + (revenue_micro + :revenue_micro) / 1000000000000000000,
     revenue_micro = (revenue_micro + :revenue_micro) % 1000000000000000000
-WHERE gate_id = :gate_id;
+WHERE gate_id = :gate_id
+RETURNING (SELECT g.deleted_ms FROM paygates g WHERE g.id = :gate_id) AS gate_deleted_ms;
 
 -- name: secrets_of_gate
 SELECT key_id, secret, replaced_ms FROM paygate_secrets
@@ -150,20 +151,22 @@ SELECT * FROM holdings WHERE network = :network AND asset = :asset AND payer = :
 SELECT * FROM holdings WHERE id = :id;
 
 -- name: claim_payment
+-- Nothing where the payment is known, or its gate is no longer as it was; what is paid already a disabled gate takes, too.
 INSERT INTO purchases (
     id, network, asset, payer, nonce, gate_id, gate_version, price_micro, credits, pay_to, value_micro,
     valid_before_seconds, header_hash, assume_valid, credits_expire_after_seconds, request, state, attempt, claimed_ms,
     attempt_ms, updated_ms
-) VALUES (
-    :id, :network, :asset, :payer, :nonce, :gate_id, :gate_version, :price_micro, :credits, :pay_to, :value_micro,
+) SELECT
+    :id, :network, :asset, :payer, :nonce, id, version, :price_micro, :credits, :pay_to, :value_micro,
     :valid_before_seconds, :header_hash, :assume_valid, :credits_expire_after_seconds, :request, 'CLAIMED', 1, :now_ms,
     :now_ms, :now_ms
-)
+FROM paygates
+WHERE id = :gate_id AND version = :gate_version AND deleted_ms IS NULL AND (is_enabled = 1 OR :is_paid = 1)
 ON CONFLICT (network, asset, payer, nonce) DO NOTHING
-RETURNING *;
+RETURNING number;
 
 -- name: claim_again
--- What a transaction has shown to everybody stays so, whatever becomes of this attempt.
+-- As `claim_payment`. What a transaction has shown to everybody stays so, whatever becomes of this attempt.
 UPDATE purchases SET
     state = 'CLAIMED', shown_in = coalesce(transaction_hash, shown_in), attempt = :next_attempt,
     gate_version = :gate_version, price_micro = :price_micro, credits = :credits, pay_to = :pay_to,
@@ -173,6 +176,10 @@ UPDATE purchases SET
     attempt_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND :next_attempt <= :attempts_max
     AND :next_attempt = CASE WHEN failure = 'hub_refused_our_signature' THEN attempt ELSE attempt + 1 END
+    AND EXISTS (
+        SELECT 1 FROM paygates g
+        WHERE g.id = gate_id AND g.version = :gate_version AND g.is_enabled = 1 AND g.deleted_ms IS NULL
+    )
 RETURNING *;
 
 -- name: grant_credits
@@ -182,12 +189,16 @@ UPDATE purchases SET
     request = CASE WHEN CAST(:confirmed AS BIGINT) = 0 THEN request END,
     granted_ms = :now_ms, paid_ms = :now_ms, follow_ms = :follow_ms, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'
-RETURNING *;
+RETURNING number, credits, credits_expire_after_seconds, gate_id, value_micro;
 
 -- name: open_credits
--- Of a purchase that was granted in this transaction.
+-- Of a purchase that was granted in this transaction; those that are spent in it, too, are gone already.
 INSERT INTO credits (number, granted, remaining, token_used, is_live, expires_ms)
-VALUES (:number, :granted, :granted, :token_used, 1, :expires_ms);
+VALUES (:number, :granted, :remaining, :token_used, 1, :expires_ms);
+
+-- name: insert_call
+-- That spent a credit of a purchase in this transaction.
+INSERT INTO single_calls (id, purchase_id, state, created_ms) VALUES (:id, :purchase_id, 'DISPATCHED', :now_ms);
 
 -- An operator found the payment on the chain. Its header is public then, so only the credit token counts.
 -- name: honour_failed
