@@ -213,6 +213,34 @@ async def test_a_call_that_a_stop_cuts_before_it_is_forwarded_is_charged_nothing
     writer.close()
 
 
+async def test_a_call_that_a_stop_cuts_while_its_payment_settles_is_told_so_and_keeps_its_credits(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    settling = asyncio.Event()
+
+    async def settle_late(_request: aiohttp.web.Request, forward: Forward) -> aiohttp.web.StreamResponse:
+        settling.set()
+        await asyncio.sleep(3)
+        return await forward()
+
+    async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub, run_hostile_hub(hub) as between:
+        between.settling = settle_late
+        apart = {"role": Role.GATEWAY, "hub_url": between.url}
+        async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1, **apart) as there:
+            gate = await there.gate(credits=20)
+            reader, writer = await there.connect()
+            writer.write(there.request(gate, X_Payment=await there.payment(gate)))
+            await asyncio.wait_for(settling.wait(), 10)
+    head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nretry-after: " in head.lower()
+    assert json.loads(body)["error"]["code"] == "UNAVAILABLE"
+    assert there.calls() == {}
+    with contextlib.closing(sqlite3.connect(there.database)) as books:
+        assert books.execute("SELECT state, remaining FROM holdings").fetchall() == [("LIVE", 20)]
+
+
 @pytest.mark.parametrize("behind", ["a first payment", "a held credit"])
 async def test_what_stands_behind_a_call_that_a_stop_cuts_is_not_begun(
     behind: str,
