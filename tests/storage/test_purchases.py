@@ -17,7 +17,16 @@ from tests.storage.plans import plan_of
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import TRUST_LOST_SECONDS
 from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create, updated
-from tollkeeper.core.purchases import FIRST_LOOK_MS, Claim, PurchaseState, Spend, Terms, header_hash, may_move
+from tollkeeper.core.purchases import (
+    FIRST_LOOK_MS,
+    NOT_ATTEMPTED,
+    Claim,
+    PurchaseState,
+    Spend,
+    Terms,
+    header_hash,
+    may_move,
+)
 from tollkeeper.core.sealing import KeyRing, SealError
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
@@ -281,6 +290,23 @@ async def test_what_claims_and_grants_return_is_what_the_database_has(shop: Shop
     unspent = await shop.purchases.grant(held.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
     assert unspent.outcome is Spend.STALE
     assert await shop.purchases.by_id(held.purchase.id) == unspent.purchase
+    await shop.ledger_agrees()
+
+
+async def test_a_grant_to_whoever_knows_a_former_attempt_tells_what_was_granted(shop: Shop) -> None:
+    """An attempt that was not made keeps its number when the payment is claimed again, by the terms of then."""
+    gate = await shop.gate(10)
+    former = (await shop.claim(gate)).purchase
+    assert former is not None
+    await shop.purchases.fail(former, NOT_ATTEMPTED, None, NOW_MS)
+    cut = await shop.gates.update(gate.id, lambda now: updated(now, {"credits": 2}, NOW_MS, frozenset()))
+    assert (await shop.claim(cut, now_ms=NOW_MS + 9)).outcome is Claim.WON
+    result = await shop.purchases.grant(former, "0xhash", confirmed=True, wish=shop.wish(cut), now_ms=NOW_MS + 10)
+    there = await shop.purchases.by_id(former.id)
+    assert result.purchase is not None
+    assert there is not None
+    told, is_so = ((one.state, one.credits, one.granted, one.remaining) for one in (result.purchase, there))
+    assert told == is_so == (PurchaseState.LIVE, 2, 2, 1)
     await shop.ledger_agrees()
 
 

@@ -73,8 +73,10 @@ def _inspect(settings: Settings) -> tuple[Found, frozenset[str]]:
 def _measured(settings: Settings) -> tuple[Found, frozenset[str], float]:
     """The same, and how many seconds of a core it used: what it waited for one, or for the disk, is nobody's work."""
     begun = time.thread_time()
-    found, held = _inspect(settings)
-    give_back_freed()  # some megabytes, which nobody else would use until the next check
+    try:
+        found, held = _inspect(settings)
+    finally:
+        give_back_freed()  # some megabytes, which nobody else would use until the next check
     return found, held, time.thread_time() - begun
 
 

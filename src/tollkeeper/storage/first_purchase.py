@@ -221,12 +221,14 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
             yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
             if booked.is_gate_deleted:
                 yield from void_with_gate(claim.id, self.now_ms)
+        count: int = granted[0]["credits"]
         purchase = msgspec.structs.replace(
             claim,
             state=PurchaseState.LIVE,
             transaction_hash=self.transaction_hash,
-            granted=claim.credits,
-            remaining=claim.credits - int(wish is not None),
+            credits=count,  # an attempt that was not made may have been claimed again, by other terms
+            granted=count,
+            remaining=count - int(wish is not None),
             token_used=is_token_used,
             expires_ms=booked.expires_ms,
         )
@@ -254,4 +256,4 @@ def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool,
     )
     yield _Q.give_credits(cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=count, now_ms=now_ms)
     rows = yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
-    return Booked(expires_ms, rows[0]["gate_deleted_ms"] is not None)
+    return Booked(expires_ms, bool(rows) and rows[0]["gate_deleted_ms"] is not None)

@@ -178,7 +178,7 @@ WHERE id = :id AND state = 'FAILED' AND :next_attempt <= :attempts_max
     AND :next_attempt = CASE WHEN failure = 'hub_refused_our_signature' THEN attempt ELSE attempt + 1 END
     AND EXISTS (
         SELECT 1 FROM paygates g
-        WHERE g.id = gate_id AND g.version = :gate_version AND g.is_enabled = 1 AND g.deleted_ms IS NULL
+        WHERE g.id = purchases.gate_id AND g.version = :gate_version AND g.is_enabled = 1 AND g.deleted_ms IS NULL
     )
 RETURNING *;
 
