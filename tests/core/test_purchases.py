@@ -131,6 +131,18 @@ def test_a_payment_below_the_price_is_insufficient_amount(value: int) -> None:
     assert (refused.value.details["expected"], refused.value.details["found"]) == ("10000", str(value))
 
 
+def test_of_a_wrong_price_and_a_wrong_recipient_the_price_is_told() -> None:
+    elsewhere = replace(GATE, payment_address="0x" + "ab" * 20)
+    for gate, value, code in (
+        (elsewhere, 9_999, Code.INSUFFICIENT_AMOUNT),
+        (elsewhere, 10_000, Code.PAYMENT_INVALID),
+        (GATE, 9_999, Code.INSUFFICIENT_AMOUNT),
+    ):
+        with pytest.raises(ApiError) as refused:
+            bought(gate, with_value(value), NOW_MS)
+        assert refused.value.code is code
+
+
 def test_a_payment_to_somebody_else_is_refused_whatever_its_value() -> None:
     stranger = "0x" + "ab" * 20
     payload = EvmPayload(replace(AUTHORIZATION, pay_to=stranger, value=10**12), b"")

@@ -38,6 +38,7 @@ _HOP_BY_HOP: Final = frozenset(
         b"upgrade",
     }
 )
+# `X-Payment-Network` among them.
 _PAYMENT_PREFIXES: Final = (b"x-payment", b"payment-", b"x-credit", b"x402-")
 _PAYMENT: Final = frozenset({b"payment", b"x-payer", b"x-purchase-id"})
 _CREDENTIALS: Final = frozenset({b"authorization", b"cookie", b"cookie2"})

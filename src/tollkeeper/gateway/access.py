@@ -4,23 +4,24 @@
     2. method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404 where the gate sells nothing at present) -> decode, signature, a wallet's payer (403)
     4. spend a held credit; by its token or as its payer, too
-    5. buy: enabled (404), a wallet's payer (401), network -> recipient, price, time -> verify -> claim -> settle
-       -> grant and spend
+    5. buy: a failed payment's next try (403) -> enabled (404), a wallet's payer (401, 403), network -> price,
+       recipient, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
-Before the first of them stands `entrance`: a head that got a 402 at this very gate gets it again without a call. One
-that spent a credit here goes a straight way (`again`, by what `held` says) and comes here where it leaves that. Where a
-rule of contract 4 is, and by whom it is carried out, is a table in docs/architecture.md 5.
+A process that stops takes no more steps of one: 503. Before the first of them stands `entrance`: a head that got a 402
+at this very gate gets it again without a call. One that spent a credit here goes a straight way (`again`, by what
+`held` says) and comes here where it leaves that. Where a rule of contract 4 is, and by whom it is carried out, is a
+table in docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, or shows nothing that could be
 read. A payment beside a token is read once the token holds nothing. A credit is spent before the first byte goes to the
 target and is durable by then.
 
-`PaidCall` is one request: the methods of this class stand in the order in which a request meets them. Its state is the
-table in `steps`: `Stage` says what a request waits for, `NEXT` what may follow, `Steps` what is known of it. It goes by
-callbacks: a 402 is answered within the parser's own call, and a call on a held credit waits twice, for the ledger's
-commit and for the target. Whatever waits for more is a task.
+`PaidCall` is one request: its steps stand in the order in which a request meets them, and what several steps ask for
+behind the first that does. Its state is the table in `steps`: `Stage` says what a request waits for, `NEXT` what may
+follow, `Steps` what is known of it. It goes by callbacks: a 402 is answered within the parser's own call, and a call on
+a held credit waits twice, for the ledger's commit and for the target. Whatever waits for more is a task.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class PaidCall(Answering):
         self.call = call
         self.asked = call.head.notes or calls.asked_by(call)
 
-    # 1. Slug. In memory; a task reads a gate that is not, by the reading thread.
+    # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s. Here and below,
+    # where several workers serve, what is read is asked of the ledger's process.
 
     def arrive(self) -> None:
         """A request came in."""
@@ -92,8 +94,10 @@ class PaidCall(Answering):
             opened = await self.shared.gates.deleted(slug)
         self._check(opened)
 
-    # 2. Method, rate limit, size, can it be forwarded, bearer. A task asks for the session where the gate wants one: by
-    # the reading thread, or over HTTP where another hub issued it (`auth.trusted`).
+    # 2. Method, rate limit, size, can it be forwarded (its headers for the target are made here and kept with the
+    # head), bearer. A task asks for the session where the gate wants one: by the reading thread, and where a guest
+    # comes for the first time a commit of the writing one; or over HTTP where another hub issued it (`auth.trusted`).
+    # An EdDSA signature is checked in the loop.
 
     def _check(self, opened: OpenGate) -> None:
         call, gate = self.call, opened.gate
@@ -217,12 +221,12 @@ class PaidCall(Answering):
         asked.held = held_again(self.shared, call, asked, self.opened, presented, purchase)
         call.head.is_again = asked.held is not None
 
-    # The same by its token, or as the payer that its bearer shows (contract 4.3). In a task, by a commit of claims and
-    # grants: these, too, are the loop's where the disk is quick, else the thread's (`SqliteDatabase.run_short`). Where
-    # the ledger's process went away it is waited for, 10 s at most.
+    # The same by its token, or as the payer that its bearer shows (contract 4.3); step 5 asks for the latter, too. In a
+    # task, by a commit of claims and grants: these, too, are the loop's where the disk is quick, else the thread's
+    # (`SqliteDatabase.run_short`). Where the ledger's process went away it is waited for, 10 s at most.
 
     async def _take_credit(self, buyer: Buyer) -> None:
-        """Spends by the credit token, or by the payment beside it where the token holds none."""
+        """Spends by the credit token; where it holds none by the payment beside it, which may also buy."""
         deadline = self._deadline()
         header = self.call.head.header
         try:
@@ -238,7 +242,10 @@ class PaidCall(Answering):
             self._forward(opened, purchase)
 
     async def _spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
-        """Spends a credit that the token holds. Raises: CREDIT_TOKEN_REQUIRED, ExhaustedError."""
+        """Spends a credit that the token holds.
+
+        Raises: CREDIT_TOKEN_REQUIRED, ExhaustedError, SETTLEMENT_PENDING; what the gate refuses by then.
+        """
         shared = self.shared
         purchase_id = purchase_of_token(shared.token_keys, token)
         while True:
@@ -333,10 +340,12 @@ class PaidCall(Answering):
         if self.wallet is None and self._is_login_wanted():
             await self._log_in()
 
-    # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503. What follows `_buy`
-    # is the payment's and not this request's, and several requests with one payment wait for one attempt
-    # (`buying.Buying._attempt`): `_judge` (recipient, price, time, verify) -> `Purchases.claim` -> `_settle` ->
-    # `conclude` (grant and spend), where it says what each part waits for.
+    # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503; besides, as above, for
+    # commits (10 s where the ledger's process went away), a login, gates and transactions that the reading thread looks
+    # up, and, once its credit is being taken, for that to be done. What follows `_buy` is the payment's and not this
+    # request's, and several requests with one payment wait for one attempt (`buying.Buying._attempt`): `_judge` (price,
+    # recipient, time, verify) -> `Purchases.claim` -> `_settle` -> `conclude` (grant and spend), where it says what
+    # each part waits for.
 
     async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
         opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
@@ -408,9 +417,9 @@ class PaidCall(Answering):
             )
         return await self._taken(self.shared.buying.buy(self.opened, presented, buyer, deadline))
 
-    # 6. Forward. Waits for the target (600 s in all), and before that for a body that is signed: a mebibyte of it is
-    # held, for a moment twice, and hashed in the loop. A body that is all there is sent at once (64 KiB at most were
-    # read ahead), others flow as fast as the target takes them.
+    # 6. Forward. Waits for the target (600 s until all is sent, 600 s from then on: `edge.relay`), and before that for
+    # a body that is signed: a mebibyte of it is held, for a moment twice, and hashed in the loop. A body that is all
+    # there is sent at once (64 KiB at most were read ahead), others flow as fast as the target takes them.
 
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """`proofs`: the headers of which the first one that is there got the credit."""

@@ -182,7 +182,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             end = target_head_end(self, client, self.head.content_length)
         return b"".join((held.head_start, self.request_id.encode(), end))
 
-    # 7. The answer, with the receipt.
+    # And the answer, with the receipt.
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """See `exchange.Exchange`."""
@@ -369,7 +369,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
 
 class LeftCall(PaidCall):
-    """What began as a `CallAgain`, from where it left the straight way; its steps 1 to 3 are the call before's."""
+    """What began as a `CallAgain`, from where it left the straight way: at its first step, or from its spend on."""
 
     held: Held
 

@@ -1,7 +1,8 @@
 """How a request ends: what is answered, and what is counted (contract 4.1, 4.5, 4.6, 4.7).
 
     the target answered            its answer with the receipt, whole, from disk, or as it comes
-    the target or we failed        502 or 503 with the receipt; the credit consumed, or given back first
+    the target or we failed        502 or 503 with the receipt (400, 413 or 500 where the body, or a fault of ours, was
+                                   the reason); the credit consumed, or given back first
     no payment, no credits left    the 402
     refused                        `refuse`: its table says which body stands beside it
     nobody is there any more       what it waited for is given up, and a paid call counted
@@ -46,7 +47,8 @@ class Answering(Charging):
     """One request, as far as it is answered. Its relay tells it (`edge.relay.AnswerOwner`, `streaming.PartsOwner`)."""
 
     # The answer, with the receipt. Told by the relay, which holds a mebibyte of it in memory and the rest on disk. A
-    # write to the caller never waits: the transport holds what he does not take, and he gets no next answer made.
+    # write from memory never waits: the transport holds what the caller does not take, and he gets no next answer made.
+    # What is on disk, or streamed, waits for him.
 
     @property
     def has_bought(self) -> bool:

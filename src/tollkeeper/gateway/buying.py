@@ -186,8 +186,10 @@ class Buying:
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
         """Verify, claim, settle, grant: one payment at one version of its gate, whoever waits for it or leaves.
 
-        Waits for the facilitator's verdict (10 s at most), the claim's commit, the settlement (35 s at most, and some
-        30 s for its proof where that is found here) and the grant's commit. These commits are the loop's where the disk
+        Waits for the facilitator's verdict (10 s at most; where that is a refusal for what it says of the payment, too,
+        and 3 s for what the chain shows), for a node where another's settlement is looked for (`_require_unused`), the
+        claim's commit, the settlement (35 s at most, and some 30 s for its proof where that is found here) and the
+        grant's commit. These commits are the loop's where the disk
         is quick, else the writing thread's (`SqliteDatabase.run_short`). Returns `buyer`'s own spend, or _ASK_AGAIN.
         Raises: the refusal; SETTLEMENT_PENDING.
         """
@@ -238,7 +240,7 @@ class Buying:
     async def _judge(self, opened: OpenGate, presented: Presented) -> tuple[Terms, bytes, Refusal | None]:
         """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.
 
-        Recipient and price, then its time, then the facilitator's word; a node's, where the chain is looked at here.
+        Price and recipient, then its time, then the facilitator's word; a node's, where the chain is looked at here.
         Raises: any other refusal.
         """
         arrived_ms = self._clock_ms()
@@ -341,7 +343,7 @@ class Buying:
         return purchase_id in self._awaited
 
     async def wait_decided(self, purchase: Purchase, deadline: float) -> None:
-        """Returns once the purchase is no longer CLAIMED. Raises: SETTLEMENT_PENDING when `deadline` passes first."""
+        """Returns once this attempt is decided. Raises: SETTLEMENT_PENDING where `deadline` comes first."""
         awaited = self._awaited.setdefault(purchase.id, _Awaited())
         awaited.waiting += 1
         try:
@@ -398,7 +400,7 @@ class Buying:
         return is_used and await self._is_under_way_again(purchase, key)
 
     async def _is_under_way_again(self, purchase: Purchase | None, key: PaymentKey) -> bool:
-        """Was its last failure taken back? Nobody is told to sign another payment while this one may be made."""
+        """Takes its last failure back where our hub does: nobody is to sign another while this one may be made."""
         if purchase is None or not self._supported().is_ours:
             return False
         try:

@@ -1,6 +1,7 @@
 """What takes a credit or gives one back goes on, whatever becomes of the request that it is for (contract 4.3, 4.5).
 
-Committed is charged, though the client left meanwhile: then the call is ended here. What gives a credit back: a 503 of
+Committed is charged, though the client left meanwhile: then the call is ended here (`access` ends one whose spend was
+one of a batch). What gives a credit back: a 503 of
 ours, a 502 where the gate says so (`calls.is_given_back`), a stop that cut the call before it was forwarded, and a
 database that went away without saying whether it took one (`Ledger.refused`). How many credits are taken, and of which
 purchase, is `storage.spending`; who asks for them is `access`.

@@ -143,7 +143,7 @@ class Steps(ABC):
 
     @abstractmethod
     def cut_short(self) -> None:
-        """Ends a request of which the process's stop has cancelled the task."""
+        """Ends a request that the process's stop cuts: its task was cancelled, or it has not begun."""
 
     @abstractmethod
     def give_up(self, status: int) -> None:

@@ -46,7 +46,7 @@ _WITHOUT_CREDIT: Final = {
 
 
 class HeldSpend(msgspec.Struct, frozen=True, array_like=True):
-    """A wish for one credit of a purchase, which is named by its payment or, for a credit token, by its id."""
+    """A wish for one credit of a purchase, which is named by its payment or, for a token or a bearer, by its id."""
 
     key: PaymentKey | None
     purchase_id: str | None
@@ -127,7 +127,7 @@ class _Held:
         if purchase.state is not PurchaseState.LIVE or purchase.remaining == 0 or is_over or is_held:
             return SpendResult(Spend.PARKED if is_held else _WITHOUT_CREDIT[purchase.state], purchase)
         if self._gate_version != wish.gate_version and not self._gate_deleted:
-            return SpendResult(Spend.STALE, purchase)  # first of all: what a call must show is the gate's to say
+            return SpendResult(Spend.STALE, purchase)  # before any proof: what a call must show is the gate's to say
         if wish.header is not None and (
             purchase.token_used or not hmac.compare_digest(wish.header, purchase.header_hash)
         ):
