@@ -23,10 +23,12 @@ BOUNDS = Bounds(
 def purchases_and_calls(columns: str) -> str:
     """A statement for these columns of each purchase (`holdings`), of its `calls` and its entries' `total`.
 
-    The view of calls reads the journal of them all each time, so they are counted once, for all purchases.
+    Calls whose credit was given back, as to one that a stop cuts, are none of them. The view of calls reads the journal
+    of them all each time, so they are counted once, for all purchases.
     """
     return (
-        "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls GROUP BY 1),"  # noqa: S608
+        "WITH spent AS MATERIALIZED (SELECT purchase_id AS id, count(*) AS calls FROM calls"  # noqa: S608
+        " WHERE state <> 'RESTORED' GROUP BY 1),"
         " entered AS MATERIALIZED (SELECT purchase_id AS id, sum(delta) AS total FROM credit_entries GROUP BY 1)"
         f" SELECT {columns} FROM (SELECT p.*, coalesce(s.calls, 0) AS calls, e.total FROM holdings p"
         " LEFT JOIN spent s ON s.id = p.id LEFT JOIN entered e ON e.id = p.id)"
