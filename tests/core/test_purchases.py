@@ -131,10 +131,10 @@ def test_a_payment_below_the_price_is_insufficient_amount(value: int) -> None:
     assert (refused.value.details["expected"], refused.value.details["found"]) == ("10000", str(value))
 
 
-def test_of_a_wrong_price_and_a_wrong_recipient_the_price_is_told() -> None:
+def test_of_a_wrong_price_and_a_wrong_recipient_the_recipient_is_told() -> None:
     elsewhere = replace(GATE, payment_address="0x" + "ab" * 20)
     for gate, value, code in (
-        (elsewhere, 9_999, Code.INSUFFICIENT_AMOUNT),
+        (elsewhere, 9_999, Code.PAYMENT_INVALID),
         (elsewhere, 10_000, Code.PAYMENT_INVALID),
         (GATE, 9_999, Code.INSUFFICIENT_AMOUNT),
     ):

@@ -4,8 +4,8 @@
     2. method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404 where the gate sells nothing at present) -> decode, signature, a wallet's payer (403)
     4. spend a held credit; by its token or as its payer, too
-    5. buy: a failed payment's next try (403) -> enabled (404), a wallet's payer (401, 403), network -> price,
-       recipient, time -> verify -> claim -> settle -> grant and spend
+    5. buy: a failed payment's next try (403) -> enabled (404), a wallet's payer (401, 403), network ->
+       recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
 A process that stops takes no more steps of one: 503. Before the first of them stands `entrance`: a head that got a 402
@@ -343,9 +343,9 @@ class PaidCall(Answering):
     # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503; besides, as above, for
     # commits (10 s where the ledger's process went away), a login, gates and transactions that the reading thread looks
     # up, and, once its credit is being taken, for that to be done. What follows `_buy` is the payment's and not this
-    # request's, and several requests with one payment wait for one attempt (`buying.Buying._attempt`): `_judge` (price,
-    # recipient, time, verify) -> `Purchases.claim` -> `_settle` -> `conclude` (grant and spend), where it says what
-    # each part waits for.
+    # request's, and several requests with one payment wait for one attempt (`buying.Buying._attempt`): `_judge`
+    # (recipient, price, time, verify) -> `Purchases.claim` -> `_settle` -> `conclude` (grant and spend), where it says
+    # what each part waits for.
 
     async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
         opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)

@@ -240,7 +240,7 @@ class Buying:
     async def _judge(self, opened: OpenGate, presented: Presented) -> tuple[Terms, bytes, Refusal | None]:
         """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.
 
-        Price and recipient, then its time, then the facilitator's word; a node's, where the chain is looked at here.
+        Recipient and price, then its time, then the facilitator's word; a node's, where the chain is looked at here.
         Raises: any other refusal.
         """
         arrived_ms = self._clock_ms()
