@@ -169,6 +169,7 @@ async def test_a_serving_process_counts_and_logs_what_differs(
     assert "books_differ" in capsys.readouterr().out
 
 
+# What a process that serves sets up, then a check of its books; its last line is how many bytes larger it was then.
 _CHECKS = """
 import asyncio, sys
 from pathlib import Path
@@ -200,7 +201,6 @@ async def main():
 set_up_heap()
 asyncio.run(main())
 """
-"""What a process that serves sets up, then a check of its books; its last line is how many bytes larger it was then."""
 
 
 async def test_a_check_of_many_calls_leaves_the_process_as_small_as_it_was(books: Books) -> None:

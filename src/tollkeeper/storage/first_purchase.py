@@ -213,22 +213,22 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
             spent = [] if wish is None else (yield _Q.purchase_of_call(id=wish.call_id))
             return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
         # The first credit is taken whatever became of its gate since, and whichever proof its call showed.
+        spent_count = int(wish is not None)
         is_token_used = wish is not None and wish.header is None
         booked = yield from book_grant(
-            claim.id, granted[0], self.now_ms, spent=int(wish is not None), token_used=is_token_used
+            claim.id, granted[0], self.now_ms, spent_count=spent_count, token_used=is_token_used
         )
         if wish is not None:
             yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
             if booked.is_gate_deleted:
                 yield from void_with_gate(claim.id, self.now_ms)
-        count: int = granted[0]["credits"]
         purchase = msgspec.structs.replace(
             claim,
             state=PurchaseState.LIVE,
             transaction_hash=self.transaction_hash,
-            credits=count,  # an attempt that was not made may have been claimed again, by other terms
-            granted=count,
-            remaining=count - int(wish is not None),
+            credits=booked.granted,  # an attempt that was not made may have been claimed again, by other terms
+            granted=booked.granted,
+            remaining=booked.granted - spent_count,
             token_used=is_token_used,
             expires_ms=booked.expires_ms,
         )
@@ -236,13 +236,14 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
 
 
 class Booked(NamedTuple):
-    """What a grant came to: when its credits end, if they do, and whether its gate was deleted before it."""
+    """What a grant came to: how many credits, when they end, if they do, and whether its gate was deleted before it."""
 
+    granted: int
     expires_ms: int | None
     is_gate_deleted: bool
 
 
-def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool, spent: int = 0) -> Unit[Booked]:
+def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool, spent_count: int = 0) -> Unit[Booked]:
     """The credits of a grant, so many of them spent at once, their entry in the ledger and the gate's counters."""
     count: int = granted["credits"]
     lasting_seconds: int | None = granted["credits_expire_after_seconds"]
@@ -250,10 +251,10 @@ def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool,
     yield _Q.open_credits(
         number=granted["number"],
         granted=count,
-        remaining=count - spent,
+        remaining=count - spent_count,
         token_used=int(token_used),
         expires_ms=expires_ms,
     )
     yield _Q.give_credits(cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=count, now_ms=now_ms)
     rows = yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
-    return Booked(expires_ms, bool(rows) and rows[0]["gate_deleted_ms"] is not None)
+    return Booked(count, expires_ms, bool(rows) and rows[0]["gate_deleted_ms"] is not None)
