@@ -301,6 +301,25 @@ def arguments_of(authorization: Authorization) -> list[object]:
     ]
 
 
+@given(AUTHORIZATIONS, st.one_of(st.binary(min_size=65, max_size=65), st.binary(max_size=200)), st.data())
+def test_calldata_of_a_transfer_reads_back_as_it_was_written_and_nothing_else_does(
+    authorization: Authorization, signature: bytes, data: st.DataObject
+) -> None:
+    written = evm.transfer_calldata(authorization, signature)
+    assert evm.read_transfer_calldata(written) == (authorization, signature)
+    at = data.draw(st.integers(0, len(written) - 1))
+    for wrong in (written[:at], written + b"\0", written[:4] + bytes(32) + written[4:]):
+        with pytest.raises(ValueError, match="no call"):
+            evm.read_transfer_calldata(wrong)
+    flipped = written[:at] + bytes([written[at] ^ 0x01]) + written[at + 1 :]
+    try:
+        read = evm.read_transfer_calldata(flipped)
+    except ValueError:
+        return
+    assert read != (authorization, signature)
+    assert evm.transfer_calldata(*read) == flipped
+
+
 @given(ADDRESS, WORD)
 @settings(max_examples=30)
 def test_questions_to_the_token_are_abi_encoded(holder: str, nonce: bytes) -> None:

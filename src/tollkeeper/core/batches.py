@@ -16,6 +16,7 @@ from tollkeeper.core.evm import (
     SIGNATURE_LENGTH,
     Authorization,
     keccak256,
+    read_transfer_calldata,
     transfer_calldata,
 )
 from tollkeeper.core.multicall import InnerCall, encode_aggregate
@@ -157,19 +158,6 @@ def _aggregated(data: bytes) -> tuple[str, list[SignedTransfer]]:
         raise ValueError(msg)
     first = 68 + count * 32
     bodies = [first + index * (_AGGREGATE_ITEM_SIZE_BYTES - 32) for index in range(count)]
-    return "0x" + data[first + 12 : first + 32].hex(), [_called(data[body + 128 :]) for body in bodies]
-
-
-def _called(data: bytes) -> SignedTransfer:
-    """The transfer that calldata of the (v, r, s) overload makes; whatever else is wrong shows when it is written."""
-    words = [data[start : start + 32] for start in range(4, _CALL_SIZE_BYTES, 32)]
-    payer, pay_to, value, valid_after, valid_before, nonce, v, r, s = words
-    authorization = Authorization(
-        payer="0x" + payer[12:].hex(),
-        pay_to="0x" + pay_to[12:].hex(),
-        value=int.from_bytes(value, "big"),
-        valid_after=int.from_bytes(valid_after, "big"),
-        valid_before=int.from_bytes(valid_before, "big"),
-        nonce="0x" + nonce.hex(),
-    )
-    return SignedTransfer(authorization, r + s + v[31:])
+    return "0x" + data[first + 12 : first + 32].hex(), [
+        SignedTransfer(*read_transfer_calldata(data[body + 128 : body + 128 + _CALL_SIZE_BYTES])) for body in bodies
+    ]

@@ -214,6 +214,28 @@ def transfer_calldata(authorization: Authorization, signature: bytes) -> bytes:
     return SELECTOR_TRANSFER_BYTES + head + _word(7 * 32) + _bytes_tail(signature)
 
 
+def read_transfer_calldata(data: bytes) -> tuple[Authorization, bytes]:
+    """The authorization and its signature in what `transfer_calldata` wrote. Raises: ValueError for any other bytes."""
+    payer, pay_to, value, valid_after, valid_before, nonce = (data[at : at + 32] for at in range(4, 4 + 6 * 32, 32))
+    authorization = Authorization(
+        payer="0x" + payer[12:].hex(),
+        pay_to="0x" + pay_to[12:].hex(),
+        value=int.from_bytes(value, "big"),
+        valid_after=int.from_bytes(valid_after, "big"),
+        valid_before=int.from_bytes(valid_before, "big"),
+        nonce="0x" + nonce.hex(),
+    )
+    tail = data[4 + 6 * 32 :]
+    if data[:4] == SELECTOR_TRANSFER:
+        signature = tail[32:] + tail[31:32]
+    else:
+        signature = tail[64 : 64 + int.from_bytes(tail[32:64], "big")]
+    if transfer_calldata(authorization, signature) != data:
+        msg = "these bytes are no call of transferWithAuthorization"
+        raise ValueError(msg)
+    return authorization, signature
+
+
 def _bytes_tail(data: bytes) -> bytes:
     """The last part of calldata that ends with `bytes`: length, content, padding."""
     return _word(len(data)) + data + bytes(-len(data) % 32)

@@ -6,15 +6,24 @@ we never make one.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.evm import Transaction, keccak256, recover_unchecked, rlp_decode, rlp_encode
+from tollkeeper.core.batches import Via, decode_batch
+from tollkeeper.core.counterfactual import read_settling_call
+from tollkeeper.core.evm import (
+    Transaction,
+    keccak256,
+    read_transfer_calldata,
+    recover_unchecked,
+    rlp_decode,
+    rlp_encode,
+)
+from tollkeeper.core.multicall import MULTICALL_ADDRESS
+from tollkeeper.core.receipt_logs import Transfer
 
 if TYPE_CHECKING:
-    from tollkeeper.core.evm import RlpItem
-    from tollkeeper.core.receipt_logs import Transfer
+    from tollkeeper.core.evm import Authorization, RlpItem
 
 _TYPE: Final = b"\x02"
 
@@ -76,17 +85,32 @@ def signed_by(transaction: Transaction, parity: int, r: int, s: int) -> SignedTr
 
 
 def asks_for(transaction: Transaction, transfer: Transfer) -> bool:
-    """Does its calldata hold an authorization of this transfer, alone or in company?
+    """Is it a call that makes this transfer, alone or in company, in one of the forms that we write?
 
-    In each form that we write (`evm`, `batches`) payer, payee and value stand side by side, and then the nonce.
+    What a payer has said to a factory does not count, whatever bytes it holds.
     """
-    people = [bytes.fromhex(address[2:]) for address in (transfer.payer, transfer.pay_to)]
-    nonce = re.escape(bytes.fromhex(transfer.nonce[2:]))
-    words = b"".join(bytes(12) + one for one in people) + transfer.value.to_bytes(32, "big")
-    forms = [re.escape(words) + b".{64}" + nonce]
-    if transfer.value < 2**64:
-        forms.append(re.escape(b"".join(people) + transfer.value.to_bytes(8, "big")) + b".{10}" + nonce)
-    return any(re.search(form, transaction.data, re.DOTALL) for form in forms)
+    for read in (_alone, _behind_deployment, _in_batch):
+        try:
+            asset, authorizations = read(transaction)
+        except ValueError:
+            continue
+        return any(transfer == Transfer(asset, one.payer, one.pay_to, one.value, one.nonce) for one in authorizations)
+    return False
+
+
+def _alone(transaction: Transaction) -> tuple[str, list[Authorization]]:
+    return transaction.to, [read_transfer_calldata(transaction.data)[0]]
+
+
+def _behind_deployment(transaction: Transaction) -> tuple[str, list[Authorization]]:
+    _, asset, call = read_settling_call(transaction.data)
+    return asset, [read_transfer_calldata(call)[0]]
+
+
+def _in_batch(transaction: Transaction) -> tuple[str, list[Authorization]]:
+    via = Via.MULTICALL if transaction.to == MULTICALL_ADDRESS else Via.BATCHER
+    asset, transfers = decode_batch(via, transaction.data)
+    return asset, [one.authorization for one in transfers]
 
 
 def _number(data: bytes) -> int:
