@@ -294,6 +294,39 @@ async def test_what_a_target_says_unasked_is_nobody_s_answer(poison: bytes) -> N
         assert (first.body, second.body, odd.connections) == (b"hello", b"second", 2)
 
 
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "connections"),
+    [
+        ("GET", CHUNKED + b"5\r\nhello\r\n0\r\nA: b\r\n\r\n", 1),
+        ("GET", CHUNKED + b"5\r\nhello\r\n0\r\nConnection: close\r\n\r\n", 2),
+        ("GET", CHUNKED + b"5\r\nhello\r\n0\r\nProxy-Connection: close\r\n\r\n", 2),
+        ("HEAD", OK + b"Content-Length: 5\r\n\r\n", 1),
+        ("HEAD", CHUNKED, 2),
+        ("HEAD", CHUNKED + b"5\r\n", 2),
+        ("HEAD", CHUNKED + b"0\r\nA", 2),
+    ],
+)
+async def test_a_connection_of_which_the_parser_would_read_no_more_carries_no_further_exchange(
+    method: str, first: bytes, connections: int
+) -> None:
+    calls = 0
+
+    async def behave(connection: Connection) -> None:
+        nonlocal calls
+        while True:
+            await connection.request()
+            calls += 1
+            await connection.send(first if calls == 1 else sized(b"second"))
+
+    async with target(behave) as odd, forwarder() as edge:
+        assert (await forward(edge, ForwardRequest(odd.at(), method, []), b"")).status == 200
+        second = await forward(edge, ForwardRequest(odd.at(), "GET", []), b"")
+        assert (second.body, odd.connections) == (b"second", connections)
+
+
 async def test_a_body_to_head_that_comes_late_is_nobody_s_answer() -> None:
     async def behave(connection: Connection) -> None:
         await connection.request()

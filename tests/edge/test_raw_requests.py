@@ -275,6 +275,8 @@ CHUNKS = {
         "a folded trailer": b"0\r\nA: b\r\n c\r\n\r\n",
         "a trailer without a colon": b"0\r\nGET /smuggled HTTP/1.1\r\n\r\n",
         "a length in the trailers": b"0\r\nContent-Length: 5\r\n\r\n",
+        "the end of the connection in a trailer": b"0\r\nConnection: close\r\n\r\n",
+        "the same in another spelling": b"0\r\nA: b\r\nPROXY-CONNECTION: Close, x\r\n\r\n",
         "NUL in a trailer": b"0\r\nA: \x00\r\n\r\n",
         "a bare line feed behind a trailer": b"0\r\nA: b\nC: d\r\n\r\n",
     }.items()

@@ -97,6 +97,35 @@ async def test_what_follows_a_body_is_the_next_request_and_refused_where_it_is_n
         assert len(running.calls.begun) == 4
 
 
+@pytest.mark.parametrize("before", [b"\n", b"\r", b"\n\n\n", b"\r\n\r"])
+@pytest.mark.parametrize("request_bytes", [HEAD + body(1), get(b"/call/known"), get(b"/call/ready")])
+async def test_what_stands_before_a_known_request_is_refused_though_it_came_alone(
+    before: bytes, request_bytes: bytes
+) -> None:
+    async with called() as running:
+        async with caller(running.asgi) as (reader, writer):
+            for _ in range(3):
+                writer.write(request_bytes)
+                await read_answer(reader)
+        begun = len(running.calls.begun)
+        async with caller(running.asgi) as (reader, writer):
+            writer.write(before)
+            await asyncio.sleep(0.05)
+            writer.write(request_bytes)
+            refused = first_answer(await everything(reader))
+        assert (refused.status, refused.rest) == (400, b"")
+        assert len(running.calls.begun) == begun
+
+
+async def test_empty_lines_that_came_alone_may_stand_before_a_known_request() -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        for _ in range(3):
+            writer.write(b"\r\n")
+            await asyncio.sleep(0.02)
+            writer.write(HEAD + body(1))
+            assert await read_answer(reader) == b"POST /call/take " + body(1)
+
+
 async def test_known_requests_wait_for_their_turn_with_their_bodies() -> None:
     async with called() as running, caller(running.asgi) as (reader, writer):
         for number in range(2):

@@ -25,7 +25,7 @@ from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.edge.caller_connection import CallerConnection
 from tollkeeper.edge.heads import RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
-from tollkeeper.edge.malformed import head_too_large, malformed, reason_of, without_upgrade
+from tollkeeper.edge.malformed import check_trailer, head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.presence import Attendance, Presence
 from tollkeeper.edge.turns import REQUESTS_AT_ONCE
 
@@ -44,7 +44,7 @@ class StrictProtocol(CallerConnection):
     """One caller's connection, of a class that `listening.strict_protocol` makes for each listener.
 
     A request is in its head (`_in_head`), then in its body (`_in_body`), then complete; answers are uvicorn's affair.
-    `_refusal` is set once; from then on, and behind the last answer, nothing that comes in is read (`_is_deaf`).
+    `_refusal` is set once; from then on, behind the last answer and in `wait_turn`, nothing is read (`_is_deaf`).
     """
 
     __slots__ = ()
@@ -107,7 +107,7 @@ class StrictProtocol(CallerConnection):
         if self._is_deaf:
             self.overhear(data)
             return
-        is_new = not (self._in_head or self._in_body)
+        is_new = not (self._in_head or self._in_body or self._pieces.line)
         if is_new:
             known_head = self._known
             if (head := known_head(data)) is not None:
@@ -209,7 +209,7 @@ class StrictProtocol(CallerConnection):
         elif self._in_body and self._chatter_bytes > CHATTER_BYTES:
             self._refuse(malformed("there is too much beside the body"))
 
-    # What the parser calls. ApiError stops it; `data_received` takes it from there.
+    # What the parser calls. ApiError stops it; `_read` takes it from there.
 
     def on_message_begin(self) -> None:
         """The first byte of a head. The ASGI scope is made when it is known to be needed."""
@@ -229,15 +229,16 @@ class StrictProtocol(CallerConnection):
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the head, or a trailer, which is dropped. Raises HEADERS_TOO_LARGE."""
+        """A header of the head, or a trailer, which is dropped. Raises HEADERS_TOO_LARGE, INVALID_PARAMETER."""
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > REQUEST_HEAD_SIZE_BYTES or len(self.headers) >= HEADERS_MAX:
             raise head_too_large()
         if self._in_head:
             name = name.lower()
-            if name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
+            self.expect_100_continue |= name == b"expect" and value.lower() == b"100-continue"
             self.headers.append((name, value))
+        else:
+            check_trailer(name)
 
     def on_headers_complete(self) -> None:
         """Check the head and accept it. Raises INVALID_PARAMETER, RATE_LIMITED."""
@@ -248,8 +249,7 @@ class StrictProtocol(CallerConnection):
         self._body_seconds = 0.0
         method, version = parser.get_method(), parser.get_http_version()
         self._is_http_11 = version == "1.1"
-        if not self._is_http_11:
-            self.expect_100_continue = False  # HTTP/1.0 knows no answer before the answer (RFC 9110 10.1.1)
+        self.expect_100_continue &= self._is_http_11  # HTTP/1.0 knows no answer before the answer (RFC 9110 10.1.1)
         check_request_head(method, self.url, version, self.headers)
         if not self._pieces.is_first_line(method, self.url, version):
             raise malformed("its first line is not method, target and version with one space between them")

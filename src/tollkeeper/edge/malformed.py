@@ -36,6 +36,12 @@ def without_upgrade(method: bytes, target: bytes, version: str, headers: list[He
     return b"".join([*lines, b"\r\n"])
 
 
+def check_trailer(name: bytes) -> None:
+    """Raises: INVALID_PARAMETER for one by which the parser would end the connection, and read nothing that follows."""
+    if name.lower() in _WITH_OPTIONS:
+        raise malformed("a trailer says how the connection goes on")
+
+
 def reason_of(error: HttpParserError) -> ApiError:
     """Why the parser stopped: a callback of ours that refused, a fault in one, or bytes that are not HTTP."""
     cause = error.__context__

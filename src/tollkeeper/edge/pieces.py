@@ -23,11 +23,11 @@ class Pieces:
     `is_in_chunks`: what comes next is of a body in chunks, and not its last chunk.
     """
 
-    __slots__ = ("_chunk_left_bytes", "_line", "_size_line", "_tail", "body_left_bytes", "is_in_chunks")
+    __slots__ = ("_chunk_left_bytes", "_size_line", "_tail", "body_left_bytes", "is_in_chunks", "line")
 
     def __init__(self) -> None:
         self._tail = b""  # the last bytes, where an empty line may begin in them
-        self._line = b""  # the newest request from its first byte, at least until its first line is complete
+        self.line = b""  # the newest request from its first byte, at least until its first line is complete
         self.body_left_bytes: int | None = None
         self.is_in_chunks = False
         self._chunk_left_bytes = 0  # with the line's end behind it
@@ -103,12 +103,12 @@ class Pieces:
         Of what the parser skips there, an empty line is forgotten once it is whole, and of anything else so much is
         kept that the request behind it is refused.
         """
-        self._line = _without_empty_lines(self._line)[:2] + piece
+        self.line = _without_empty_lines(self.line)[:2] + piece
 
     def go_on(self, piece: bytes) -> None:
         """A further piece of a head."""
-        if b"\r\n" not in _without_empty_lines(self._line):
-            self._line += piece
+        if b"\r\n" not in _without_empty_lines(self.line):
+            self.line += piece
 
     def is_first_line(self, method: bytes, target: bytes, version: str) -> bool:
         """Was the newest request's first line written with one space between its parts, as RFC 9112 3 has it?
@@ -116,7 +116,7 @@ class Pieces:
         Asked once for each request; its bytes are forgotten.
         """
         line = b"%b %b HTTP/%b\r\n" % (method, target, version.encode("ascii"))
-        read, self._line = self._line, b""
+        read, self.line = self.line, b""
         return read.startswith(line) or _without_empty_lines(read).startswith(line)
 
 

@@ -249,9 +249,11 @@ class TargetConnection(asyncio.Protocol):
         self._reusable = parser.should_keep_alive() and framing.end is not BodyEnd.CLOSE
         self._promised_seconds = promised_seconds(self._headers)
         if self._method == "HEAD":
-            # The parser waits for the body that Content-Length announces; it is thrown away with that wait.
+            # The parser waits for the body that Content-Length announces; it is thrown away with that wait. Of one in
+            # chunks it would be silent about what comes of it.
             self._complete = True
             self._parser = None
+            self._reusable = self._reusable and not any(name == b"transfer-encoding" for name, _ in self._headers)
         elif framing.end is BodyEnd.LENGTH:
             self._left_bytes = framing.declared_bytes or 0
         self._head = response_head(status, self._headers, framing)
@@ -272,6 +274,8 @@ class TargetConnection(asyncio.Protocol):
         """The end of an informational head or of the response."""
         if self._framing is not None:
             self._complete = True
+            if self._parser is not None and not self._parser.should_keep_alive():
+                self._reusable = False  # a trailer said so, and the parser reads nothing more
 
     def on_message_begin(self) -> None:
         """The first byte of a head; after the end of the response it spoils the connection."""
