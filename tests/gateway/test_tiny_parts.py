@@ -12,11 +12,13 @@ import pytest
 
 from tollkeeper.core.framing import BodyEnd, ResponseFraming
 from tollkeeper.edge.call import BodySink, CallHandler, Connection, InboundCall
+from tollkeeper.edge.deadlines import Deadlines
+from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.heads import read_head, response_head
 from tollkeeper.edge.spool import Spool, SpoolRoom
 from tollkeeper.gateway.again import CallAgain
 from tollkeeper.gateway.held import Held
-from tollkeeper.gateway.signing import BodyAhead
+from tollkeeper.gateway.signing import BodyAhead, BodyOwner
 from tollkeeper.gateway.streaming import PartsOwner, StreamedParts
 
 SIZE_BYTES = 60_000
@@ -70,7 +72,13 @@ def of_call_again() -> Callable[[bytes], None]:
 
 def of_signing() -> Callable[[bytes], None]:
     """A body that is read ahead to be signed."""
-    return BodyAhead(Collected(), lambda _signed, _body: None).on_request_body
+    return body_ahead().on_request_body
+
+
+def body_ahead() -> BodyAhead:
+    """One that was not started: it has no deadline."""
+    forwarder = cast("Forwarder", SimpleNamespace(deadlines=Deadlines()))
+    return BodyAhead(Collected(), cast("BodyOwner", None), lambda _signed, _body: None, forwarder)
 
 
 @pytest.mark.parametrize("made", [of_call, of_spool, of_stream, of_call_again, of_signing])
@@ -90,7 +98,7 @@ def test_tiny_parts_are_held_in_about_as_much_memory_as_they_have_bytes(
 
 
 def test_parts_of_any_size_come_out_as_they_went_in() -> None:
-    signing, collected = BodyAhead(Collected(), lambda _signed, _body: None), Collected()
+    signing, collected = body_ahead(), Collected()
     parts = [bytes([size % 251]) * size for size in (1, 2, 3000, 1, 1023, 1024, 5, 5, 4096, 0, 7)]
     for part in parts:
         signing.on_request_body(part)

@@ -32,6 +32,7 @@ JSON_LINE: Final = b"content-type: application/json\r\n"
 END_OF_HEAD: Final = b"\r\n\r\n"
 CLOSING_END_OF_HEAD: Final = b"\r\nconnection: close\r\n\r\n"
 LAST_LINES: Final = b"x402-version: 1\r\nx-request-id: "  # of each head before the request id
+FAULT: Final = "something went wrong on our side; requestId names the log line"
 _NOBODY_WAITS: Final = asyncio.Event()  # uvicorn sets the event of whatever it takes for its own request
 
 log = structlog.get_logger("tollkeeper.edge")
@@ -224,8 +225,7 @@ class InboundCall(msgspec.Struct, eq=False):
         if self.response_started:
             self._connection.transport.abort()
         else:
-            message = "something went wrong on our side; requestId names the log line"
-            self.refuse(ApiError(Code.INTERNAL_ERROR, message))
+            self.refuse(ApiError(Code.INTERNAL_ERROR, FAULT))
 
     def guard(self, function: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - the function's own
         """Call `function`; what it raises answers the call. For every callback that somebody else calls."""

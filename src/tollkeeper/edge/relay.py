@@ -286,13 +286,13 @@ class Relay(Exchange):
         """See `exchange.Exchange`."""
         if self._is_over:
             return
-        self._connections.deadlines.clear(self)
         self._connection = None
         if self._spool is None:
             self._deliver([] if self._first_part is None else [self._first_part])
         elif (parts := self._spool.in_memory()) is not None:
             self._deliver(parts)
-        else:
+        else:  # the disk has as long as the target had
+            self._connections.deadlines.set(self, self._loop.time() + self._limits.response_seconds, self._loop)
             self._reading_back = self._loop.create_task(self._spool.finish())
             self._reading_back.add_done_callback(self._read_back)
 
@@ -337,6 +337,7 @@ class Relay(Exchange):
 
     def _deliver(self, body: list[bytes] | SpooledBody) -> None:
         self._is_over = True
+        self._connections.deadlines.clear(self)
         head = self._head
         assert head is not None  # noqa: S101 - no end without a head
         self._owner.on_answer(head, body, self._size_bytes)

@@ -190,12 +190,16 @@ class PaidCall(Answering):
         self.shared.purchases.spend_soon(presented.key, buyer.wish, clock_ms(), done)
 
     def _spent(self, result: SpendResult | ApiError, presented: Presented, buyer: Buyer) -> None:
+        is_taken = not isinstance(result, ApiError) and result.outcome is Spend.SPENT
         if self.stage is Stage.OVER:
             # Committed means charged, though the client left meanwhile.
-            if not isinstance(result, ApiError) and result.outcome is Spend.SPENT:
+            if is_taken:
                 self.end(CLIENT_GONE_STATUS)
         elif isinstance(result, ApiError):
             raise result
+        elif self.shared.is_stopping:
+            self.is_charged, self.is_cut = is_taken, True
+            self.cut_short()
         elif result.outcome is Spend.SPENT:
             purchase = calls.purchase_of(result)
             self._keep_held(presented, purchase)
@@ -221,7 +225,7 @@ class PaidCall(Answering):
         asked.held = held_again(self.shared, call, asked, self.opened, presented, purchase)
         call.head.is_again = asked.held is not None
 
-    # The same by its token, or as the payer that its bearer shows (contract 4.3); step 5 asks for the latter, too. In a
+    # The same by its token, or as the payer that its bearer shows (contract 4.3). In a
     # task, by a commit of claims and grants: these, too, are the loop's where the disk is quick, else the thread's
     # (`SqliteDatabase.run_short`). Where the ledger's process went away it is waited for, 10 s at most.
 
@@ -285,23 +289,6 @@ class PaidCall(Answering):
                 await self._settle_outcome(result, deadline)
         return None
 
-    def _is_payer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
-        """The payment shown does not count at this gate: is the payer's bearer there, for whom credits may be left?"""
-        opened = self.opened
-        if opened.takes_header or self.wallet != presented.key.payer:
-            return False
-        return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
-
-    def _spend_as_payer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
-        return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
-
-    async def _spend_known(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
-        """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
-        taken = await self._spend_of_wallet(shown.payer, deadline)
-        if taken is None and self.opened.is_of_wallets:
-            raise ExhaustedError.of(shown)
-        return taken
-
     # Where asking for a credit said neither that one was taken nor that nothing is held: waits for whoever decides, or
     # asks again. For steps 4 and 5; the gate as it is by now is read by the reading thread.
 
@@ -333,12 +320,21 @@ class PaidCall(Answering):
         if asyncio.get_running_loop().time() >= deadline:
             message = "the PayGate changes all the time; nothing was charged, send the same payment again"
             raise ApiError(Code.UNAVAILABLE, message)
-        self.opened = opened = await self.shared.gates.reload(self.opened.gate.slug)
+        self.opened = opened = await self._gate_by_now(self.opened.gate.slug)
         # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
         calls.check_method(opened.gate, self.call)
         calls.check_forwardable(self.call, self.asked, opened)
         if self.wallet is None and self._is_login_wanted():
             await self._log_in()
+
+    async def _gate_by_now(self, slug: str) -> OpenGate:
+        """Who claimed before his gate was deleted is served once (contract 2). Raises: as `Gates.reload`."""
+        try:
+            return await self.shared.gates.reload(slug)
+        except ApiError as error:
+            if error.code is not Code.NOT_FOUND or self.buyer is None or self.buyer.claimed is None:
+                raise
+            return await self.shared.gates.deleted(slug)
 
     # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503; besides, as above, for
     # commits (10 s where the ledger's process went away), a login, gates and transactions that the reading thread looks
@@ -374,15 +370,38 @@ class PaidCall(Answering):
                     self.is_charged = True  # so it is forwarded whatever its gate asks for by now
                     return await shared.gates.current(self.opened), calls.purchase_of(bought)
                 await self._reload(deadline)
-            elif self._is_payer_without_proof(presented, result):
+            elif self._is_buyer_without_proof(presented, buyer, result):
                 if not self.opened.is_of_wallets:
-                    result = await self._charged(self._spend_as_payer(result))
+                    result = await self._charged(self._spend_as_buyer(result))
                     continue
-                if (taken := await self._spend_known(calls.purchase_of(result), deadline)) is not None:
+                if (taken := await self._spend_as_owner(calls.purchase_of(result), deadline)) is not None:
                     return taken
             else:
                 await self._settle_outcome(result, deadline, presented)
             result = None
+
+    def _is_buyer_without_proof(self, presented: Presented, buyer: Buyer, result: SpendResult) -> bool:
+        """The payment shown does not count at this gate: may a credit be spent here all the same?
+
+        By the payer, whose bearer is there; by whoever wrote the claim, where it was granted behind his back: by the
+        completer, which of several workers may be another one's.
+        """
+        opened = self.opened
+        if result.outcome is Spend.WITHHELD and buyer.claimed == calls.purchase_of(result).id:
+            return True
+        if opened.takes_header or self.wallet != presented.key.payer:
+            return False
+        return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
+
+    def _spend_as_buyer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
+        return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
+
+    async def _spend_as_owner(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
+        taken = await self._spend_of_wallet(shown.payer, deadline)
+        if taken is None and self.opened.is_of_wallets:
+            raise ExhaustedError.of(shown)
+        return taken
 
     async def _check_next_try(self, failed: Purchase | None) -> None:
         """A payment that a transaction made public is tried again, where the token counts, for its buyer alone.
@@ -401,10 +420,10 @@ class PaidCall(Answering):
     async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
         """The terms that need nobody's word, then the purchase; see `Buying.buy`. Raises: the refusal."""
         gate = self.opened.gate
-        if not gate.is_enabled:
-            raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
         if self.opened.is_of_wallets:
             calls.check_payer(self.wallet, presented.key.payer)
+        if not gate.is_enabled:
+            raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
         if presented.key.network not in self.opened.offers:
             raise payment_error(
                 Code.INVALID_NETWORK,
@@ -418,8 +437,9 @@ class PaidCall(Answering):
         return await self._taken(self.shared.buying.buy(self.opened, presented, buyer, deadline))
 
     # 6. Forward. Waits for the target (600 s until all is sent, 600 s from then on: `edge.relay`), and before that for
-    # a body that is signed: a mebibyte of it is held, for a moment twice, and hashed in the loop. A body that is all
-    # there is sent at once (64 KiB at most were read ahead), others flow as fast as the target takes them.
+    # a body that is signed (600 s, too): a mebibyte of it is held, for a moment twice, and hashed in the loop. A body
+    # that is all there is sent at once (reading pauses behind 64 KiB; one look at the socket may bring more), others
+    # flow as fast as the target takes them.
 
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """`proofs`: the headers of which the first one that is there got the credit."""
@@ -440,7 +460,8 @@ class PaidCall(Answering):
         elif isinstance(body, bytes):
             self._sign(body, body)
         else:
-            BodyAhead(body, self._sign).start(length)
+            self.relay = ahead = BodyAhead(body, self, self._sign, shared.forwarder)
+            ahead.start(length)
 
     def _sign(self, signed: bytes | None, body: bytes | BodySource) -> None:
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
@@ -464,14 +485,13 @@ class PaidCall(Answering):
     def _body(self) -> bytes | BodySource:
         """The request's: at once where all of it is there, else as it comes and as far as it may."""
         whole = None if self.call.head.content_length is None else self.call.whole_body()
-        return calls.BoundedBody(self.call, self.shared.body_limit_bytes, self._excess) if whole is None else whole
+        return calls.BoundedBody(self.call, self.shared.body_limit_bytes, self._break_off) if whole is None else whole
 
     def _client(self) -> str:
         return self.shared.limit.clients.of(self.call.peer, self.call.head.headers)
 
-    def _excess(self) -> None:
-        """More of the request came than may: told by the relay, which knows whether the answer has begun."""
-        error = calls.too_large(self.shared.body_limit_bytes)
+    def _break_off(self, error: Exception) -> None:
+        """No more of the request's body goes on: told by the relay, which knows whether the answer has begun."""
         if self.relay is None:
             self.on_refusal(error)
         else:

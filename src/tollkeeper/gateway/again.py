@@ -105,7 +105,12 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     @staticmethod
     def spent_together(calls: Sequence[CallAgain], lefts: Sequence[int]) -> None:
         """See `ledger.HeldCall`. All of these are one process's: so many are forwarded as of one moment."""
-        forwarder = calls[0].held.shared.forwarder
+        shared = calls[0].held.shared
+        if shared.is_stopping:
+            for call, left in zip(calls, lefts, strict=True):
+                call.spent_otherwise(SpendResult(Spend.SPENT, replace(call.held.purchase, remaining=left)))
+            return
+        forwarder = shared.forwarder
         for at in range(0, len(calls), _TOGETHER_MAX):
             some = calls[at : at + _TOGETHER_MAX]
             try:

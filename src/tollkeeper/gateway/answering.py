@@ -24,7 +24,7 @@ from tollkeeper.core.framing import BodyEnd
 from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import credit_token
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
-from tollkeeper.edge.call import JSON_LINE
+from tollkeeper.edge.call import FAULT, JSON_LINE
 from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.charging import Charging
 from tollkeeper.gateway.gates import not_found
@@ -128,9 +128,8 @@ class Answering(Charging):
 
     def _answer_failure(self, error: BaseException) -> None:
         if not isinstance(error, ApiError):
-            self.end(500, Code.INTERNAL_ERROR, failed=True)
-            self.call.fail(error)
-            return
+            _LOG.error("unhandled", exc_info=error, request_id=self.call.request_id)
+            error = ApiError(Code.INTERNAL_ERROR, FAULT)
         event = "target_failed" if error.status == 502 else "call_failed"
         _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
         if calls.is_given_back(self.opened.gate, error):

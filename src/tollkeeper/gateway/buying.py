@@ -16,7 +16,7 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     NOT_ATTEMPTED,
@@ -42,7 +42,7 @@ from tollkeeper.gateway.hub_client import (
 )
 from tollkeeper.gateway.refusals import Refusal, Refusals, not_settled
 from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, TrustCaps
+from tollkeeper.storage.purchases import WITHOUT_LIMIT, ClaimResult, Exposure, Paid, TrustCaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from tollkeeper.storage.purchase_rows import Purchase, SpendRequest
     from tollkeeper.storage.purchases import Purchases
 
-# What the clocks of gateway and hub may differ by, and a claim may wait for its commit.
-EXPIRY_MARGIN_SECONDS: Final = 30
 _LOOK_SECONDS: Final = 1.0  # so often a purchase that is waited for is looked up, for another process may decide it
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
 
@@ -68,16 +66,22 @@ DEFAULT_EXPOSURE: Final = TrustCaps(Exposure(20, 20_000_000), Exposure(200, 200_
 class Buyer:
     """One request that waits for a purchase. `wants` is False once it gave up.
 
-    `taken`: its credit is being spent, so it must stay for the answer. `claimed`: the purchase whose claim it
-    wrote, the one whose credit token it may be told. `on_left` is told what its attempt came to where the request was
-    cancelled before.
+    `taken`: its credit is being spent, so it must stay for the answer. `claiming`: done once its claim is written, or
+    is not. `claimed`: the purchase whose claim it wrote, the one whose credit token it may be told. `on_left` is told
+    what its attempt came to where the request was cancelled before.
     """
 
     wish: SpendRequest
     on_left: Callable[[asyncio.Future[SpendResult]], None]
     wants: bool = True
     taken: bool = False
+    claiming: asyncio.Future[None] | None = None
     claimed: str | None = None
+
+    async def until_claimed(self) -> None:
+        """Returns once no claim of its is being written: whatever it is answered must name that one's credit token."""
+        if self.claiming is not None:
+            await asyncio.shield(self.claiming)
 
 
 # The signature too: nobody may learn or spoil the outcome of a payment by naming it without having signed it.
@@ -154,12 +158,16 @@ class Buying:
         """Buys with the payment, or waits for the attempt that already does.
 
         The result is this request's own spend; None means that something was decided and the caller should ask for a
-        credit again. Raises: the refusal; SETTLEMENT_PENDING when `deadline` (loop time) passes first.
+        credit again. Raises: the refusal; SETTLEMENT_PENDING when `deadline` (loop time) passes first;
+        UNAVAILABLE where it has passed before anything was begun.
         """
         gate = opened.gate
         slot = (presented.key, presented.tender.signature, gate.id, gate.version)
         attempt = self._attempts.get(slot)
         if attempt is None:
+            if asyncio.get_running_loop().time() >= deadline:
+                message = "this request came to its turn too late; nothing was charged, send the same payment again"
+                raise ApiError(Code.UNAVAILABLE, message)
             task = asyncio.create_task(self._attempt(slot, opened, presented, buyer))
             attempt = self._attempts[slot] = _Attempt(task, buyer)
             task.add_done_callback(lambda done: self._finished(slot, done))
@@ -167,9 +175,12 @@ class Buying:
         try:
             result = await self._outcome(attempt, buyer, deadline)
         except asyncio.CancelledError:
-            buyer.wants = buyer.taken
-            if mine:
-                attempt.task.add_done_callback(buyer.on_left)
+            try:
+                await buyer.until_claimed()
+            finally:
+                buyer.wants = buyer.taken
+                if mine:
+                    attempt.task.add_done_callback(buyer.on_left)
             raise
         return result if mine and result.outcome is Spend.SPENT else None
 
@@ -178,7 +189,8 @@ class Buying:
             async with asyncio.timeout_at(deadline):
                 return await asyncio.shield(attempt.task)
         except TimeoutError:
-            if not buyer.taken:
+            await buyer.until_claimed()
+            if not (buyer.taken or attempt.task.done()):
                 buyer.wants = False
                 raise await self._pending_now(attempt.purchase) from None
         return await asyncio.shield(attempt.task)
@@ -199,37 +211,16 @@ class Buying:
             if await self._is_claimed(refused, opened, presented.key):
                 return _ASK_AGAIN
             raise
-        network, tender = presented.key.network, presented.tender
-
-        made: dict[tuple[int, bool], SettleRequest] = {}
-
-        def request_of(purchase_id: str, attempt: int, assume_valid: bool) -> bytes:  # noqa: FBT001 - as `claim` says
-            request = made[attempt, assume_valid] = self._hub.settle_request(
-                asked,
-                key=f"{purchase_id}.{attempt}",
-                confirm=not assume_valid,
-                purchase_data=self._purchase_data(opened.gate, terms, purchase_id),
-            )
-            return request.to_bytes()
-
-        claim = await self._purchases.claim(
-            presented.key,
-            terms,
-            purchase_id=self._new_id(),
-            paid=Paid(tender.value, tender.valid_before, presented.header_hash),
-            trust=self._trust(network) if opened.gate.assume_valid else None,
-            request_of=request_of,
-            now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
-        )
+        if not buyer.wants and opened.gate.credit_binding is CreditBinding.TOKEN:
+            return _ASK_AGAIN  # it was answered, and nobody would ever be told the token that this buys
+        claim, request = await self._claim(opened, presented, buyer, terms, asked)
         if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
             if await self._is_under_way_again(claim.purchase, presented.key):
                 return _ASK_AGAIN
             raise refusal.error if refusal else attempts_exhausted()
-        if claim.outcome is not Claim.WON or claim.purchase is None:
+        if request is None or claim.purchase is None:
             return _ASK_AGAIN
         self._attempts[slot].purchase = claim.purchase
-        buyer.claimed = claim.purchase.id
-        request = made[claim.purchase.attempt, claim.purchase.assume_valid]
         try:
             return await self._settle(claim.purchase, request, presented, buyer)
         except ApiError as failed:
@@ -265,6 +256,126 @@ class Buying:
         if self._is_seen(network):
             await self._require_unused(presented, is_trusted=opened.gate.assume_valid)
         return terms, asked, refusal
+
+    def _require_proof(self, network: str) -> None:
+        """Raises: UNAVAILABLE where nobody can tell now whether a payment is final."""
+        if self._supported().confirms:
+            return
+        if not self._proofs.covers(network):
+            raise ApiError(
+                Code.UNAVAILABLE,
+                "the payment hub cannot confirm on chain: set assumeValid, the URL of a node, or a hub that "
+                "advertises confirm",
+            )
+        if problem := self._proofs.problem(network):
+            _LOG.warning("node_unusable", network=network, reason=problem)
+            raise unavailable()
+
+    def _is_seen(self, network: str) -> bool:
+        """Does this gateway look at the chain itself?"""
+        return not self._supported().is_ours and self._proofs.covers(network)
+
+    async def _require_unused(self, presented: Presented, *, is_trusted: bool) -> None:
+        """What the facilitator made for another server buys nothing here: who may look for it later sees no difference.
+
+        Nor does what is so old that nobody looks so far back.
+
+        A payment that is claimed here is ours to look for. One that had failed here is not: whoever made it since, may
+        have done so for another server, unless it is in the very transaction that it failed by.
+        Raises: NONCE_ALREADY_USED, PAYMENT_EXPIRED; UNAVAILABLE where no node says so, unless the facilitator
+        `is_trusted` to know.
+        """
+        tender = presented.tender
+        known = await self._purchases.by_payment(tender.key)
+        if known is not None and known.state is not PurchaseState.FAILED:
+            return
+        failed_by = "" if known is None else known.transaction_hash or ""
+        try:
+            used = await self._refusals.of_used(presented.payment, tender, failed_by)
+        except RpcUnavailable as error:
+            _LOG.warning("node_unusable", network=tender.key.network, reason=str(error))
+            if is_trusted:
+                return
+            raise unavailable() from error
+        if used is not None:
+            raise used
+
+    async def _is_claimed(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
+        """Has somebody bought with it meanwhile, or does? Then that is why it is refused.
+
+        Where it is used and had failed here, its failure may have been taken back: it is claimed again, only while that
+        may be (`following`), and only once our hub has seen it, whose word for its key decides.
+        """
+        purchase = await self._purchases.by_payment(key)
+        if purchase is None or purchase.state is not PurchaseState.FAILED:
+            return purchase is not None
+        is_used = refused.code is Code.NONCE_ALREADY_USED and purchase.gate_id == opened.gate.id
+        return is_used and await self._is_under_way_again(purchase, key)
+
+    async def _is_under_way_again(self, purchase: Purchase | None, key: PaymentKey) -> bool:
+        """Takes its last failure back where our hub does: nobody is to sign another while this one may be made."""
+        if purchase is None or not self._supported().is_ours:
+            return False
+        try:
+            told = await self._hub.payment_status(key)
+        except HubUnreachableError:
+            raise self.pending(purchase) from None
+        is_over = told is None or told.status == "failed"
+        return not is_over and await self._purchases.reopen(purchase, self._clock_ms())
+
+    async def _claim(
+        self, opened: OpenGate, presented: Presented, buyer: Buyer, terms: Terms, asked: bytes
+    ) -> tuple[ClaimResult, SettleRequest | None]:
+        """Makes the payment ours to settle, by a request that is kept with the claim; None where another has it."""
+        made: dict[tuple[int, bool], SettleRequest] = {}
+
+        def request_of(purchase_id: str, attempt: int, assume_valid: bool) -> bytes:  # noqa: FBT001 - as `claim` says
+            request = made[attempt, assume_valid] = self._hub.settle_request(
+                asked,
+                key=f"{purchase_id}.{attempt}",
+                confirm=not assume_valid,
+                purchase_data=self._purchase_data(opened.gate, terms, purchase_id),
+            )
+            return request.to_bytes()
+
+        tender = presented.tender
+        buyer.claiming = asyncio.get_running_loop().create_future()
+        try:
+            claim = await self._purchases.claim(
+                presented.key,
+                terms,
+                purchase_id=self._new_id(),
+                paid=Paid(tender.value, tender.valid_before, presented.header_hash),
+                trust=self._trust(presented.key.network) if opened.gate.assume_valid else None,
+                request_of=request_of,
+                now_ms=self._clock_ms(),  # after the verification: the request's life begins when it is signed
+            )
+            if claim.outcome is not Claim.WON or claim.purchase is None:
+                return claim, None
+            buyer.claimed = claim.purchase.id
+            return claim, made[claim.purchase.attempt, claim.purchase.assume_valid]
+        finally:
+            buyer.claiming.set_result(None)
+
+    def _trust(self, network: str) -> TrustCaps:
+        """The caps on trusted payments. Where none can be followed, a cap could never be lifted again."""
+        return self._cap if self._is_followed(network) else WITHOUT_LIMIT
+
+    def _is_followed(self, network: str) -> bool:
+        """Can somebody tell whether a trusted payment became final?"""
+        return self._supported().is_ours or self._proofs.covers(network)
+
+    def _purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
+        """What the hub's history says of the purchase."""
+        return {
+            "gateway": self._gateway_url,
+            "paygateId": gate.id,
+            "slug": gate.slug,
+            "title": gate.title,
+            "price": format_usdc(terms.price_micro),
+            "credits": terms.credits,
+            "purchaseId": purchase_id,
+        }
 
     async def _settle(
         self, purchase: Purchase, request: SettleRequest, presented: Presented, buyer: Buyer | None
@@ -328,6 +439,17 @@ class Buying:
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
         raise not_settled(answer, purchase.network)
 
+    async def _look_for_former(self, purchase: Purchase, now_ms: int) -> int | None:
+        """When to look whether an earlier attempt's failure was taken back, of one that sent nothing itself."""
+        was_sent = self._supported().is_ours and await self._purchases.shown_in(purchase) is not None
+        return now_ms + FIRST_LOOK_MS if was_sent else None
+
+    def _announce(self, purchase_id: str) -> None:
+        """Wakes who waits for this purchase; each looks it up."""
+        if (awaited := self._awaited.get(purchase_id)) is not None:
+            awaited.decided.set()
+            awaited.decided = asyncio.Event()
+
     def _finished(self, slot: _Slot, task: asyncio.Task[SpendResult]) -> None:
         self._attempts.pop(slot, None)
         if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
@@ -353,111 +475,15 @@ class Buying:
                     current = await self._purchases.by_id(purchase.id)
                     if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
                         return
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(decided.wait(), _LOOK_SECONDS)
+                    with suppress(TimeoutError):  # not `wait_for`, which forgets that its task was cancelled
+                        async with asyncio.timeout(_LOOK_SECONDS):
+                            await decided.wait()
         except TimeoutError:
             raise await self._pending_now(purchase) from None
         finally:
             awaited.waiting -= 1
             if not awaited.waiting:
                 del self._awaited[purchase.id]
-
-    async def _require_unused(self, presented: Presented, *, is_trusted: bool) -> None:
-        """What the facilitator made for another server buys nothing here: who may look for it later sees no difference.
-
-        Nor does what is so old that nobody looks so far back.
-
-        A payment that is claimed here is ours to look for. One that had failed here is not: whoever made it since, may
-        have done so for another server, unless it is in the very transaction that it failed by.
-        Raises: NONCE_ALREADY_USED, PAYMENT_EXPIRED; UNAVAILABLE where no node says so, unless the facilitator
-        `is_trusted` to know.
-        """
-        tender = presented.tender
-        known = await self._purchases.by_payment(tender.key)
-        if known is not None and known.state is not PurchaseState.FAILED:
-            return
-        failed_by = "" if known is None else known.transaction_hash or ""
-        try:
-            used = await self._refusals.of_used(presented.payment, tender, failed_by)
-        except RpcUnavailable as error:
-            _LOG.warning("node_unusable", network=tender.key.network, reason=str(error))
-            if is_trusted:
-                return
-            raise unavailable() from error
-        if used is not None:
-            raise used
-
-    async def _is_claimed(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
-        """Has somebody bought with it meanwhile, or does? Then that is why it is refused.
-
-        Where it is used and had failed here, its failure may have been taken back: it is claimed again, only while that
-        may be (`following`), and only once our hub has seen it, whose word for its key decides.
-        """
-        purchase = await self._purchases.by_payment(key)
-        if purchase is None or purchase.state is not PurchaseState.FAILED:
-            return purchase is not None
-        is_used = refused.code is Code.NONCE_ALREADY_USED and purchase.gate_id == opened.gate.id
-        return is_used and await self._is_under_way_again(purchase, key)
-
-    async def _is_under_way_again(self, purchase: Purchase | None, key: PaymentKey) -> bool:
-        """Takes its last failure back where our hub does: nobody is to sign another while this one may be made."""
-        if purchase is None or not self._supported().is_ours:
-            return False
-        try:
-            told = await self._hub.payment_status(key)
-        except HubUnreachableError:
-            raise self.pending(purchase) from None
-        is_over = told is None or told.status == "failed"
-        return not is_over and await self._purchases.reopen(purchase, self._clock_ms())
-
-    def _purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
-        """What the hub's history says of the purchase."""
-        return {
-            "gateway": self._gateway_url,
-            "paygateId": gate.id,
-            "slug": gate.slug,
-            "title": gate.title,
-            "price": format_usdc(terms.price_micro),
-            "credits": terms.credits,
-            "purchaseId": purchase_id,
-        }
-
-    def _is_followed(self, network: str) -> bool:
-        """Can somebody tell whether a trusted payment became final?"""
-        return self._supported().is_ours or self._proofs.covers(network)
-
-    def _is_seen(self, network: str) -> bool:
-        """Does this gateway look at the chain itself?"""
-        return not self._supported().is_ours and self._proofs.covers(network)
-
-    def _trust(self, network: str) -> TrustCaps:
-        """The caps on trusted payments. Where none can be followed, a cap could never be lifted again."""
-        return self._cap if self._is_followed(network) else WITHOUT_LIMIT
-
-    def _require_proof(self, network: str) -> None:
-        """Raises: UNAVAILABLE where nobody can tell now whether a payment is final."""
-        if self._supported().confirms:
-            return
-        if not self._proofs.covers(network):
-            raise ApiError(
-                Code.UNAVAILABLE,
-                "the payment hub cannot confirm on chain: set assumeValid, the URL of a node, or a hub that "
-                "advertises confirm",
-            )
-        if problem := self._proofs.problem(network):
-            _LOG.warning("node_unusable", network=network, reason=problem)
-            raise unavailable()
-
-    async def _look_for_former(self, purchase: Purchase, now_ms: int) -> int | None:
-        """When to look whether an earlier attempt's failure was taken back, of one that sent nothing itself."""
-        was_sent = self._supported().is_ours and await self._purchases.shown_in(purchase) is not None
-        return now_ms + FIRST_LOOK_MS if was_sent else None
-
-    def _announce(self, purchase_id: str) -> None:
-        """Wakes who waits for this purchase; each looks it up."""
-        if (awaited := self._awaited.get(purchase_id)) is not None:
-            awaited.decided.set()
-            awaited.decided = asyncio.Event()
 
     def pending(self, purchase: Purchase | None, transaction: str = "") -> ApiError:
         """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
@@ -484,13 +510,3 @@ class Buying:
 
 # Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.
 _ASK_AGAIN: Final = SpendResult(Spend.STALE)
-
-
-def is_request_expired(purchase: Purchase, now_ms: int) -> bool:
-    """May our hub no longer start this attempt? Its signature has expired (contract 4.3), with a margin for clocks."""
-    return now_ms > purchase.attempt_ms + (SETTLE_REQUEST_LIFETIME_SECONDS + EXPIRY_MARGIN_SECONDS) * 1000
-
-
-def is_of_later(purchase: Purchase, now_ms: int) -> bool:
-    """Is this attempt, by its time, yet to be made? Then our clock was put back since, with a margin for clocks."""
-    return purchase.attempt_ms > now_ms + EXPIRY_MARGIN_SECONDS * 1000

@@ -153,14 +153,14 @@ def _check_upgrade(call: InboundCall) -> None:
 
 
 class BoundedBody:
-    """A call's body on its way to the target; `on_excess` is called once where it turns out too large."""
+    """A call's body on its way to the target; `break_off` is told where it turns out too large, or a sink breaks."""
 
-    __slots__ = ("_call", "_left_bytes", "_on_excess", "_sink")
+    __slots__ = ("_break_off", "_call", "_left_bytes", "_limit_bytes", "_sink")
 
-    def __init__(self, call: InboundCall, limit_bytes: int, on_excess: Callable[[], None]) -> None:
+    def __init__(self, call: InboundCall, limit_bytes: int, break_off: Callable[[Exception], None]) -> None:
         self._call = call
-        self._left_bytes = limit_bytes
-        self._on_excess = on_excess
+        self._limit_bytes = self._left_bytes = limit_bytes
+        self._break_off = break_off
         self._sink: BodySink
 
     def body_to(self, sink: BodySink) -> None:
@@ -181,14 +181,20 @@ class BoundedBody:
         had_room = self._left_bytes >= 0
         self._left_bytes -= len(data)
         if self._left_bytes >= 0:
-            self._sink.on_request_body(data)
+            self._pass_on(self._sink.on_request_body, data)
         elif had_room:
-            self._on_excess()
+            self._break_off(too_large(self._limit_bytes))
 
     def on_request_end(self) -> None:
         """See `call.BodySink`."""
         if self._left_bytes >= 0:
-            self._sink.on_request_end()
+            self._pass_on(self._sink.on_request_end)
+
+    def _pass_on(self, give: Callable[..., None], *data: bytes) -> None:
+        try:
+            give(*data)
+        except Exception as fault:  # noqa: BLE001 - the call is paid for, and ends as every other does
+            self._break_off(fault)
 
 
 def spent_elsewhere(purchase: Purchase) -> ApiError:

@@ -19,7 +19,7 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.gateway.buying import is_of_later, is_request_expired
+from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.gateway.findings import Seen, answer_of
 from tollkeeper.gateway.following import Following, key_of, owed_by
 from tollkeeper.gateway.hub_client import AWAY, HubUnreachableError, SettleAnswer, Settlement, SettleRequest
@@ -44,6 +44,8 @@ _ELSEWHERE_MS: Final = 3_600_000
 _NOT_TOLD_MS: Final = 86_400_000
 # And where it is away each time that it is asked for whom, though it shows the payment: since the claim.
 _AWAY_MS: Final = 7 * _NOT_TOLD_MS
+# What the clocks of gateway and hub may differ by, and a claim may wait for its commit.
+_EXPIRY_MARGIN_SECONDS: Final = 30
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
 
@@ -142,12 +144,12 @@ class Completer:
                 await owed_by(self._purchases, purchase), "", supported.senders_on(purchase.network)
             )
             # The attempt may be another worker's, whose facilitator has yet to say that it was its transaction.
-            is_over = finding.seen is not Seen.FOREIGN or is_request_expired(purchase, self._clock_ms())
+            is_over = finding.seen is not Seen.FOREIGN or _is_request_expired(purchase, self._clock_ms())
             if finding.seen is not Seen.NOTHING and is_over:
                 await self._conclude(purchase, answer_of(finding))
             return
         if not supported.is_ours or not request:
-            if is_request_expired(purchase, self._clock_ms()):
+            if _is_request_expired(purchase, self._clock_ms()):
                 await self._park(purchase)
             return
         stored = SettleRequest.from_bytes(request)
@@ -158,7 +160,7 @@ class Completer:
 
     async def _finish_here(self, purchase: Purchase, request: SettleRequest) -> None:
         """Our hub was asked, and says what it knows."""
-        is_expired = is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
+        is_expired = _is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
         status = await self._hub.payment_status(key_of(purchase))
         if status is not None or (not is_expired and self._buying.is_awaited(purchase.id)):
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
@@ -169,7 +171,7 @@ class Completer:
                 if await self._is_not_told(purchase, answer, status):
                     return
             if answer.outcome is Settlement.UNHEARD and status is None:
-                if not is_of_later(purchase, self._clock_ms()):
+                if not _is_of_later(purchase, self._clock_ms()):
                     return  # it may be heard yet: the clock by which it is of a time to come goes on
                 # By our clock, too, which was put back: no copy of it is under way for so long.
             elif answer.outcome is Settlement.UNHEARD:
@@ -237,7 +239,7 @@ class Completer:
 
         So only its success for the claim's key counts. The operator has an hour to set the former one again.
         """
-        if not is_request_expired(purchase, self._clock_ms()):
+        if not _is_request_expired(purchase, self._clock_ms()):
             return
         if await self._hub.payment_status(key_of(purchase)) is not None:
             answer = await self._hub.settle(request)
@@ -259,3 +261,13 @@ class Completer:
         except ApiError as decided:
             if decided.code is not Code.SETTLEMENT_PENDING:  # else the next pass asks again
                 _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)
+
+
+def _is_request_expired(purchase: Purchase, now_ms: int) -> bool:
+    """May our hub no longer start this attempt? Its signature has expired (contract 4.3), with a margin for clocks."""
+    return now_ms > purchase.attempt_ms + (SETTLE_REQUEST_LIFETIME_SECONDS + _EXPIRY_MARGIN_SECONDS) * 1000
+
+
+def _is_of_later(purchase: Purchase, now_ms: int) -> bool:
+    """Is this attempt, by its time, yet to be made? Then our clock was put back since, with a margin for clocks."""
+    return purchase.attempt_ms > now_ms + _EXPIRY_MARGIN_SECONDS * 1000

@@ -41,7 +41,7 @@ class Access(Shared):
         """The 402 to a head whose request got one before, while its gate is the very same; counted as any other.
 
         None, too, for a client over its limit: its refusal is made as any other. What most requests need stands in this
-        one method, since each call of Python would cost about as much as all that it does (performance 16).
+        one method, since each call of Python would cost about as much as all that it does (performance 17).
         """
         asked: Asked = head.notes
         ready = asked.ready_402
@@ -83,7 +83,11 @@ class Access(Shared):
         """See `CallHandler`."""
 
     async def aclose(self) -> None:
-        """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for."""
+        """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for.
+
+        What a call's commit has taken by then is given back. Behind this nothing asks for a credit, a payment or a
+        target.
+        """
         self.is_stopping = True  # what stands behind a call that is cut begins now, and never the straight way
         for task in self.tasks:
             task.cancel()
@@ -91,5 +95,8 @@ class Access(Shared):
 
     async def settled(self) -> None:
         """Waits for whatever is under way that takes a credit or gives one back."""
-        while waiting := self.tasks | self.charging:
+        while True:
+            await self.purchases.ledger.idle()
+            if not (waiting := self.tasks | self.charging):
+                return
             await asyncio.wait(waiting)

@@ -5,30 +5,53 @@ Only calls of gates with `headerAuthMode: hmac` come here. What is signed, and h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from tollkeeper.core.limits import SIGNED_BODY_SIZE_BYTES
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.limits import PROXY_TIMEOUT_SECONDS, SIGNED_BODY_SIZE_BYTES
 from tollkeeper.edge.parts import Part, add_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.edge.call import BodySink, BodySource
+    from tollkeeper.edge.forwarding import Forwarder
+
 
 Ready: TypeAlias = "Callable[[bytes | None, bytes | BodySource], None]"
+
+
+class BodyOwner(Protocol):
+    """Whose call it is."""
+
+    def on_refusal(self, error: BaseException) -> None:
+        """The body does not come, and the call ends so."""
 
 
 class BodyAhead:
     """Reads a body until it is whole, or until it is too long to be signed; then it is the source of what it read.
 
-    `ready` is called once: with the body twice, or with None and this object.
+    `ready` is called once: with the body twice, or with None and this object; or `owner` is told why not, unless this
+    is closed first. Until then it has a deadline among those of the forwarder's calls (`deadlines.Bound`).
     """
 
-    __slots__ = ("_has_ended", "_is_told", "_parts", "_ready", "_sink", "_size_bytes", "_source")
+    __slots__ = (
+        "_forwarder",
+        "_has_ended",
+        "_is_told",
+        "_owner",
+        "_parts",
+        "_ready",
+        "_sink",
+        "_size_bytes",
+        "_source",
+    )
 
-    def __init__(self, source: BodySource, ready: Ready) -> None:
+    def __init__(self, source: BodySource, owner: BodyOwner, ready: Ready, forwarder: Forwarder) -> None:
         self._source = source
+        self._owner = owner
         self._ready = ready
+        self._forwarder = forwarder
         self._parts: list[Part] = []
         self._size_bytes = 0
         self._sink: BodySink | None = None
@@ -37,10 +60,34 @@ class BodyAhead:
     def start(self, declared_bytes: int | None) -> None:
         """Begin to read; a body that says that it is too long is not read ahead at all."""
         if declared_bytes is not None and declared_bytes > SIGNED_BODY_SIZE_BYTES:
-            self._is_told = True
-            self._ready(None, self._source)
+            self._tell(None, self._source)
         else:
+            loop = self._forwarder.loop
+            self._forwarder.deadlines.set(self, loop.time() + PROXY_TIMEOUT_SECONDS, loop)
             self._source.body_to(self)
+
+    def close(self) -> None:
+        """Tell nobody anything more."""
+        self._is_told = True
+        self._forwarder.deadlines.clear(self)
+
+    def refuse(self, error: BaseException) -> None:
+        """Tell the owner why it is not ready, and nobody anything more."""
+        if not self._is_told:
+            self.close()
+            self._owner.on_refusal(error)
+
+    def time_out(self) -> None:
+        """See `deadlines.Bound`."""
+        self.refuse(ApiError(Code.UPSTREAM_TIMEOUT, "the request did not come in time to be signed"))
+
+    def give_up(self) -> None:
+        """See `deadlines.Bound`."""
+        self.refuse(ApiError(Code.UNAVAILABLE, "the gateway stopped before the request had come"))
+
+    def _tell(self, signed: bytes | None, body: bytes | BodySource) -> None:
+        self.close()
+        self._ready(signed, body)
 
     def on_request_body(self, data: bytes) -> None:
         """See `call.BodySink`."""
@@ -50,9 +97,8 @@ class BodyAhead:
         add_part(self._parts, data)
         self._size_bytes += len(data)
         if self._size_bytes > SIGNED_BODY_SIZE_BYTES and not self._is_told:
-            self._is_told = True
             self._source.pause_body()
-            self._ready(None, self)
+            self._tell(None, self)
 
     def on_request_end(self) -> None:
         """See `call.BodySink`."""
@@ -60,9 +106,8 @@ class BodyAhead:
         if self._sink is not None:
             self._sink.on_request_end()
         elif not self._is_told:
-            self._is_told = True
             body = b"".join(self._parts)
-            self._ready(body, body)
+            self._tell(body, body)
 
     def body_to(self, sink: BodySink) -> None:
         """See `call.BodySource`."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.calls import Asked
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.shared import Shared
+    from tollkeeper.gateway.signing import BodyAhead
     from tollkeeper.storage.purchase_rows import Purchase
 
 GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when the process stopped
@@ -87,7 +88,7 @@ class Steps(ABC):
     buyer: Buyer | None = None  # from its proof on: what it wants of a purchase that several may wait for
     purchase: Purchase  # the one that its credit was taken of, or is to be, where its head came before
     receipts = b""  # from forwarding on: the lines that say so
-    relay: Relay | None = None  # from forwarding on: its exchange with the target
+    relay: Relay | BodyAhead | None = None  # from forwarding on: reads what is to be signed, then asks the target
     is_charged = False  # a credit was taken, though it is not forwarded yet: it counts as a call however it ends
     is_returning = False  # its credit is being given back, and its end is noted behind that
     is_cut = False  # the process stopped before it was answered, and its client did not leave
@@ -120,18 +121,26 @@ class Steps(ABC):
         self.task = task = asyncio.get_running_loop().create_task(self._guarded(steps))
         self.shared.tasks.add(task)
         task.add_done_callback(self.shared.tasks.discard)
-        task.add_done_callback(lambda _: steps.close())  # of a task that was cancelled before it began
+        task.add_done_callback(lambda done: self._done(done, steps))
 
     async def _guarded(self, steps: Coroutine[Any, Any, None]) -> None:
         try:
             await steps
         except asyncio.CancelledError:
-            if self.stage is not Stage.OVER:
-                self.is_cut = True
-                self.cut_short()
+            self._cancelled()
             raise
         except BaseException as fault:  # noqa: BLE001 - taken apart by the one who answers
             self.guard(_raise, fault)
+
+    def _done(self, task: asyncio.Task[None], steps: Coroutine[Any, Any, None]) -> None:
+        steps.close()
+        if task.cancelled():  # it may be before it began
+            self._cancelled()
+
+    def _cancelled(self) -> None:
+        if self.stage is not Stage.OVER:
+            self.is_cut = True
+            self.cut_short()
 
     @abstractmethod
     def exhausted(self, spent: ExhaustedError) -> None:

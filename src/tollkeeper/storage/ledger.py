@@ -104,6 +104,8 @@ class Ledger:
         self._known: list[HeldCall] = []
         self._now_ms = 0  # of the last spend
         self._is_under_way = False
+        self._alone_count = 0  # of a batch that broke: those that are asked by themselves and not answered yet
+        self._idle: asyncio.Future[None] | None = None
         self._bought: dict[PaymentKey, Purchase] = {}
         self._open = OpenCalls()
         self._caught_up = 0.0  # by the loop's clock
@@ -134,6 +136,13 @@ class Ledger:
             self._now_ms = now_ms
             if not self._is_under_way:
                 self._begin()
+
+    async def idle(self) -> None:
+        """Returns once no spend waits for its commit and none for the answer to it."""
+        while self._is_under_way or self._alone_count:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     def _has_room(self, callback: _Answer) -> bool:
         """Else it is told so, later."""
@@ -282,10 +291,22 @@ class Ledger:
         if is_fault and len(batch.others) + len(batch.known) > 1:
             alone = [_Batch([one], [], None, _NOTHING_ENDED) for one in batch.others]
             alone += [_Batch([], [one], self._columns([one], {}), _NOTHING_ENDED) for one in batch.known]
+            self._alone_count += len(alone)
             for one in alone:
-                self._post(one, partial(self._answer, one), is_alone=True)
+                self._post(one, partial(self._alone, one), is_alone=True)
         else:
             self._answer(batch, outcome)
+        self._tell_idle()
+
+    def _alone(self, batch: _Batch, outcome: Outcome) -> None:
+        self._alone_count -= 1
+        self._answer(batch, outcome)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if self._idle is not None and not (self._is_under_way or self._alone_count):
+            self._idle.set_result(None)
+            self._idle = None
 
     def _answer(self, batch: _Batch, outcome: Outcome) -> None:
         if outcome.error is not None:

@@ -266,6 +266,8 @@ def restore_call(
     else:
         for restored in (yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)):
             purchase_id = restored["purchase_id"]
+            for voided in (yield _Q.reopen_after_gate(id=purchase_id, now_ms=now_ms)):
+                yield _Q.reopen_credits(number=voided["number"])
             left = yield from _give_credit_back(purchase_id)
             yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
             return left

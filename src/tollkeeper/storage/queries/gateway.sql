@@ -422,8 +422,18 @@ SELECT state FROM single_calls WHERE id = :id;
 -- name: restore_call
 UPDATE single_calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
 WHERE id = :id AND state = 'DISPATCHED'
-    AND EXISTS (SELECT 1 FROM purchases p WHERE p.id = single_calls.purchase_id AND p.state = 'LIVE')
+    AND EXISTS (
+        SELECT 1 FROM purchases p JOIN paygates g ON g.id = p.gate_id
+        WHERE p.id = single_calls.purchase_id
+            AND (p.state = 'LIVE' OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.granted_ms >= g.deleted_ms))
+    )
 RETURNING purchase_id;
+
+-- Void since the one call of a purchase that was granted behind its gate's end, and that call had no answer.
+-- name: reopen_after_gate
+UPDATE purchases SET state = 'LIVE', failure = NULL, updated_ms = :now_ms
+WHERE id = :id AND state = 'VOID' AND failure = 'gate_deleted'
+RETURNING number;
 
 -- name: credits_after_restore
 SELECT c.remaining FROM credits_given g

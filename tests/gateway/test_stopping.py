@@ -1,0 +1,274 @@
+"""A stop at a bad moment: a call that was not answered is told so and has its credit again, and no payment is locked up.
+
+So are a request that came to its turn too late, and a gate that is deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp.web
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
+from tests.gateway.recording_target import Received, RecordingTarget, Writer
+from tests.gateway.test_leaving import LeftShop, shop
+from tollkeeper.core.errors import ApiError
+from tollkeeper.gateway import access
+from tollkeeper.gateway.entrance import Access
+from tollkeeper.gateway.shared import Shared
+from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
+from tollkeeper.settings import Role
+
+
+async def hold(database: Path, seconds: float) -> threading.Thread:
+    """For so long from now on another program writes in the database, and nobody else does."""
+    is_held = threading.Event()
+
+    def keep() -> None:
+        with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            is_held.set()
+            time.sleep(seconds)
+            other.execute("ROLLBACK")
+
+    keeping = threading.Thread(target=keep)
+    keeping.start()
+    assert await asyncio.to_thread(is_held.wait, 10)
+    return keeping
+
+
+async def answer_of(reader: asyncio.StreamReader) -> tuple[bytes, dict[str, Any]]:
+    head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+    return head, json.loads(body)
+
+
+def books_of(there: LeftShop) -> list[tuple[str, int]]:
+    with contextlib.closing(sqlite3.connect(there.database)) as books:
+        return books.execute("SELECT state, remaining FROM holdings").fetchall()
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+async def test_a_call_whose_commit_outlasts_a_stop_is_charged_nothing(
+    times: int, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """On a held credit, by the straight way and by the other; with a payment that was never seen nothing is bought."""
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=20)
+        request = there.request(gate, X_Payment=await there.payment(gate))
+        for _ in range(times):
+            reader, writer = await there.connect()
+            writer.write(request)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+        reader, writer = await there.connect()
+        await asyncio.sleep(0.7)  # else how calls ended would be written meanwhile
+        keeping = await hold(there.database, 3)
+        writer.write(request)
+        await asyncio.sleep(0.2)
+    await asyncio.to_thread(keeping.join)
+    head, body = await answer_of(reader)
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert body["error"]["code"] == "UNAVAILABLE"
+    assert len(target.requests) == times
+    assert there.calls() == ({("DONE", 200): times, ("RESTORED", 503): 1} if times else {})
+    assert books_of(there) == ([("LIVE", 20 - times)] if times else [])
+
+
+async def test_a_stop_while_a_body_that_is_to_be_signed_comes_gives_the_credit_back(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
+        challenge = await there.buyer.ask("POST", gate["accessUrl"])
+        payment = there.buyer.sign(challenge.json())
+        head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\nContent-Length: 10\r\n\r\n"
+        reader, writer = await there.connect()
+        writer.write(head.encode() + b"0123")
+        await asyncio.sleep(0.7)
+    answer, body = await answer_of(reader)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert body["error"]["code"] == "UNAVAILABLE"
+    assert target.requests == []
+    assert there.calls() == {("RESTORED", 503): 1}
+    assert books_of(there) == [("LIVE", 20)]
+
+
+async def test_whoever_leaves_while_his_body_is_read_to_be_signed_has_an_end_in_the_books(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
+        challenge = await there.buyer.ask("POST", gate["accessUrl"])
+        payment = there.buyer.sign(challenge.json())
+        head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\nContent-Length: 10\r\n\r\n"
+        await there.leave(head.encode() + b"0123", 0.7)
+        await asyncio.sleep(0.2)
+    assert target.requests == []
+    assert there.calls() == {("DONE", 499): 1}
+
+
+@pytest.mark.parametrize("moment", ["while it is verified", "while its claim is written"])
+async def test_a_purchase_whose_request_a_stop_cuts_is_not_made_or_its_token_is_told(
+    moment: str, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    verifying = asyncio.Event()
+    keeping: list[threading.Thread] = []
+
+    async def verify(_request: aiohttp.web.Request, forward: Forward) -> aiohttp.web.StreamResponse:
+        if moment == "while it is verified":
+            verifying.set()
+            await asyncio.sleep(3)
+            return await forward()
+        answer = await forward()
+        keeping.append(await hold(there.database, 3))
+        verifying.set()
+        return answer
+
+    async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub, run_hostile_hub(hub) as between:
+        apart = {"role": Role.GATEWAY, "hub_url": between.url}
+        async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1, **apart) as there:
+            gate = await there.gate(credits=20, creditBinding="token")
+            payment = await there.payment(gate)
+            reader, writer = await there.connect()
+            await asyncio.sleep(0.7)
+            between.verifying = verify
+            writer.write(there.request(gate, X_Payment=payment))
+            await asyncio.wait_for(verifying.wait(), 10)
+            await asyncio.sleep(0.2)
+        head, body = await answer_of(reader)
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert body["error"]["code"] == "UNAVAILABLE"
+        found = re.search(rb"(?i)\r\nx-credit-token: (.*)\r\n", head)
+        token = "" if found is None else found[1].decode()
+        assert there.calls() == {}
+        assert books_of(there) == ([("LIVE", 20)] if token else [])
+        assert bool(token) == (moment == "while its claim is written")
+        between.verifying = pass_on
+        async with shop(embedded_chain.url, target, tmp_path, **apart) as there:
+            url = f"{there.url}/{gate['slug']}"
+            shown = {"X-Payment": payment} | ({"X-Credit-Token": token} if token else {})
+            again = await there.buyer.ask("GET", url, headers=shown)
+            assert (again.status, again.headers["x-credits-remaining"]) == (200, "19")
+
+
+async def test_a_request_that_comes_to_its_turn_too_late_buys_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood behind one whose target took long."""
+
+    async def answer_late(_request: Received, writer: Writer) -> None:
+        await asyncio.sleep(2)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n<served>")
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20, creditBinding="token")
+        first, second = await there.payment(gate), await there.payment(gate)
+        target.answer = answer_late
+        monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1.5)
+        reader, writer = await there.connect()
+        writer.write(there.request(gate, X_Payment=first) + there.request(gate, X_Payment=second, Connection="close"))
+        answers = (await asyncio.wait_for(reader.read(), 10)).partition(b"<served>")
+        writer.close()
+        assert answers[0].startswith(b"HTTP/1.1 200 ")
+        assert answers[2].startswith(b"HTTP/1.1 503 ")
+        assert b"UNAVAILABLE" in answers[2]
+        monkeypatch.undo()
+        again = await there.buyer.call(gate["accessUrl"], second)
+        assert (again.status, again.headers["x-credits-remaining"]) == (200, "19")
+
+
+async def test_a_call_at_a_deleted_gate_that_had_no_answer_is_served_when_it_comes_again(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    settling, deleted, reached = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def settle_late(_request: aiohttp.web.Request, forward: Forward) -> aiohttp.web.StreamResponse:
+        settling.set()
+        await deleted.wait()
+        return await forward()
+
+    async def hang(request: Received, _writer: Writer) -> None:
+        reached.set()
+        await request.reader.read()
+
+    answers = target.answer
+    async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub, run_hostile_hub(hub) as between:
+        between.settling = settle_late
+        apart = {"role": Role.GATEWAY, "hub_url": between.url}
+        async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1, **apart) as there:
+            gate = await there.gate(credits=3)
+            payment = await there.payment(gate)
+            target.answer = hang
+            reader, writer = await there.connect()
+            writer.write(there.request(gate, X_Payment=payment))
+            await asyncio.wait_for(settling.wait(), 10)
+            gone = await there.buyer.ask("DELETE", f"{there.url}/api/v1/paygates/{gate['id']}")
+            assert gone.status == 200
+            deleted.set()
+            await asyncio.wait_for(reached.wait(), 10)
+        head, _ = await answer_of(reader)
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nx-credits-remaining: 3\r\n" in head
+        target.answer = answers
+        async with shop(embedded_chain.url, target, tmp_path, **apart) as there:
+            url = f"{there.url}/{gate['slug']}"
+            served = [(await there.buyer.ask("GET", url, headers={"X-Payment": payment})).status for _ in range(2)]
+        assert served == [200, 404]
+        assert there.calls() == {("RESTORED", 503): 1, ("DONE", 200): 1}
+        assert books_of(there) == [("VOID", 2)]
+
+
+class Told(Steps):
+    """A call that notes how it is ended."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.told: list[object] = []
+        self.stage = Stage.FORWARDING
+
+    def exhausted(self, spent: ExhaustedError) -> None:
+        self.told.append(spent)
+
+    def refuse(self, error: ApiError) -> None:
+        self.told.append(error)
+
+    def cut_short(self) -> None:
+        self.told.append("cut short")
+        self.stage = Stage.OVER
+
+    def give_up(self, status: int) -> None:
+        self.told.append(status)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_a_call_whose_task_a_stop_cancels_is_cut_short_once_however_far_it_is(turns: int) -> None:
+    async def idle() -> None:
+        """Nothing is spent."""
+
+    ledger = SimpleNamespace(idle=idle)
+    shared = SimpleNamespace(
+        tasks=set(), charging=set(), is_stopping=False, purchases=SimpleNamespace(ledger=ledger), settled=None
+    )
+    shared.settled = lambda: Access.settled(cast("Access", shared))
+    call = Told(cast("Shared", shared))
+    call.in_task(asyncio.sleep(60))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await Access.aclose(cast("Access", shared))
+    assert (call.told, call.is_cut) == (["cut short"], True)
