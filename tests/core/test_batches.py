@@ -80,6 +80,15 @@ def test_a_transaction_is_seen_to_ask_for_what_stands_in_it_alone(
     assert [asks_for(transaction, other) for other in others] == [other in held for other in others]
 
 
+def test_a_transaction_in_none_of_our_forms_asks_for_nothing() -> None:
+    for data in (
+        b"",
+        encode_batch(Via.BATCHER, ASSET, [TRANSFER])[:-1],
+        transfer_calldata(AUTHORIZATION, SIGNATURE)[4:],
+    ):
+        assert not asks_for(Transaction(1, 0, 1, 1, 100_000, ASSET, 0, data), transfer_of(AUTHORIZATION))
+
+
 def transfer_of(one: Authorization) -> Transfer:
     return Transfer(ASSET, one.payer, one.pay_to, one.value, one.nonce)
 

@@ -198,12 +198,12 @@ async def test_silent_name_servers_of_called_gates_do_not_stop_calls_of_others(
     def waited_for(seconds: float) -> None:
         monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", seconds)
 
-    waited_for(0.03)
+    waited_for(0.1)  # far longer than a thread takes to begin
     for _ in range(CALL_THREADS + 1):  # one host, as often as it is called: it has one thread
         assert await code_of(resolver.resolve("silent.example", 80)) is Code.UPSTREAM_UNREACHABLE
     waited_for(5)
     assert await resolver.resolve("first.example", 80) == ["8.8.8.8"]
-    waited_for(0.03)
+    waited_for(0.1)  # far longer than a thread takes to begin
     for number in range(2):  # many hosts: they have been silent before
         hosts = [f"silent{n}.example" for n in range(CALL_THREADS - 1)]  # the last thread is the first host's
         answered.asked.clear()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.edge.test_calls import until
 from tollkeeper.edge.spool import BATCH_SIZE_BYTES, Spool, SpooledBody, SpoolRoom
 
 MIB = 1024 * 1024
@@ -106,7 +107,7 @@ async def test_a_spool_that_is_given_up_leaves_nothing() -> None:
     on_disk.append(bytes(2 * MIB))
     await until_resumed(source)
     on_disk.close()
-    await asyncio.sleep(0.05)
+    await until(lambda: room.in_use_bytes == 0)
     assert (room.in_use_bytes, source.faults) == (0, [])
     room.close()
 
@@ -122,7 +123,7 @@ async def test_a_spool_that_is_given_up_while_its_end_is_awaited_leaves_nothing(
     finishing.cancel()
     spooled.close()
     held.set()
-    await asyncio.sleep(0.05)
+    await until(lambda: room.in_use_bytes == 0)
     assert (room.in_use_bytes, finishing.cancelled()) == (0, True)
     room.close()
 

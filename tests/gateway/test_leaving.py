@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
 import sqlite3
@@ -22,7 +23,9 @@ from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
 from tollkeeper.gateway import access
+from tollkeeper.gateway.access import PaidCall
 from tollkeeper.gateway.gates import Gates, OpenGate
+from tollkeeper.gateway.steps import Stage
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
@@ -362,3 +365,52 @@ async def test_the_deadline_counts_from_the_arrival_however_long_the_credit_took
         monkeypatch.undo()
         in_time = await there.buyer.call(gate["accessUrl"], payment)
         assert (in_time.status, in_time.headers["x-credits-remaining"]) == (200, "1")
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_whoever_leaves_in_the_turn_in_which_his_purchase_is_decided_leaves_no_call_without_an_end(
+    turns: int, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """The second request with a payment waits for the first one's settlement; its connection is reset so much later."""
+    settling, go = asyncio.Event(), asyncio.Event()
+
+    async def settle_late(_request: aiohttp.web.Request, forward: Forward) -> aiohttp.web.StreamResponse:
+        settling.set()
+        await go.wait()
+        return await forward()
+
+    async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub, run_hostile_hub(hub) as between:
+        between.settling = settle_late
+        async with shop(embedded_chain.url, target, tmp_path, role=Role.GATEWAY, hub_url=between.url) as there:
+            gate = await there.gate(credits=5)
+            request = there.request(gate, X_Payment=await there.payment(gate))
+            before = {id(one) for one in calls_under_way()}
+            first, first_writer = await there.connect()
+            first_writer.write(request)
+            await asyncio.wait_for(settling.wait(), 10)
+            known = before | {id(one) for one in calls_under_way()}
+            _, second_writer = await there.connect()
+            second_writer.write(request)
+            buying = None
+            while buying is None or not buying.awaits_any:
+                await asyncio.sleep(0.01)
+                for one in calls_under_way():
+                    if id(one) not in known:
+                        second, buying = one, one.shared.buying
+            (awaited,) = buying._awaited.values()  # noqa: SLF001 - no other moment is so exact
+            decided = awaited.decided
+            go.set()
+            while not decided.is_set():  # noqa: ASYNC110 - its every turn counts
+                await asyncio.sleep(0)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            second.call._connection.connection_lost(None)  # type: ignore[attr-defined]  # noqa: SLF001 - as a transport does
+            assert (await first.readline()).startswith(b"HTTP/1.1 200 ")
+            await asyncio.sleep(0.2)
+            first_writer.close()
+            second_writer.close()
+    assert there.calls() in ({("DONE", 200): 1}, {("DONE", 200): 1, ("DONE", 499): 1})
+
+
+def calls_under_way() -> list[PaidCall]:
+    return [one for one in gc.get_objects() if isinstance(one, PaidCall) and one.stage is Stage.BUYING]

@@ -1,4 +1,4 @@
-"""A stop at a bad moment: a call that was not answered is told so and has its credit again, and no payment is locked up.
+"""A stop at a bad moment: a call without an answer is told so and has its credit again, and no payment is locked up.
 
 So are a request that came to its turn too late, and a gate that is deleted meanwhile.
 """

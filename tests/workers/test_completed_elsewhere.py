@@ -1,4 +1,4 @@
-"""A claim that another worker's completer grants before its own worker hears of it: its request is served all the same."""
+"""A claim that another worker's completer grants before its own hears of it: its request is served all the same."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class CallHandler(Protocol):
         """Answer `call`, now or later; its turn on the connection has come."""
 
     def ended(self, call: InboundCall) -> None:
-        """The answer is written, or there will be none (`call.status` 0)."""
+        """The answer is written, or there will be none (`call.status` 0), or none that is whole."""
 
     def ended_together(self, calls: Sequence[InboundCall]) -> None:
         """As `ended`, for calls of `again` that were answered a moment ago."""

@@ -4,11 +4,12 @@
     2. method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404 where the gate sells nothing at present) -> decode, signature, a wallet's payer (403)
     4. spend a held credit; by its token or as its payer, too
-    5. buy: a failed payment's next try (403) -> enabled (404), a wallet's payer (401, 403), network ->
-       recipient, price, time -> verify -> claim -> settle -> grant and spend
+    5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network ->
+       recipient, price, time -> verify -> claim -> settle -> grant and spend (from recipient on: `buying`)
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
-A process that stops takes no more steps of one: 503. Before the first of them stands `entrance`: a head that got a 402
+A process that stops begins none and buys nothing more, and what a commit has taken by then is given back: 503. Before
+the first of them stands `entrance`: a head that got a 402
 at this very gate gets it again without a call. One that spent a credit here goes a straight way (`again`, by what
 `held` says) and comes here where it leaves that. Where a rule of contract 4 is, and by whom it is carried out, is a
 table in docs/architecture.md 5.
@@ -96,8 +97,8 @@ class PaidCall(Answering):
 
     # 2. Method, rate limit, size, can it be forwarded (its headers for the target are made here and kept with the
     # head), bearer. A task asks for the session where the gate wants one: by the reading thread, and where a guest
-    # comes for the first time a commit of the writing one; or over HTTP where another hub issued it (`auth.trusted`).
-    # An EdDSA signature is checked in the loop.
+    # comes for the first time a commit of the writing one; or over HTTP where another hub issued it (`auth.trusted`:
+    # 5 s a question). An EdDSA signature is checked in the loop.
 
     def _check(self, opened: OpenGate) -> None:
         call, gate = self.call, opened.gate
@@ -147,7 +148,7 @@ class PaidCall(Answering):
             self.enter(Stage.BUYING)
             self.in_task(self._take_credit(buyer))
             return
-        presented = self.shared.proofs.read([self.call.head.header[b"x-payment"]])
+        presented = self.shared.proofs.read(self.call.head.header[b"x-payment"])
         self._spend(presented, buyer)
 
     def _ask_wallet(self) -> None:
@@ -169,7 +170,7 @@ class PaidCall(Answering):
     def _read_of_wallet(self, header: bytes) -> Presented:
         """One that cannot be read is asked for its bearer first. Raises: AUTH_REQUIRED, and what is wrong with it."""
         try:
-            return self.shared.proofs.read([header])
+            return self.shared.proofs.read(header)
         except ApiError as unreadable:
             if self.wallet is None and unreadable.type is ErrorType.PAYMENT:
                 raise calls.payers_bearer_required() from None
@@ -239,7 +240,7 @@ class PaidCall(Answering):
             is_of_token = not isinstance(refused, ApiError) or refused.status in {402, 403}
             if not is_of_token or b"x-payment" not in header:
                 raise
-            presented = self.shared.proofs.read([header[b"x-payment"]])
+            presented = self.shared.proofs.read(header[b"x-payment"])
             opened, purchase = await self._spend_or_buy(presented, buyer, deadline, None)
             self._forward(opened, purchase, PROOFS_OF_PAYERS)
         else:
@@ -418,7 +419,7 @@ class PaidCall(Answering):
             raise calls.next_try_withheld(failed.id, shown_in)
 
     async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
-        """The terms that need nobody's word, then the purchase; see `Buying.buy`. Raises: the refusal."""
+        """Payer, enabled, network, for which nobody is asked, then `Buying.buy`. Raises: the refusal."""
         gate = self.opened.gate
         if self.opened.is_of_wallets:
             calls.check_payer(self.wallet, presented.key.payer)

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 _LOOK_SECONDS: Final = 1.0  # so often a purchase that is waited for is looked up, for another process may decide it
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
 
-
 # What one payer may owe on trust (`assumeValid: true`) unless the settings say otherwise.
 DEFAULT_EXPOSURE: Final = TrustCaps(Exposure(20, 20_000_000), Exposure(200, 200_000_000))
 
@@ -107,7 +106,7 @@ class _Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """A payment whose form was checked, as it came with one request; its signature may still be anything."""
+    """A payment whose form was checked, as it came with one request; on EVM its signature may still be anything."""
 
     payment: Payment
     tender: Tender
@@ -147,7 +146,7 @@ class Buying:
         self._new_id = new_id
         self._gateway_url = gateway_url
         self._status_url = status_url
-        self._attempts: dict[_Slot, _Attempt] = {}
+        self._attempts: dict[_Slot, _Attempt] = {}  # as many as payments are being bought, with or without requests
         self._awaited: dict[str, _Awaited] = {}
 
     def is_under_way(self, key: PaymentKey) -> bool:
@@ -198,11 +197,12 @@ class Buying:
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
         """Verify, claim, settle, grant: one payment at one version of its gate, whoever waits for it or leaves.
 
-        Waits for the facilitator's verdict (10 s at most; where that is a refusal for what it says of the payment, too,
-        and 3 s for what the chain shows), for a node where another's settlement is looked for (`_require_unused`), the
-        claim's commit, the settlement (35 s at most, and some 30 s for its proof where that is found here) and the
-        grant's commit. These commits are the loop's where the disk
-        is quick, else the writing thread's (`SqliteDatabase.run_short`). Returns `buyer`'s own spend, or _ASK_AGAIN.
+        Waits for the facilitator's verdict (10 s to reach it and 10 s for its answer at most; where that is a refusal
+        for what it says of the payment, too, and 3 s for what the chain shows), for a node where another's settlement
+        is looked for (`_require_unused`), the claim's commit, the settlement (35 s and 35 s at most, and some 30 s for
+        its proof where that is found here) and the grant's commit. These commits are the loop's where the disk is
+        quick, else the writing thread's (`SqliteDatabase.run_short`); those of a refusal (`conclude`, `reopen`) are the
+        thread's. What is looked up is read by the reading thread. Returns `buyer`'s own spend, or _ASK_AGAIN.
         Raises: the refusal; SETTLEMENT_PENDING.
         """
         try:
@@ -472,7 +472,7 @@ class Buying:
             async with asyncio.timeout_at(deadline):
                 while True:
                     decided = awaited.decided  # what is decided from here on, be it while this looks
-                    current = await self._purchases.by_id(purchase.id)
+                    current = await self._purchases.by_id(purchase.id)  # by the loop
                     if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
                         return
                     with suppress(TimeoutError):  # not `wait_for`, which forgets that its task was cancelled

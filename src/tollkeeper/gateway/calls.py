@@ -264,6 +264,6 @@ def is_given_back(gate: PayGate, error: ApiError) -> bool:
 
     A 503 charges nothing that is not honoured, as far as the database can: no connection was to be had, or it was our
     own disk, or our stop. A target that failed is paid, unless the owner has it otherwise. So is what is found wrong
-    behind the spend with the rest of the request (400, 413), and a fault of ours (500): committed is dispatched.
+    behind the spend with the rest of the request (413), and a fault of ours (500): committed is dispatched.
     """
     return error.code is Code.UNAVAILABLE or (error.status == 502 and gate.on_failure is OnFailure.RESTORE)

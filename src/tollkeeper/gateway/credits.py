@@ -36,7 +36,7 @@ def credit_routes(
         headers = request.headers
         header = headers.get("x-payment")
         # Read in any case: what is wrong is refused, and not passed over for a good token beside it.
-        paid = None if header is None else proofs.read([header.encode("latin-1")])
+        paid = None if header is None else proofs.read(header.encode("latin-1"))
         token = headers.get("x-credit-token")
         if token is not None:
             purchase_id = purchase_of_token(token_keys, token)

@@ -60,7 +60,7 @@ def held_again(
     forwarded, and what its payment says and who signed it: all of that is its head's and its gate's. So nothing may be
     kept where more counts: a login (`require_auth`), a header that alone is no proof (`takes_header`), a contract
     wallet's signature, which its chain judges; nor where more is written: a signature of its own, a stream, a receipt
-    without its transaction, a length that nobody has said.
+    without its transaction, a length that nobody has said; nor for a file, which is handed over.
     """
     gate, target = opened.gate, opened.target
     is_plain = not gate.stream and not opened.wire.secrets

@@ -248,7 +248,7 @@ class HubClient:
         return Supported(assets, confirms=self._confirms, is_ours=self._is_ours, signers=signers)
 
     async def verify(self, asked: bytes) -> Verdict:
-        """The facilitator's word on what `asked_of` made, in 10 s at most. Raises: UNAVAILABLE when it gives none."""
+        """The facilitator's word on what `asked_of` made. Raises: UNAVAILABLE where none comes (10 s, once reached)."""
         try:
             status, data = await self._transport.request(
                 "POST", "/verify", _JSON_HEADERS, b"{%b}" % asked, VERIFY_TIMEOUT_SECONDS
@@ -291,7 +291,7 @@ class HubClient:
         return SettleRequest("/settle", headers, data, self.place)
 
     async def settle(self, request: SettleRequest) -> SettleAnswer:
-        """Sends the attempt (again, with the same bytes) and judges the answer, which is waited for 35 s at most."""
+        """Sends the attempt (again, with the same bytes) and judges the answer, for which it has 35 s, once reached."""
         try:
             status, data = await self._transport.request(
                 "POST", request.path, request.headers, request.body, SETTLE_TIMEOUT_SECONDS

@@ -87,7 +87,7 @@ class UnpaidLimit:
         return b""
 
     def challenged(self, call: InboundCall) -> bytes:
-        """The call was told to pay: what it shows, if anything, gets no credit and is good no more."""
+        """The call was told to pay, or refused: what it shows, if anything, gets no credit and is good no more."""
         if self.good:
             for name in PROOFS:
                 self.good.pop(hash(call.head.header.get(name)), None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.errors import Code, payment_error
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.purchases import header_hash
 from tollkeeper.core.tenders import tender_of
@@ -18,7 +17,7 @@ from tollkeeper.core.wire import decode_payment_header
 from tollkeeper.gateway.buying import Presented
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from tollkeeper.core.tenders import Asset
 
@@ -37,14 +36,11 @@ class Proofs:
         self._verified: OrderedDict[bytes, Presented] = OrderedDict()
         self._size_bytes = 0
 
-    def read(self, headers: Sequence[bytes]) -> Presented:
+    def read(self, header: bytes) -> Presented:
         """Decodes the payment header and checks form and signature; some 0.1 ms, once for a header that a key signed.
 
         Only a byte-identical header that passed before skips it. Raises: the refusal.
         """
-        if len(headers) != 1:
-            raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
-        header = headers[0]
         known = self._verified.get(header)
         if known is not None:
             self._verified.move_to_end(header)

@@ -52,11 +52,15 @@ class Stage(Enum):
     """What a request waits for."""
 
     ARRIVED = "nothing yet; a gate that is not in memory is read in a task"
-    LOGIN = "the session of its bearer, in a task; only where the gate asks who calls"
+    LOGIN = "the session of its bearer, in a task; where the gate asks who calls, or may serve a caller by who it is"
     SPENDING = "the ledger's commit; no task"
-    BUYING = "a purchase, a decision elsewhere, a credit by token or bearer, a gate that changed meanwhile; in a task"
-    FORWARDING = "a body to sign, the target, or a credit's return; a task to connect, for large and streamed answers"
-    OVER = "nothing: it was answered, or its client is gone; a credit's return may still be under way, with its end"
+    BUYING = (
+        "a purchase, a decision elsewhere, a credit by token or bearer, a gate that changed (and a login); in a task"
+    )
+    FORWARDING = "a body to sign, the target, a credit's return, a slow caller; a task to connect, for long answers"
+    OVER = (
+        "nothing: its answer is decided, or its client is gone; a credit's return may still be under way, with its end"
+    )
 
     __hash__ = object.__hash__  # an enum hashes its name, in Python code; its members are what they are
 
@@ -84,8 +88,8 @@ class Steps(ABC):
     stage = Stage.ARRIVED
     task: asyncio.Task[None] | None = None  # the last one of its own
     opened: OpenGate  # from its slug on: the gate as it was last seen
-    wallet: str | None = None  # its bearer's, where one was asked for
-    buyer: Buyer | None = None  # from its proof on: what it wants of a purchase that several may wait for
+    wallet: str | None = None  # its bearer's, where one was asked for or may count
+    buyer: Buyer | None = None  # from its payment or token on: what it wants of a purchase that several may wait for
     purchase: Purchase  # the one that its credit was taken of, or is to be, where its head came before
     receipts = b""  # from forwarding on: the lines that say so
     relay: Relay | BodyAhead | None = None  # from forwarding on: reads what is to be signed, then asks the target

@@ -81,7 +81,7 @@ class TransferFees:
 
     def read(self, header: str) -> Presented:
         """The fee's payment. Raises: the refusal."""
-        return self.proofs.read([header.encode("latin-1")])
+        return self.proofs.read(header.encode("latin-1"))
 
     async def standing(self, presented: Presented, transfer: PaymentKey) -> tuple[str, bool]:
         """The id under which this pair is charged, and whether it is already."""

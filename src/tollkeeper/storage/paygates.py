@@ -193,13 +193,13 @@ class PayGates:
     async def page(self, owner_wallet: str | None, limit: int, offset: int) -> tuple[list[PayGate], int]:
         """An owner's gates, newest first, and how many there are; without an owner the ownerless ones."""
         if owner_wallet is None:
-            rows = await self._database.read(_Q.ownerless_paygates(limit=limit, offset=offset))
             total = await self._database.read(_Q.count_ownerless_paygates())
+            rows = await self._database.read(_Q.ownerless_paygates(limit=limit, offset=offset))
         else:
+            total = await self._database.read(_Q.count_paygates_of_owner(owner_wallet=owner_wallet))
             rows = await self._database.read(
                 _Q.paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset)
             )
-            total = await self._database.read(_Q.count_paygates_of_owner(owner_wallet=owner_wallet))
         return [self._gate(row) for row in rows], total[0]["total"]
 
     async def update(

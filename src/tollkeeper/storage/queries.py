@@ -43,7 +43,7 @@ class Query:
     sql: str
     parameters: frozenset[str]
 
-    def __call__(self, **params: Value) -> Statement:
+    def __call__(self, /, **params: Value) -> Statement:
         """Bind the parameters. Raises: TypeError where one is missing or is none of the statement's."""
         if params.keys() != self.parameters:
             missing = ", ".join(sorted(self.parameters - params.keys()))

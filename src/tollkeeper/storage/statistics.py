@@ -148,10 +148,11 @@ class Statistics:
     ) -> tuple[list[LoggedRequest], int]:
         """A gate's requests, newest first, and how many there are."""
         wanted = "" if outcome is None else outcome.value
+        # Counted first, here and wherever there are pages: none lacks a row that was counted.
+        total = await self._database.read(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted))
         rows = await self._database.read(
             _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
         )
-        total = await self._database.read(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted))
         return [_request(gate_id, row) for row in rows], total[0]["total"]
 
     async def not_logged(self, gate_id: int, from_ms: int) -> int:
