@@ -121,6 +121,33 @@ async def test_whoever_leaves_while_his_body_is_read_to_be_signed_has_an_end_in_
     assert there.calls() == {("DONE", 499): 1}
 
 
+async def test_a_fault_while_a_body_that_came_late_is_signed_is_a_500_with_the_receipt(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(*_: object) -> bytes:
+        raise ZeroDivisionError
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
+        challenge = await there.buyer.ask("POST", gate["accessUrl"])
+        payment = there.buyer.sign(challenge.json())
+        monkeypatch.setattr("tollkeeper.gateway.heads.signature_of", break_off)
+        for parts in ([b"0123456789"], [b"0123", b"456789"]):
+            head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\nContent-Length: 10\r\n"
+            reader, writer = await there.connect()
+            writer.write(head.encode() + b"Connection: close\r\n\r\n")
+            for part in parts:
+                writer.write(part)
+                await asyncio.sleep(0.7)
+            answer, body = await answer_of(reader)
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 500 ")
+            assert b"\r\nx-credits-remaining: " in answer
+            assert body["error"]["code"] == "INTERNAL_ERROR"
+    assert target.requests == []
+    assert there.calls() == {("DONE", 500): 2}
+
+
 @pytest.mark.parametrize("moment", ["while it is verified", "while its claim is written"])
 async def test_a_purchase_whose_request_a_stop_cuts_is_not_made_or_its_token_is_told(
     moment: str, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
@@ -266,6 +293,7 @@ async def test_a_call_whose_task_a_stop_cancels_is_cut_short_once_however_far_it
         tasks=set(), charging=set(), is_stopping=False, purchases=SimpleNamespace(ledger=ledger), settled=None
     )
     shared.settled = lambda: Access.settled(cast("Access", shared))
+    shared._cancel_tasks = lambda: Access._cancel_tasks(cast("Access", shared))  # noqa: SLF001 - its own
     call = Told(cast("Shared", shared))
     call.in_task(asyncio.sleep(60))
     for _ in range(turns):

@@ -103,7 +103,7 @@ class Pieces:
         Of what the parser skips there, an empty line is forgotten once it is whole, and of anything else so much is
         kept that the request behind it is refused.
         """
-        self.line = _without_empty_lines(self.line)[:2] + piece
+        self.line = _without_empty_lines(self.line[:2] + piece)
 
     def go_on(self, piece: bytes) -> None:
         """A further piece of a head."""

@@ -349,12 +349,15 @@ class Relay(Exchange):
 
     def time_out(self) -> None:
         """See `deadlines.Bound`."""
+        if self._reading_back is not None:
+            self._refuse(_no_room())
+            return
         what = "answer" if self._is_sent else "take the request"
         self._refuse(ApiError(Code.UPSTREAM_TIMEOUT, f"the target did not {what} in time"))
 
     def give_up(self) -> None:
         """See `deadlines.Bound`."""
-        self._refuse(ApiError(Code.UNAVAILABLE, "the gateway stopped before the target had answered"))
+        self._refuse(ApiError(Code.UNAVAILABLE, "the gateway stopped before the target's answer was whole"))
 
     def _too_large(self, size_bytes: int) -> None:
         limit_bytes = self._limits.response_size_bytes

@@ -9,10 +9,9 @@
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
 A process that stops begins none and buys nothing more, and what a commit has taken by then is given back: 503. Before
-the first of them stands `entrance`: a head that got a 402
-at this very gate gets it again without a call. One that spent a credit here goes a straight way (`again`, by what
-`held` says) and comes here where it leaves that. Where a rule of contract 4 is, and by whom it is carried out, is a
-table in docs/architecture.md 5.
+the first step stands `entrance`: a head that got a 402 at this very gate gets it again without a call. One that spent a
+credit here goes a straight way (`again`, by what `held` says) and comes here where it leaves that. Where a rule of
+contract 4 is, and by whom it is carried out, is a table in docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, or shows nothing that could be
@@ -319,7 +318,7 @@ class PaidCall(Answering):
     async def _reload(self, deadline: float) -> None:
         """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
         if asyncio.get_running_loop().time() >= deadline:
-            message = "the PayGate changes all the time; nothing was charged, send the same payment again"
+            message = "the PayGate changes all the time; nothing more was charged, send the same payment again"
             raise ApiError(Code.UNAVAILABLE, message)
         self.opened = opened = await self._gate_by_now(self.opened.gate.slug)
         # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
@@ -372,7 +371,7 @@ class PaidCall(Answering):
                     return await shared.gates.current(self.opened), calls.purchase_of(bought)
                 await self._reload(deadline)
             elif self._is_buyer_without_proof(presented, buyer, result):
-                if not self.opened.is_of_wallets:
+                if not self.opened.is_of_wallets or self._is_own_claim(buyer, result):
                     result = await self._charged(self._spend_as_buyer(result))
                     continue
                 if (taken := await self._spend_as_owner(calls.purchase_of(result), deadline)) is not None:
@@ -388,11 +387,14 @@ class PaidCall(Answering):
         completer, which of several workers may be another one's.
         """
         opened = self.opened
-        if result.outcome is Spend.WITHHELD and buyer.claimed == calls.purchase_of(result).id:
+        if self._is_own_claim(buyer, result):
             return True
         if opened.takes_header or self.wallet != presented.key.payer:
             return False
         return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
+
+    def _is_own_claim(self, buyer: Buyer, result: SpendResult) -> bool:
+        return result.outcome is Spend.WITHHELD and buyer.claimed == calls.purchase_of(result).id
 
     def _spend_as_buyer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
         return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
@@ -468,6 +470,7 @@ class PaidCall(Answering):
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
         if self.stage is Stage.OVER:
             return
+        self.relay = None  # what read the body tells nobody any more
         lines = heads.signature_of(self.call, self.opened, self.asked, self.purchase, signed, self.shared.random_bytes)
         self._send(body, len(body) if isinstance(body, bytes) else self.call.head.content_length, lines)
 

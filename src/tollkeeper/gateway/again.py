@@ -108,7 +108,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         shared = calls[0].held.shared
         if shared.is_stopping:
             for call, left in zip(calls, lefts, strict=True):
-                call.spent_otherwise(SpendResult(Spend.SPENT, replace(call.held.purchase, remaining=left)))
+                call.spent_otherwise(left)
             return
         forwarder = shared.forwarder
         for at in range(0, len(calls), _TOGETHER_MAX):
@@ -171,7 +171,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             log.exception("call_not_broken", request_id=self.request_id)
             self.abort()
 
-    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
+    def spent_otherwise(self, result: int | SpendResult | ApiError) -> None:
         """See `ledger.HeldCall`."""
         try:
             self._goes_on().spent_again(result)

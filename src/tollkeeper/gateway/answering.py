@@ -126,6 +126,16 @@ class Answering(Charging):
         if self.stage is not Stage.OVER:
             self.guard(self._answer_failure, error)
 
+    def broken(self, fault: BaseException) -> None:
+        """See `Steps`. With the receipt, where there is one and no answer has begun."""
+        is_paid = self.stage is Stage.FORWARDING and bool(self.receipts)
+        if not is_paid or self.call.response_started or self.is_returning:
+            super().broken(fault)
+            return
+        if self.relay is not None:
+            self.relay.close()
+        self.call.guard(self._answer_failure, fault)
+
     def _answer_failure(self, error: BaseException) -> None:
         if not isinstance(error, ApiError):
             _LOG.error("unhandled", exc_info=error, request_id=self.call.request_id)

@@ -85,18 +85,23 @@ class Access(Shared):
     async def aclose(self) -> None:
         """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for.
 
-        What a call's commit has taken by then is given back. Behind this nothing asks for a credit, a payment or a
-        target.
+        What a call's commit has taken by then is given back. Behind this nothing asks for a credit or a payment.
         """
         self.is_stopping = True  # what stands behind a call that is cut begins now, and never the straight way
-        for task in self.tasks:
-            task.cancel()
         await self.settled()
 
     async def settled(self) -> None:
-        """Waits for whatever is under way that takes a credit or gives one back."""
+        """Cancels requests' tasks, also those that begin meanwhile, and waits for what takes or gives back a credit."""
         while True:
+            self._cancel_tasks()
             await self.purchases.ledger.idle()
+            self._cancel_tasks()
             if not (waiting := self.tasks | self.charging):
                 return
             await asyncio.wait(waiting)
+
+    def _cancel_tasks(self) -> None:
+        """Each once: one that was cancelled may have something to wait for."""
+        for task in self.tasks:
+            if not task.cancelling():
+                task.cancel()

@@ -131,7 +131,7 @@ class Steps(ABC):
         try:
             await steps
         except asyncio.CancelledError:
-            self._cancelled()
+            self._cancelled()  # before whoever it waited for is told, too
             raise
         except BaseException as fault:  # noqa: BLE001 - taken apart by the one who answers
             self.guard(_raise, fault)

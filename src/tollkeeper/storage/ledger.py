@@ -142,7 +142,7 @@ class Ledger:
         while self._is_under_way or self._alone_count:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
-            await self._idle
+            await asyncio.shield(self._idle)
 
     def _has_room(self, callback: _Answer) -> bool:
         """Else it is told so, later."""
