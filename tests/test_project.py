@@ -240,8 +240,9 @@ def test_each_attack_fault_and_invariant_names_tests_that_exist() -> None:
     }
     rows = re.findall(r"^\| ((?:[AFI]-?\d+(?:, )?)+) \|(.*)$", project_files()["docs/security.md"], re.MULTILINE)
     named = {name: set(re.findall(r"`(test_\w+)`", row)) for names, row in rows for name in names.split(", ")}
+    assert len(named) == sum(len(names.split(", ")) for names, _ in rows)  # none is there twice
     assert not [name for name, wanted in named.items() if not wanted or wanted - tests]
-    everything = [f"A-{n:02}" for n in range(1, 37)] + [f"F{n}" for n in range(1, 26)] + [f"I{n}" for n in range(1, 15)]
+    everything = [f"A-{n:02}" for n in range(1, 37)] + [f"F{n}" for n in range(1, 27)] + [f"I{n}" for n in range(1, 15)]
     assert set(everything) <= set(named)
 
 

@@ -12,6 +12,7 @@ import re
 import sqlite3
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -283,20 +284,59 @@ class Told(Steps):
         self.told.append(status)
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2])
-async def test_a_call_whose_task_a_stop_cancels_is_cut_short_once_however_far_it_is(turns: int) -> None:
-    async def idle() -> None:
-        """Nothing is spent."""
-
+def shared_of(idle: Callable[[], Awaitable[None]]) -> SimpleNamespace:
+    """What a stop knows of calls, and a ledger."""
     ledger = SimpleNamespace(idle=idle)
     shared = SimpleNamespace(
-        tasks=set(), charging=set(), is_stopping=False, purchases=SimpleNamespace(ledger=ledger), settled=None
+        tasks=set(), cut_tasks=set(), charging=set(), is_stopping=False, purchases=SimpleNamespace(ledger=ledger)
     )
     shared.settled = lambda: Access.settled(cast("Access", shared))
     shared._cancel_tasks = lambda: Access._cancel_tasks(cast("Access", shared))  # noqa: SLF001 - its own
+    return shared
+
+
+async def nothing_to_wait_for() -> None:
+    """Nothing is spent."""
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_a_call_whose_task_a_stop_cancels_is_cut_short_once_however_far_it_is(turns: int) -> None:
+    shared = shared_of(nothing_to_wait_for)
     call = Told(cast("Shared", shared))
     call.in_task(asyncio.sleep(60))
     for _ in range(turns):
         await asyncio.sleep(0)
     await Access.aclose(cast("Access", shared))
     assert (call.told, call.is_cut) == (["cut short"], True)
+
+
+async def test_a_task_that_begins_while_a_stop_waits_for_a_commit_is_cut_too() -> None:
+    async def commit() -> None:
+        await asyncio.sleep(0.01)
+        if not call.told:
+            call.in_task(asyncio.sleep(60))
+
+    shared = shared_of(commit)
+    call = Told(cast("Shared", shared))
+    async with asyncio.timeout(10):
+        await Access.aclose(cast("Access", shared))
+    assert call.told == ["cut short"]
+
+
+async def test_a_task_whose_own_time_is_up_in_the_turn_of_the_stop_is_cut_too() -> None:
+    async def look_again() -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await asyncio.sleep(60)
+
+    shared = shared_of(nothing_to_wait_for)
+    call = Told(cast("Shared", shared))
+    call.in_task(look_again())
+    await asyncio.sleep(0)
+    (task,) = shared.tasks
+    while not task.cancelling():  # noqa: ASYNC110 - its every turn counts
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await Access.aclose(cast("Access", shared))
+    assert call.told == ["cut short"]

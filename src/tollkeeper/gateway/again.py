@@ -176,7 +176,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         try:
             self._goes_on().spent_again(result)
         except Exception as fault:  # noqa: BLE001 - as above
-            self.break_off(fault, is_charged=False)
+            self.break_off(fault, is_charged=isinstance(result, int))
 
     def _target_head(self) -> bytes:
         """The head of the request to the target (contract 4.7)."""

@@ -101,7 +101,7 @@ class Access(Shared):
             await asyncio.wait(waiting)
 
     def _cancel_tasks(self) -> None:
-        """Each once: one that was cancelled may have something to wait for."""
-        for task in self.tasks:
-            if not task.cancelling():
-                task.cancel()
+        """Each once, whatever its own timeouts have cancelled: behind it there may be something to wait for."""
+        for task in self.tasks - self.cut_tasks:
+            self.cut_tasks.add(task)
+            task.cancel()

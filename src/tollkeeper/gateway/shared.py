@@ -44,5 +44,6 @@ class Shared:
     ready_402s: UnpaidAnswers = field(default_factory=UnpaidAnswers)
     answered: Together = field(default_factory=Together)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of all requests, so that they can be given up
+    cut_tasks: set[asyncio.Task[None]] = field(default_factory=set)  # those of them that a stop has cancelled
     charging: set[asyncio.Future[Any]] = field(default_factory=set)  # takes credits or gives them back, never cancelled
     is_stopping: bool = False  # what comes from now on is told so
