@@ -49,7 +49,7 @@ from tollkeeper.gateway.streaming import StreamedParts
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Awaitable, Coroutine, Sequence
 
     from tollkeeper.edge.call import BodySource, InboundCall
     from tollkeeper.gateway.buying import Presented
@@ -85,14 +85,19 @@ class PaidCall(Answering):
             self.guard(self._check, opened)
 
     async def _open(self, slug: str) -> None:
-        """A deleted gate is there for payments that were claimed before (contract 2). Raises: NOT_FOUND."""
+        self._check(await self._or_deleted(slug, self.shared.gates.by_slug(slug), is_claimed=self.asked.has_proof))
+
+    async def _or_deleted(self, slug: str, looked_up: Awaitable[OpenGate], *, is_claimed: bool) -> OpenGate:
+        """A deleted gate is there for a payment that was, or may have been, claimed before (contract 2).
+
+        Raises: as the look-up, NOT_FOUND among it.
+        """
         try:
-            opened = await self.shared.gates.by_slug(slug)
+            return await looked_up
         except ApiError as error:
-            if error.code is not Code.NOT_FOUND or not self.asked.has_proof:
+            if error.code is not Code.NOT_FOUND or not is_claimed:
                 raise
-            opened = await self.shared.gates.deleted(slug)
-        self._check(opened)
+            return await self.shared.gates.deleted(slug)
 
     # 2. Method, rate limit, size, can it be forwarded (its headers for the target are made here and kept with the
     # head), bearer. A task asks for the session where the gate wants one: by the reading thread, and where a guest
@@ -225,9 +230,9 @@ class PaidCall(Answering):
         asked.held = held_again(self.shared, call, asked, self.opened, presented, purchase)
         call.head.is_again = asked.held is not None
 
-    # The same by its token, or as the payer that its bearer shows (contract 4.3). In a
-    # task, by a commit of claims and grants: these, too, are the loop's where the disk is quick, else the thread's
-    # (`SqliteDatabase.run_short`). Where the ledger's process went away it is waited for, 10 s at most.
+    # The same by its token, or as the payer that its bearer shows (contract 4.3). In a task, by a commit of claims and
+    # grants: these, too, are the loop's where the disk is quick, else the thread's (`SqliteDatabase.run_short`). Where
+    # the ledger's process went away it is waited for, 10 s at most.
 
     async def _take_credit(self, buyer: Buyer) -> None:
         """Spends by the credit token; where it holds none by the payment beside it, which may also buy."""
@@ -320,21 +325,14 @@ class PaidCall(Answering):
         if asyncio.get_running_loop().time() >= deadline:
             message = "the PayGate changes all the time; nothing more was charged, send the same payment again"
             raise ApiError(Code.UNAVAILABLE, message)
-        self.opened = opened = await self._gate_by_now(self.opened.gate.slug)
+        slug, is_claimed = self.opened.gate.slug, self.buyer is not None and self.buyer.claimed is not None
+        reloaded = self.shared.gates.reload(slug)
+        self.opened = opened = await self._or_deleted(slug, reloaded, is_claimed=is_claimed)
         # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
         calls.check_method(opened.gate, self.call)
         calls.check_forwardable(self.call, self.asked, opened)
         if self.wallet is None and self._is_login_wanted():
             await self._log_in()
-
-    async def _gate_by_now(self, slug: str) -> OpenGate:
-        """Who claimed before his gate was deleted is served once (contract 2). Raises: as `Gates.reload`."""
-        try:
-            return await self.shared.gates.reload(slug)
-        except ApiError as error:
-            if error.code is not Code.NOT_FOUND or self.buyer is None or self.buyer.claimed is None:
-                raise
-            return await self.shared.gates.deleted(slug)
 
     # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503; besides, as above, for
     # commits (10 s where the ledger's process went away), a login, gates and transactions that the reading thread looks
