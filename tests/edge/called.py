@@ -41,6 +41,10 @@ class Collected:
         body = b"".join(self.parts)
         self.call.answer(200, PLAIN, b"%b %b %b" % (self.call.method.encode(), self.call.head.target, body))
 
+    def refuse(self, error: Exception) -> None:
+        assert isinstance(error, ApiError)
+        self.call.refuse(error, b"x-parts: %d\r\n" % len(self.parts))
+
 
 @dataclass
 class Relayed:
@@ -126,6 +130,8 @@ class Calls:
             call.answer(200, PLAIN, bytes(1_000_000))
         elif what == b"silent":
             pass
+        elif what == b"started":
+            call.start(200, PLAIN, 9, has_date=False)
         elif what == b"wait":
             task = asyncio.get_running_loop().create_task(self._later(call))
             self.waiting.add(task)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -236,11 +237,33 @@ async def test_a_caller_who_leaves_in_the_line_is_never_begun() -> None:
         assert len(running.calls.begun) == 1
 
 
-async def test_a_body_that_breaks_a_rule_takes_its_call_back() -> None:
+async def test_who_takes_a_body_that_breaks_a_rule_is_told_and_answers() -> None:
     async with called() as running:
         data = get(b"/call/take", b"Transfer-Encoding: chunked\r\n", b"POST") + b"5\r\nhello\r\nnonsense\r\n"
-        assert first_answer(await say(running.asgi, data)).status == 400
-        assert running.calls.gone == 1
+        answer = first_answer(await say(running.asgi, data + get(b"/call/b")))
+        assert (answer.status, answer.headers[b"x-parts"], answer.headers[b"connection"]) == (400, b"1", b"close")
+        assert answer.rest == b""
+        assert (running.calls.gone, running.calls.ends) == (0, [400])
+
+
+async def test_who_asks_for_a_broken_body_later_is_told_what_came_and_that_it_broke() -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/wait", b"Transfer-Encoding: chunked\r\n", b"POST") + b"5\r\nhello\r\nnonsense\r\n")
+        await until(lambda: running.calls.begun)
+        await asyncio.sleep(0.05)
+        running.calls.go.set()
+        answer = first_answer(await asyncio.wait_for(everything(reader), 3))
+        assert (answer.status, answer.headers[b"x-parts"], answer.rest) == (400, b"1", b"")
+
+
+async def test_a_body_that_breaks_behind_an_answers_begin_cuts_it() -> None:
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/started", b"Transfer-Encoding: chunked\r\n", b"POST"))
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 3)
+        writer.write(b"nonsense\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), 3)
+        assert (running.calls.gone, running.calls.ends) == (1, [200])
 
 
 # Faults and ends

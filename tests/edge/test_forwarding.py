@@ -8,6 +8,7 @@ import gc
 import resource
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from tollkeeper.core.forwarding import gateway_headers
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.relay import ForwardLimits
-from tollkeeper.edge.spool import SpooledBody
+from tollkeeper.edge.spool import THREADS, SpooledBody
 
 CANARY = b"canary-5f1d"
 
@@ -241,6 +242,25 @@ async def test_no_room_on_disk_is_a_clean_refusal(tmp_path: Path) -> None:
         refusal = await refusal_of(edge, get(there.at()))
         assert (refusal.code, refusal.status) == (Code.UNAVAILABLE, 503)
         assert edge.pool.open_count == 0
+        edge.close()
+
+
+async def test_a_disk_that_does_not_take_an_answer_in_time_is_a_refusal_and_gets_its_space_back(tmp_path: Path) -> None:
+    edge = Forwarder(Resolver(allow_private=True), spool_folder=tmp_path)
+    is_quick = threading.Event()
+    for _ in range(THREADS):
+        edge.room.threads.submit(is_quick.wait, 10)
+    # Its last byte is the one that is too much for memory: all is there, and waits for the disk alone.
+    async with target(serves(sized(bytes(1001)))) as there:
+        refusal = await refusal_of(edge, get(there.at()), response_seconds=0.3, memory_size_bytes=1000)
+        assert (refusal.code, refusal.status) == (Code.UNAVAILABLE, 503)
+        assert "in time" in refusal.message
+        is_quick.set()
+        response = await forward(edge, get(there.at()), b"", limits=ForwardLimits(memory_size_bytes=1000))
+        assert isinstance(response.body, SpooledBody)
+        response.close()
+        assert edge.room.in_use_bytes == 0
+        assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
         edge.close()
 
 

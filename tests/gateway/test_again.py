@@ -242,8 +242,10 @@ async def test_a_fault_in_one_call_is_none_of_the_others_that_are_forwarded_or_a
         gate, data = await _left_shop(there)
         await _side_by_side(there, data, 8)  # each of the next has a kept connection
         monkeypatch.setattr(owner, name, breaks)
-        answers = await _side_by_side(there, data, 8)
+        heads = [head for head, _ in await _heads_and_bodies(there, data, 8)]
+        answers = [head[9:12] for head in heads]
         assert sorted(answers) == [others] * 7 + [b"500"]
+        assert len({head.partition(b"\r\nx-credits-remaining: ")[2].partition(b"\r\n")[0] for head in heads}) == 8
     failed = answers.count(b"500")
     assert there.calls() == {("DONE", 200): 3 + 16 - failed, ("DONE", 500): failed}
     assert sum(there.outcomes(gate).values()) == 19
@@ -286,7 +288,9 @@ async def test_a_fault_where_a_call_leaves_the_straight_way_ends_it(
                 await asyncio.wait_for(heard.wait(), 5)
                 writer.transport.abort()
             else:
-                assert await _side_by_side(there, data, 1) == [b"500"]
+                ((head, _),) = await _heads_and_bodies(there, data, 1)
+                assert head.startswith(b"HTTP/1.1 500 ")
+                assert b"\r\nx-credits-remaining: " in head
             if heard.is_set():
                 await asyncio.wait_for(dropped.wait(), 10)
         target.answer = answer_ok

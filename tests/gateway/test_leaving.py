@@ -8,6 +8,7 @@ import gc
 import json
 import socket
 import sqlite3
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class LeftShop(Shop):
         writer.write(request)
         await writer.drain()
         await asyncio.sleep(after_seconds)
+        linger = struct.pack("ii", 1, 0)  # else what is closed looks like a caller who sends no more, and still reads
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -42,6 +42,8 @@ class Collected:
 
     def on_request_end(self) -> None: ...
 
+    def refuse(self, error: Exception) -> None: ...
+
 
 def of_call() -> Callable[[bytes], None]:
     """A request's body that nobody has asked for yet."""

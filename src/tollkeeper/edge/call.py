@@ -47,6 +47,9 @@ class BodySink(Protocol):
     def on_request_end(self) -> None:
         """The body is complete."""
 
+    def refuse(self, error: Exception) -> None:
+        """The rest of it cannot be read."""
+
 
 class BodySource(Protocol):
     """Who gives the body of a request, when it is asked for."""
@@ -132,6 +135,7 @@ class InboundCall(msgspec.Struct, eq=False):
     _ahead_bytes: int = 0
     _ahead_left_bytes: int = 0
     _sink: BodySink | None = None
+    _body_fault: ApiError | None = None
     _has_begun: bool = False
     is_body_paused: bool = False
     status: int = 0
@@ -294,6 +298,8 @@ class InboundCall(msgspec.Struct, eq=False):
             sink.on_request_body(bytes(part))
         if self._is_body_complete:
             sink.on_request_end()
+        elif self._body_fault is not None:
+            sink.refuse(self._body_fault)
         elif not self.is_body_paused:
             self._connection.flow.resume_reading()
 
@@ -351,6 +357,18 @@ class InboundCall(msgspec.Struct, eq=False):
             self._connection.flow.resume_reading()  # else nobody would learn that the caller left
         if self._sink is not None:
             self.guard(self._sink.on_request_end)
+
+    def break_body(self, error: ApiError) -> bool:
+        """The rest of the body cannot be read: who takes it is told so, or once it is asked for.
+
+        Returns False where the answer has begun, or the call has not: then nobody is told. No request follows this one.
+        """
+        if self.response_started or not self._has_begun:
+            return False
+        self._body_fault, self.keep_alive = error, False
+        if self._sink is not None:
+            self.guard(self._sink.refuse, error)
+        return True
 
     def lose(self) -> None:
         """There is nobody to answer any more."""

@@ -396,16 +396,14 @@ class StrictProtocol(CallerConnection):
             self.loop.call_later(_LAST_REQUEST_SECONDS, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        # Half a head is waited for; `check_patience` bounds that.
-        if not self._unanswered and not self._in_head and self._lingering is None:
+        if not (self._unanswered or self._in_head or self._lingering):  # half a head: see `check_patience`
             self.transport.close()
 
     def _read_without_upgrade(self) -> bytes:
         """The head that was read, as if no upgrade had been asked for, for a parser that has read nothing yet."""
         parser = self.parser
         head = without_upgrade(parser.get_method(), self.url, parser.get_http_version(), self.headers)
-        self._in_body = False
-        self.parser = HttpRequestParser(self)
+        self._in_body, self.parser = False, HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return head
 
@@ -416,14 +414,16 @@ class StrictProtocol(CallerConnection):
         self._refusal, self._is_deaf, self._came = error, True, None
         log.info("request_refused", code=error.code.value, reason=error.message)
         if self._in_body and self._is_accepted and not self.cycle.response_complete:
-            self._withdraw_request()
+            self._withdraw_request(error)
         self._send_refusal_in_turn()
 
-    def _withdraw_request(self) -> None:
-        """Take the newest request, whose body broke a rule, back from whoever handles it."""
+    def _withdraw_request(self, error: ApiError) -> None:
+        """Take the newest request, whose body broke a rule, back from whoever handles it, and may be paid for it."""
         cycle: Any = self.cycle
         if cycle.response_started:
             self.transport.abort()  # half an answer is out: nothing can be said in order any more
+        elif isinstance(cycle, InboundCall) and cycle.break_body(error):
+            return  # its own answer will say so
         if self._current is cycle:
             self._current = None
         for entry in [entry for entry in self.pipeline if entry[0] is cycle]:
@@ -431,8 +431,8 @@ class StrictProtocol(CallerConnection):
         self._unanswered -= 1
         if isinstance(cycle, InboundCall):
             cycle.lose()
-        cycle.disconnected = True
-        cycle.waiting_for_100_continue = False  # else the application's next look at the body would ask for it
+        # An application's next look at the body would ask for it.
+        cycle.disconnected, cycle.waiting_for_100_continue = True, False
         cycle.message_event.set()
 
     def _send_refusal_in_turn(self) -> None:

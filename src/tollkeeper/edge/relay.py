@@ -350,7 +350,7 @@ class Relay(Exchange):
     def time_out(self) -> None:
         """See `deadlines.Bound`."""
         if self._reading_back is not None:
-            self._refuse(_no_room())
+            self._refuse(ApiError(Code.UNAVAILABLE, "the target's response could not be kept on disk in time"))
             return
         what = "answer" if self._is_sent else "take the request"
         self._refuse(ApiError(Code.UPSTREAM_TIMEOUT, f"the target did not {what} in time"))

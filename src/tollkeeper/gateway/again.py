@@ -118,7 +118,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
                 due_seconds = look.now_seconds + _ANSWER_SECONDS
                 forwarder.deadlines.look_by(due_seconds, forwarder.loop)
             except Exception as fault:  # noqa: BLE001 - as above
-                for call in some:
+                for call, left in zip(some, lefts[at:], strict=False):
+                    call.left = left
                     call.break_off(fault, is_charged=True)
             else:
                 CallAgain._forwarded_together(some, lefts[at:], look, due_seconds)
@@ -165,7 +166,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             if self._target is not None:
                 self._target.abort()
             rest = self._goes_on()
-            rest.is_charged = rest.is_charged or is_charged
+            if is_charged and rest.stage is Stage.SPENDING:
+                rest.dispatched(self.left)
             rest.broken(fault)
         except Exception:
             log.exception("call_not_broken", request_id=self.request_id)
@@ -174,6 +176,8 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
     def spent_otherwise(self, result: int | SpendResult | ApiError) -> None:
         """See `ledger.HeldCall`."""
         try:
+            if isinstance(result, int):
+                self.left = result
             self._goes_on().spent_again(result)
         except Exception as fault:  # noqa: BLE001 - as above
             self.break_off(fault, is_charged=isinstance(result, int))
@@ -388,7 +392,7 @@ class LeftCall(PaidCall):
         return rest
 
     def spent_again(self, result: int | SpendResult | ApiError) -> None:
-        """The ledger's answer, which is not that a credit was taken, or its caller is gone."""
+        """The ledger's answer: no credit was taken, or its caller has left by now, or the process stops."""
         presented = self.held.presented
         if isinstance(result, int):
             result = SpendResult(Spend.SPENT, replace(self.held.purchase, remaining=result))
@@ -399,11 +403,15 @@ class LeftCall(PaidCall):
         """With so many credits left; no connection to its target was to be had at once."""
         self.guard(lambda: self.relay_again(head, left).start())
 
+    def dispatched(self, left: int) -> None:
+        """Its credit was taken, and so many are left: however it ends, it is told so (contract 4.6)."""
+        self.enter(Stage.FORWARDING)
+        self.receipts = receipt_lines(self.held.receipt_start, self.held.purchase, left)
+
     def relay_again(self, head: bytes, left: int) -> Relay:
         """The exchange with the target, which is sent this head; whoever asks starts it, or did."""
-        self.enter(Stage.FORWARDING)
+        self.dispatched(left)
         call, held = self.call, self.held
-        self.receipts = receipt_lines(held.receipt_start, held.purchase, left)
         request = RelayRequest(held.target, call.method, head, self._body(), call.head.content_length)
         self.relay = relay = self.shared.forwarder.relay(request, self)
         return relay

@@ -1,8 +1,8 @@
 """How a request ends: what is answered, and what is counted (contract 4.1, 4.5, 4.6, 4.7).
 
     the target answered            its answer with the receipt, whole, from disk, or as it comes
-    the target or we failed        502 or 503 with the receipt (413 or 500 where the body, or a fault of ours, was the
-                                   reason); the credit consumed, or given back first
+    the target or we failed        502 or 503 with the receipt (400, 413 or 500 where the body, or a fault of ours, was
+                                   the reason); the credit consumed, or given back first
     no payment, no credits left    the 402
     refused                        `refuse`: its table says which body stands beside it
     nobody is there any more       what it waited for is given up, and a paid call counted

@@ -190,6 +190,11 @@ class BoundedBody:
         if self._left_bytes >= 0:
             self._pass_on(self._sink.on_request_end)
 
+    def refuse(self, error: Exception) -> None:
+        """See `call.BodySink`."""
+        if self._left_bytes >= 0:
+            self._break_off(error)
+
     def _pass_on(self, give: Callable[..., None], *data: bytes) -> None:
         try:
             give(*data)
