@@ -314,3 +314,26 @@ async def test_a_target_that_closes_early_is_a_502() -> None:
     async with target(half) as there, called(there.at()) as running:
         answer = first_answer(await say(running.asgi, get(b"/call/relay", CLOSE)))
         assert (answer.status, answer.error["code"]) == (502, "UPSTREAM_INVALID")
+
+
+@pytest.mark.parametrize(
+    ("says", "connections"),
+    [
+        (b"Connection: keep-alive", 1),
+        (b"Connection: keep-alive, close", 2),
+        (b"Connection: Close\r\nConnection: keep-alive", 2),
+        (b"Proxy-Connection: keep-alive", 2),
+        (b"X: y", 2),
+    ],
+)
+async def test_a_target_of_http_1_0_is_asked_again_on_a_connection_that_it_keeps_alone(
+    says: bytes, connections: int
+) -> None:
+    async def behave(connection: Connection) -> None:
+        while True:
+            await connection.request()
+            await connection.send(b"HTTP/1.0 200 OK\r\n%b\r\nContent-Length: 2\r\n\r\nhi" % says)
+
+    async with target(behave) as there, called(there.at()) as running:
+        assert bodies(await say(running.asgi, get(b"/call/relay") + get(b"/call/relay", CLOSE))) == [b"hi"] * 2
+        assert there.connections == connections

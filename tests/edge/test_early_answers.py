@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -306,3 +307,34 @@ async def test_the_target_s_answer_before_the_body_reaches_a_caller_who_sends_al
             assert running.calls.answered == [413]
         else:  # asyncio's own transport throws away what it has not read yet once a write fails
             assert answer.status in {413, 502}
+
+
+def slow_upload(port: int, path: bytes, size_bytes: int, seconds: float) -> bytes:
+    """A caller who sends all before it reads, in parts, and never falls silent."""
+    parts = int(seconds * 20)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(post(path, length(size_bytes)))
+        for _ in range(parts):
+            line.sendall(bytes(size_bytes // parts))
+            time.sleep(1 / 20)
+        said = b""
+        while b"early" not in said and (part := line.recv(65_536)):
+            said += part
+    return said
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_stop_does_not_destroy_the_early_answer_to_a_short_body_that_still_comes(path: bytes) -> None:
+    async with called() as running:
+        sending = asyncio.create_task(asyncio.to_thread(slow_upload, running.asgi.port, path, 900_000, 1.5))
+        await asyncio.sleep(0.3)
+        await running.stop()
+        assert first_answer(await sending).status == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_short_body_that_comes_slowly_behind_its_answer_is_not_idle(path: bytes) -> None:
+    async with called(patience=Patience(sweep_seconds=0.05)) as running:
+        running.server.config.timeout_keep_alive = 1
+        said = await asyncio.to_thread(slow_upload, running.asgi.port, path, 900_000, 2.5)
+        assert first_answer(said).status == 200

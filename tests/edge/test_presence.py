@@ -87,14 +87,24 @@ async def test_a_caller_of_http_1_0_who_sends_no_more_is_not_asked() -> None:
         assert first_answer(await asyncio.wait_for(everything(reader), 5)).body == b"GET /call/wait "
 
 
-@pytest.mark.parametrize("path", [b"/call/take", b"/asgi"])
-async def test_a_body_that_ends_early_is_refused_and_its_request_taken_back(path: bytes) -> None:
+async def test_a_body_that_ends_early_is_refused_and_its_request_taken_back() -> None:
     async with called() as running, caller(running.asgi) as (reader, writer):
-        writer.write(get(b"/call/early") + get(path, b"Content-Length: 5\r\n", b"POST") + b"hel")
+        writer.write(get(b"/call/early") + get(b"/asgi", b"Content-Length: 5\r\n", b"POST") + b"hel")
         writer.write_eof()
         answer = first_answer(await asyncio.wait_for(everything(reader), 5))
         assert (answer.body, first_answer(answer.rest).status) == (b"early", 400)
-        await until(lambda: running.calls.gone + running.asgi.gone == 1)
+        await until(lambda: running.asgi.gone == 1)
+
+
+async def test_who_takes_a_body_that_ends_early_is_told_once_its_caller_is_known_to_be_there() -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/early") + get(b"/call/take", b"Content-Length: 5\r\n", b"POST") + b"hel")
+        writer.write_eof()
+        answer = first_answer(await asyncio.wait_for(everything(reader), 5))
+        assert answer.body == b"early"
+        asked, refusal = answer.rest[: len(CONTINUE)], first_answer(answer.rest[len(CONTINUE) :])
+        assert (asked, refusal.status, refusal.headers[b"x-parts"]) == (CONTINUE, 400, b"1")
+        assert (running.calls.gone, running.calls.ends) == (0, [200, 400])
 
 
 # Callers who left

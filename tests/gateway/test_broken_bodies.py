@@ -14,6 +14,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
+from tollkeeper.edge.presence import CONTINUE
 
 CHUNKED = "Transfer-Encoding: chunked"
 # What is sent after the head, a part at a time, and how its length is told; the last None ends the caller's side.
@@ -35,7 +36,8 @@ async def _send(there: LeftShop, head: str, parts: list[bytes | None]) -> tuple[
             else:
                 writer.write(part)
             await asyncio.sleep(0.3)
-        head_bytes, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+        said = (await asyncio.wait_for(reader.read(), 10)).removeprefix(CONTINUE)
+    head_bytes, _, body = said.partition(b"\r\n\r\n")
     return head_bytes, json.loads(body)
 
 

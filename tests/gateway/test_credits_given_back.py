@@ -6,8 +6,10 @@ import asyncio
 import socket
 import struct
 import tempfile
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
-from tests.gateway.test_leaving import shop
+from tests.gateway.test_leaving import serve, shop
+from tests.gateway.test_stopping import books_of, hold
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.storage.purchases import Purchases
@@ -184,6 +187,48 @@ async def test_where_our_own_disk_has_no_room_for_an_answer_nothing_is_charged(
                 assert refused.headers["x-credits-remaining"] == "1"
         served = await there.buyer.call(gate["accessUrl"], payment)
         assert (served.status, served.headers["x-credits-remaining"], len(served.body)) == (200, "0", 3_000_000)
+
+
+@pytest.mark.parametrize("times", [1, 3])  # the third one goes the straight way, and is in the journal
+@pytest.mark.parametrize("status", [503, 502])
+async def test_what_the_database_cannot_give_back_now_is_given_back_once_it_can(
+    status: int,
+    times: int,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where our own disk has no room for the answer, or the target failed and its gate says so."""
+    keeping: list[threading.Thread] = []
+
+    async def answer_while_the_database_is_held(_request: Received, writer: Writer) -> None:
+        if not keeping:  # a request that was not heard is sent once more
+            await asyncio.sleep(0.7)  # else how calls ended would be written meanwhile
+            keeping.append(await hold(there.database, 8))
+        if status == 503:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3000000\r\n\r\n" + bytes(3_000_000))
+        else:
+            writer.close()
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20, onFailure="restore")
+        payment = await there.payment(gate)
+        await serve(there, there.request(gate, X_Payment=payment), times)
+        monkeypatch.setattr("tollkeeper.edge.spool.shutil.disk_usage", lambda _: SimpleNamespace(free=0, total=1 << 60))
+        target.answer = answer_while_the_database_is_held
+        reader, writer = await there.connect()
+        writer.write(there.request(gate, X_Payment=payment, Connection="close"))
+        head, _, _ = (await asyncio.wait_for(reader.read(), 30)).partition(b"\r\n\r\n")
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert b"\r\nx-credits-remaining: %d\r\n" % (19 - times) in head
+        await asyncio.to_thread(keeping[0].join)
+        async with asyncio.timeout(10):
+            while books_of(there) != [("LIVE", 20 - times)]:  # noqa: ASYNC110 - the books tell nobody
+                await asyncio.sleep(0.1)
+    assert books_of(there) == [("LIVE", 20 - times)]
+    assert {state for state, _ in there.calls()} == {"DONE", "RESTORED"}
 
 
 @pytest.mark.parametrize("calls_before", [0, 3], ids=["a call of its own row", "a call in the journal"])

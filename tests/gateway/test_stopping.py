@@ -27,10 +27,16 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.core.errors import ApiError
 from tollkeeper.gateway import access
+from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.entrance import Access
+from tollkeeper.gateway.gates import Gates
+from tollkeeper.gateway.limiting import UnpaidLimit
 from tollkeeper.gateway.shared import Shared
 from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
 from tollkeeper.settings import Role
+from tollkeeper.storage.database import LostError
+from tollkeeper.storage.purchase_rows import SpendResult
+from tollkeeper.storage.purchases import Purchases
 
 
 async def hold(database: Path, seconds: float) -> threading.Thread:
@@ -340,3 +346,109 @@ async def test_a_task_whose_own_time_is_up_in_the_turn_of_the_stop_is_cut_too() 
     async with asyncio.timeout(10):
         await Access.aclose(cast("Access", shared))
     assert call.told == ["cut short"]
+
+
+@pytest.mark.parametrize("case", ["a stop", "it leaves", "it stays"])
+async def test_a_grant_of_which_nobody_says_what_became_is_given_back_or_has_an_end(
+    case: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the ledger's process commits, and then does not answer for as long as it is waited for."""
+    granted, grant = asyncio.Event(), Purchases.grant
+
+    async def lose(self: Purchases, *arguments: Any, **named: Any) -> SpendResult:
+        await grant(self, *arguments, **named)
+        granted.set()
+        await asyncio.sleep(2.5)
+        raise LostError("the ledger process cannot be reached at the moment")
+
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=20)
+        request = there.request(gate, X_Payment=await there.payment(gate), Connection="close")
+        monkeypatch.setattr(Purchases, "grant", lose)
+        reader, writer = await there.connect()
+        writer.write(request)
+        await asyncio.wait_for(granted.wait(), 10)
+        if case == "it leaves":
+            writer.transport.abort()
+        if case != "a stop":
+            await asyncio.sleep(4)
+        monkeypatch.undo()
+    if case != "it leaves":
+        head, body = await answer_of(reader)
+        writer.close()
+        assert (head[9:12], body["error"]["code"]) == (b"503", "UNAVAILABLE")
+    assert there.calls() == {("RESTORED", 503): 1}
+    assert books_of(there) == [("LIVE", 20)]
+
+
+FAULTS: dict[str, tuple[object, str, bool]] = {  # where a fault is put in, and whether a credit was taken by then
+    "what the next call needs": (access, "held_again", True),
+    "the gate as it is by now": (Gates, "current", True),
+    "the receipt": (UnpaidLimit, "paid", True),
+    "the grant": (Purchases, "grant", False),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+async def test_a_fault_between_the_payment_and_the_target_tells_what_was_bought_and_has_an_end(
+    case: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owner, name, is_charged = FAULTS[case]
+
+    def breaks(*_: object, **__: object) -> Any:
+        raise ZeroDivisionError
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        is_first = case in {"the gate as it is by now", "the grant"}
+        gate = await there.gate(credits=20, creditBinding="token" if is_first else "payment")
+        payment = await there.payment(gate)
+        if not is_first:
+            assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
+        with monkeypatch.context() as broken:
+            broken.setattr(owner, name, breaks)
+            reader, writer = await there.connect()
+            writer.write(there.request(gate, X_Payment=payment, Connection="close"))
+            head, body = await answer_of(reader)
+            writer.close()
+        assert (head[9:12], body["error"]["code"]) == (b"500", "INTERNAL_ERROR")
+        found = re.search(rb"(?i)\r\nx-credit-token: (.*)(\r\n|$)", head)
+        assert (found is not None) == is_first
+        assert (b"\r\nx-credits-remaining: " in head) == is_charged
+        if found is not None:
+            shown = {"X-Credit-Token": found[1].decode()}
+            again = await there.buyer.ask("GET", gate["accessUrl"], headers=shown)  # not granted: by the completer
+            assert again.headers["x-credits-remaining"] == ("18" if is_charged else "19")
+    assert there.calls() == ({("DONE", 200): 1, ("DONE", 500): 1} if is_charged else {("DONE", 200): 1})
+
+
+async def test_a_background_task_that_broke_off_keeps_no_call_from_its_end_at_a_stop(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = asyncio.Event()
+
+    async def hang(request: Received, _writer: Writer) -> None:
+        reached.set()
+        await request.reader.read()
+
+    async def breaks(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ChainProofs, "keep_open", breaks)
+    target.answer = hang
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=20)
+        reader, writer = await there.connect()
+        writer.write(there.request(gate, X_Payment=await there.payment(gate)))
+        await asyncio.wait_for(reached.wait(), 10)
+    head, _ = await answer_of(reader)
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert there.calls() == {("RESTORED", 503): 1}

@@ -503,6 +503,27 @@ async def test_a_sale_whose_payment_was_made_after_all_gets_back_what_it_had_unl
     await shop.ledger_agrees()
 
 
+async def test_what_is_given_back_while_its_sale_is_void_is_there_once_its_payment_turns_out_to_be_made(
+    shop: Shop,
+) -> None:
+    gate = await shop.gate(3)
+    sold = (await shop.claim(gate, 1, assume_valid=True)).purchase
+    assert sold is not None
+    first, second, third = shop.wish(gate), shop.wish(gate), shop.wish(gate, None)
+    await shop.purchases.grant(sold, "0xhash", confirmed=False, wish=first, now_ms=NOW_MS)
+    assert (await shop.purchases.spend(key(1), second, NOW_MS)).outcome is Spend.SPENT
+    await shop.purchases.void(sold, NOW_MS)
+    assert await shop.purchases.restore(first.call_id, 503, NOW_MS) == 2
+    shop.purchases.ledger.refused(second.call_id)
+    await shop.purchases.end_calls({first.call_id: 503}, NOW_MS)
+    assert (await shop.purchases.spend_token(sold.id, third, NOW_MS)).outcome is Spend.EXHAUSTED
+    await shop.purchases.revive(sold, "0xother", NOW_MS)
+    found = await shop.purchases.by_id(sold.id)
+    assert found is not None
+    assert (found.state, found.remaining) == (PurchaseState.LIVE, 3)
+    await shop.ledger_agrees()
+
+
 async def test_a_claim_that_failed_by_a_transaction_is_looked_at_and_open_again_once(shop: Shop) -> None:
     gate = await shop.gate()
     shown = (await shop.claim(gate, 1)).purchase
@@ -587,16 +608,16 @@ async def test_a_credit_is_given_back_once_however_often_it_is_asked_for(shop: S
     assert [tuple(entry.values()) for entry in entries] == [("grant", 5), ("restore", 1), ("spend", -1)]
 
 
-async def test_a_credit_is_not_given_back_of_a_call_that_ended_or_a_purchase_that_is_void(shop: Shop) -> None:
+async def test_a_credit_is_not_given_back_of_a_call_that_ended_or_before_its_gate_was_deleted(shop: Shop) -> None:
     gate = await shop.gate(5)
-    purchase = await shop.bought(gate)
+    await shop.bought(gate)
     ended, voided, left = [shop.wish(gate) for _ in range(3)]
     for wish in (ended, voided, left):
         assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
     await shop.purchases.end_calls({ended.call_id: 200}, NOW_MS)
     assert await shop.purchases.restore(ended.call_id, 502, NOW_MS) is None
-    await shop.purchases.void(purchase, NOW_MS)
-    assert await shop.purchases.restore(voided.call_id, 502, NOW_MS) is None
+    await shop.gates.delete(gate.id, NOW_MS + 1)
+    assert await shop.purchases.restore(voided.call_id, 502, NOW_MS + 1) is None
     assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 2
     assert await shop.purchases.restore(left.call_id, 502, NOW_MS) is None
     await shop.ledger_agrees()

@@ -358,17 +358,17 @@ class InboundCall(msgspec.Struct, eq=False):
         if self._sink is not None:
             self.guard(self._sink.on_request_end)
 
-    def break_body(self, error: ApiError) -> bool:
-        """The rest of the body cannot be read: who takes it is told so, or once it is asked for.
+    @property
+    def is_begun(self) -> bool:
+        """Has its turn come, so that it may be paid for by now?"""
+        return self._has_begun
 
-        Returns False where the answer has begun, or the call has not: then nobody is told. No request follows this one.
-        """
-        if self.response_started or not self._has_begun:
-            return False
-        self._body_fault, self.keep_alive = error, False
-        if self._sink is not None:
-            self.guard(self._sink.refuse, error)
-        return True
+    def break_body(self, error: ApiError) -> None:
+        """The rest of the body cannot be read: who takes it is told so, now or once it asks; none, where it answers."""
+        if not (self.response_started or self.disconnected):
+            self._body_fault = error
+            if self._sink is not None:
+                self.guard(self._sink.refuse, error)
 
     def lose(self) -> None:
         """There is nobody to answer any more."""

@@ -161,6 +161,21 @@ class CallerConnection(HttpToolsProtocol):
         presence = self._attendance.look()
         return presence is Presence.GONE or (presence is Presence.SILENT and not self._is_http_11)
 
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the next answer: nothing is begun, and charged, for a caller who may be gone."""
+        presence = self._attendance.look()
+        if presence is Presence.GONE:
+            self.transport.abort()
+        elif presence is Presence.SILENT and not self._attendance.is_believed:
+            self.ask_caller()  # `StrictProtocol._look_for_caller` goes on
+            return not self._is_http_11
+        return presence is not Presence.GONE
+
+    def ask_caller(self) -> None:
+        """Ask a caller who sends no more whether it is there, unless an answer has begun."""
+        if self._current is None or not self._current.response_started:
+            self._attendance.ask(self.transport, self.loop.time(), is_http_11=self._is_http_11)
+
     def on_body(self, body: bytes) -> None:
         """A part of the body. All that comes at once is handed on at once, in however many chunks it was sent."""
         if self._came is None:

@@ -160,6 +160,19 @@ class RememberedAnswers:
         self._heads.keep(start, known)
 
 
+def keeps_alive(version: str, headers: list[Header]) -> bool:
+    """Whether an answer leaves its connection open (RFC 9112 9.3).
+
+    Of HTTP/1.0 the parser reads it otherwise: keep-alive beside close is enough, and one in `Proxy-Connection`.
+    """
+    if version == "1.1":
+        return True  # as the parser has it
+    options = {
+        option.strip().lower() for name, value in headers if name == b"connection" for option in value.split(b",")
+    }
+    return b"keep-alive" in options and b"close" not in options
+
+
 def promised_seconds(headers: list[Header]) -> int | None:
     """How long a `Keep-Alive` among them says that its connection is kept."""
     for name, value in headers:

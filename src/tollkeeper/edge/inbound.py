@@ -82,6 +82,7 @@ class StrictProtocol(CallerConnection):
         if not self.transport.can_write_eof():
             return False  # TLS ends both ways
         self.go_on(sys.maxsize)
+        self._attendance.is_silent = True
         newest: Any = self.cycle  # None where the first head of all was refused
         is_cut_short = self._in_head or (self._in_body and newest is not None and not newest.response_complete)
         if is_cut_short and self._refusal is None:
@@ -93,8 +94,7 @@ class StrictProtocol(CallerConnection):
             return False
         if not is_cut_short:
             self.cycle.keep_alive = False
-        self._attendance.is_silent = True
-        self._ask_caller()
+        self.ask_caller()
         return True
 
     def resume_writing(self) -> None:
@@ -327,7 +327,7 @@ class StrictProtocol(CallerConnection):
         self._is_starting = True
         try:
             while self.pipeline and self._current is None and not self.flow.write_paused:
-                if self.transport.is_closing() or not self._is_awaited():
+                if self.transport.is_closing() or not self.is_awaited():
                     return
                 cycle: Any
                 cycle, app = self.pipeline.pop()
@@ -396,8 +396,12 @@ class StrictProtocol(CallerConnection):
             self.loop.call_later(_LAST_REQUEST_SECONDS, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        if not (self._unanswered or self._in_head or self._lingering):  # half a head: see `check_patience`
-            self.transport.close()
+        # Half a head is waited for; `check_patience` bounds that.
+        if not self._unanswered and not self._in_head and self._lingering is None:
+            if self._in_body:
+                self.linger()  # for the rest of what was answered early: a reset would destroy the answer
+            else:
+                self.transport.close()
 
     def _read_without_upgrade(self) -> bytes:
         """The head that was read, as if no upgrade had been asked for, for a parser that has read nothing yet."""
@@ -422,8 +426,11 @@ class StrictProtocol(CallerConnection):
         cycle: Any = self.cycle
         if cycle.response_started:
             self.transport.abort()  # half an answer is out: nothing can be said in order any more
-        elif isinstance(cycle, InboundCall) and cycle.break_body(error):
-            return  # its own answer will say so
+        elif isinstance(cycle, InboundCall) and cycle.is_begun:
+            cycle.keep_alive = False  # its own answer will say so
+            if not self._attendance.is_silent:  # else whoever has left is no caller to be told: `_look_for_caller`
+                cycle.break_body(error)
+            return
         if self._current is cycle:
             self._current = None
         for entry in [entry for entry in self.pipeline if entry[0] is cycle]:
@@ -459,7 +466,8 @@ class StrictProtocol(CallerConnection):
         patience = self.listener.patience
         unsent_bytes = self.look_at_reading(passed_seconds)
         # Whoever still takes an answer owes no request; how slowly he may do that was looked at just now.
-        self._head_seconds += 0.0 if self._unanswered or unsent_bytes else passed_seconds
+        owes_request = not (self._unanswered or unsent_bytes or self._in_body)
+        self._head_seconds += passed_seconds if owes_request else 0.0
         self._body_seconds += passed_seconds if self.is_waiting_for_body() else 0.0
         is_between = self._is_accepted and not self._in_head
         idle_seconds = self.timeout_keep_alive if is_between else 0
@@ -481,28 +489,16 @@ class StrictProtocol(CallerConnection):
 
     # Is the caller there?
 
-    def _is_awaited(self) -> bool:
-        """Whether somebody waits for the next answer: nothing is begun, and charged, for a caller who may be gone."""
-        presence = self._attendance.look()
-        if presence is Presence.GONE:
-            self.transport.abort()
-        elif presence is Presence.SILENT and not self._attendance.is_believed:
-            self._ask_caller()  # `_look_for_caller` goes on
-            return not self._is_http_11
-        return presence is not Presence.GONE
-
-    def _ask_caller(self) -> None:
-        if self._current is None or not self._current.response_started:
-            self._attendance.ask(self.transport, self.loop.time(), is_http_11=self._is_http_11)
-
     def _look_for_caller(self, now_seconds: float) -> None:
         """A caller who is not being read, or has sent its last byte, is looked for; one who left ends its calls."""
         presence = self._attendance.look()
         if presence is Presence.GONE:
             self.transport.abort()
         elif presence is Presence.SILENT:
-            self._ask_caller()
+            self.ask_caller()
             if self._attendance.believe(now_seconds):
+                if self._refusal is not None and self._in_body and isinstance(self.cycle, InboundCall):
+                    self.cycle.break_body(self._refusal)
                 self._start_next()
         elif self._in_body and not self._is_fed and isinstance(self._current, InboundCall):
             # Its end may stand behind bytes that nobody takes.

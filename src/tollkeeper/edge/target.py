@@ -22,7 +22,14 @@ from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
 from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.exchange import Exchange, TargetFailure
-from tollkeeper.edge.heads import AnsweredHead, RememberedAnswers, ResponseHead, promised_seconds, response_head
+from tollkeeper.edge.heads import (
+    AnsweredHead,
+    RememberedAnswers,
+    ResponseHead,
+    keeps_alive,
+    promised_seconds,
+    response_head,
+)
 from tollkeeper.edge.turns import PARTS_AT_ONCE, rest
 from tollkeeper.edge.unread import Unread
 
@@ -246,7 +253,8 @@ class TargetConnection(asyncio.Protocol):
             return
         self._framing = framing
         self._head_bytes = 0
-        self._reusable = parser.should_keep_alive() and framing.end is not BodyEnd.CLOSE
+        is_kept = parser.should_keep_alive() and keeps_alive(parser.get_http_version(), self._headers)
+        self._reusable = is_kept and framing.end is not BodyEnd.CLOSE
         self._promised_seconds = promised_seconds(self._headers)
         if self._method == "HEAD":
             # The parser waits for the body that Content-Length announces; it is thrown away with that wait. Of one in

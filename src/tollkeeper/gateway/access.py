@@ -207,8 +207,8 @@ class PaidCall(Answering):
             self.cut_short()
         elif result.outcome is Spend.SPENT:
             purchase = calls.purchase_of(result)
-            self._keep_held(presented, purchase)
             self._forward(self.opened, purchase)
+            self._keep_held(presented, purchase)
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))
@@ -309,7 +309,11 @@ class PaidCall(Answering):
         """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
         purchase = calls.purchase_of(result)
         if result.outcome is Spend.IN_FLIGHT:
-            await self.shared.buying.wait_decided(purchase, deadline)
+            # Nothing is sent for whom its credits would be withheld from: what never was fails, and buys anew (0066).
+            is_proof = presented is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN
+            is_own = self.buyer is not None and self.buyer.claimed == purchase.id
+            may_spend = is_proof or is_own or self.wallet == purchase.payer
+            await self.shared.buying.wait_decided(purchase, deadline, may_spend=may_spend)
         elif result.outcome is Spend.EXHAUSTED:
             raise ExhaustedError.of(purchase)
         elif result.outcome is Spend.WITHHELD:
@@ -365,11 +369,12 @@ class PaidCall(Answering):
                 await self._check_next_try(result.purchase)
                 bought = await self._buy(presented, buyer, deadline)
                 if bought is not None:
-                    self.is_charged = True  # so it is forwarded whatever its gate asks for by now
-                    return await shared.gates.current(self.opened), calls.purchase_of(bought)
+                    # So it is forwarded whatever its gate asks for by now.
+                    self.is_charged, self.purchase = True, calls.purchase_of(bought)
+                    return await shared.gates.current(self.opened), self.purchase
                 await self._reload(deadline)
-            elif self._is_buyer_without_proof(presented, buyer, result):
-                if not self.opened.is_of_wallets or self._is_own_claim(buyer, result):
+            elif self._is_buyer_without_proof(presented, result):
+                if not self.opened.is_of_wallets:
                     result = await self._charged(self._spend_as_buyer(result))
                     continue
                 if (taken := await self._spend_as_owner(calls.purchase_of(result), deadline)) is not None:
@@ -378,21 +383,12 @@ class PaidCall(Answering):
                 await self._settle_outcome(result, deadline, presented)
             result = None
 
-    def _is_buyer_without_proof(self, presented: Presented, buyer: Buyer, result: SpendResult) -> bool:
-        """The payment shown does not count at this gate: may a credit be spent here all the same?
-
-        By the payer, whose bearer is there; by whoever wrote the claim, where it was granted behind his back: by the
-        completer, which of several workers may be another one's.
-        """
+    def _is_buyer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
+        """The payment shown does not count at this gate: may the payer, whose bearer is there, spend all the same?"""
         opened = self.opened
-        if self._is_own_claim(buyer, result):
-            return True
         if opened.takes_header or self.wallet != presented.key.payer:
             return False
         return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
-
-    def _is_own_claim(self, buyer: Buyer, result: SpendResult) -> bool:
-        return result.outcome is Spend.WITHHELD and buyer.claimed == calls.purchase_of(result).id
 
     def _spend_as_buyer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
         return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())

@@ -127,19 +127,39 @@ class Answering(Charging):
             self.guard(self._answer_failure, error)
 
     def broken(self, fault: BaseException) -> None:
-        """See `Steps`. With the receipt, where there is one and no answer has begun."""
-        is_paid = self.stage is Stage.FORWARDING and bool(self.receipts)
-        if not is_paid or self.call.response_started or self.is_returning:
+        """See `Steps`. With the receipt where a credit was taken, else with the token of the claim that it wrote."""
+        is_paid, lines = self.stage is Stage.FORWARDING or self.is_charged, b""
+        if not (self.stage is Stage.OVER or self.call.response_started or self.is_returning):
+            try:
+                lines = self._lines_of_fault(is_paid=is_paid)
+            except Exception:  # noqa: BLE001 - logged; then the caller is told without it
+                _LOG.exception("receipt_not_made", request_id=self.call.request_id)
+        if not lines:
             super().broken(fault)
-            return
-        if self.relay is not None:
-            self.relay.close()
-        self.call.guard(self._answer_failure, fault)
+        elif is_paid:
+            self.receipts = lines
+            if self.relay is not None:
+                self.relay.close()
+            self.call.guard(self._answer_failure, fault)
+        else:
+            self.give_up(500)
+            self.call.guard(self.call.refuse, self._told(fault), CORS + lines)
 
-    def _answer_failure(self, error: BaseException) -> None:
-        if not isinstance(error, ApiError):
-            _LOG.error("unhandled", exc_info=error, request_id=self.call.request_id)
-            error = ApiError(Code.INTERNAL_ERROR, FAULT)
+    def _lines_of_fault(self, *, is_paid: bool) -> bytes:
+        if is_paid and hasattr(self, "purchase"):
+            return self.receipts or self._receipt(self.purchase.remaining)
+        claimed = None if self.buyer is None else self.buyer.claimed
+        return b"" if claimed is None else self._credit_token_line(claimed)
+
+    def _told(self, error: BaseException) -> ApiError:
+        """What a caller is told of it; a fault of ours is logged."""
+        if isinstance(error, ApiError):
+            return error
+        _LOG.error("unhandled", exc_info=error, request_id=self.call.request_id)
+        return ApiError(Code.INTERNAL_ERROR, FAULT)
+
+    def _answer_failure(self, fault: BaseException) -> None:
+        error = self._told(fault)
         event = "target_failed" if error.status == 502 else "call_failed"
         _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
         if calls.is_given_back(self.opened.gate, error):
@@ -149,7 +169,7 @@ class Answering(Charging):
         self.call.refuse(error, self.receipts + CORS)
 
     def _answer_given_back(self, error: ApiError, remaining: int | None) -> None:
-        """Says so; where the database could not, the credit stays consumed."""
+        """Says so; where the database could not, it is given back as soon as it can, which nobody waits for."""
         if remaining is not None:
             self.receipts = self._receipt(remaining)
         self.end(error.status, error.code, failed=True)
@@ -206,6 +226,9 @@ class Answering(Charging):
                                       token counts, with that of the claim, which its next try needs
         anything else                 as it is
         """
+        if self.stage is Stage.FORWARDING:  # it is paid for
+            self._answer_failure(error)
+            return
         buyer = self.buyer
         if buyer is None:
             self._answer_refusal(error, self.shared.limit.refused(self.call, error))

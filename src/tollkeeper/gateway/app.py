@@ -366,9 +366,9 @@ class Gateway:
         """Finishes settlements under way, writes what was counted, lets go of everything but the database."""
         for task in self._tasks:
             task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(ended, Exception):  # it must not keep calls from their end
+                _LOG.error("background_task_broke_off", fault=repr(ended))
         await self.access.aclose()
         await self._completer.aclose()
         await self.buying.aclose()

@@ -98,9 +98,13 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Awaited:
-    """A purchase that requests wait for: how many, and what tells them that something was decided about it."""
+    """A purchase that requests wait for: how many, and what tells them that something was decided about it.
+
+    `spending`: how many of them may spend of it, once it is granted.
+    """
 
     waiting: int = 0
+    spending: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -411,6 +415,8 @@ class Buying:
                 wish=wish,
                 now_ms=now_ms,
             )
+            if buyer is not None:
+                buyer.taken = result.outcome is Spend.SPENT
             self._announce(purchase.id)
             return result
         if answer.outcome is Settlement.PENDING:
@@ -458,16 +464,18 @@ class Buying:
     @property
     def awaits_any(self) -> bool:
         """Does a buyer wait right now for any purchase to be decided?"""
-        return bool(self._awaited)
+        return any(one.spending for one in self._awaited.values())
 
     def is_awaited(self, purchase_id: str) -> bool:
         """Does a buyer wait right now for this purchase to be decided?"""
-        return purchase_id in self._awaited
+        awaited = self._awaited.get(purchase_id)
+        return awaited is not None and bool(awaited.spending)
 
-    async def wait_decided(self, purchase: Purchase, deadline: float) -> None:
+    async def wait_decided(self, purchase: Purchase, deadline: float, *, may_spend: bool = True) -> None:
         """Returns once this attempt is decided. Raises: SETTLEMENT_PENDING where `deadline` comes first."""
         awaited = self._awaited.setdefault(purchase.id, _Awaited())
         awaited.waiting += 1
+        awaited.spending += may_spend
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
@@ -482,6 +490,7 @@ class Buying:
             raise await self._pending_now(purchase) from None
         finally:
             awaited.waiting -= 1
+            awaited.spending -= may_spend
             if not awaited.waiting:
                 del self._awaited[purchase.id]
 

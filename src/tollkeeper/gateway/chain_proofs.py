@@ -78,6 +78,8 @@ class ChainProofs:
                 await chain.open()
             except RpcUnavailable as error:
                 _LOG.warning("network_not_reachable", network=name, reason=str(error))
+            except Exception:  # noqa: BLE001 - logged; it is asked again, and so are the others
+                _LOG.exception("network_not_opened", network=name)
 
     async def keep_open(self) -> None:
         """Asks every node who it is, and again from time to time, until cancelled."""

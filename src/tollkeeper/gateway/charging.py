@@ -1,10 +1,10 @@
 """What takes a credit or gives one back goes on, whatever becomes of the request that it is for (contract 4.3, 4.5).
 
 Committed is charged, though the client left meanwhile: then the call is ended here (`access` ends one whose spend was
-one of a batch). What gives a credit back: a 503 of
-ours, a 502 where the gate says so (`calls.is_given_back`), a stop that cut the call before it was forwarded, and a
-database that went away without saying whether it took one (`Ledger.refused`). How many credits are taken, and of which
-purchase, is `storage.spending`; who asks for them is `access`.
+one of a batch). What gives a credit back: a 503 of ours, a 502 where the gate says so (`calls.is_given_back`), a stop
+that cut the call before its answer began, and a database that went away without saying whether it took one, or gave one
+back (`Ledger.refused`: then it is given back once the database is there again). How many credits are taken, and of
+which purchase, is `storage.spending`; who asks for them is `access`.
 
 Each takes or gives by a commit of its own, which the loop waits for where the disk is quick, and a thread where it is
 not (`SqliteDatabase.run_short`); for a ledger's process that went away it is waited, 10 s at most.
@@ -64,7 +64,9 @@ class Charging(Steps):
 
     def left(self, taken: asyncio.Future[SpendResult]) -> None:
         """What was decided about a credit whose call had ended by then."""
-        if not taken.cancelled() and taken.exception() is None and taken.result().outcome is Spend.SPENT:
+        if not taken.cancelled() and isinstance(taken.exception(), StorageError):
+            self.shared.purchases.ledger.refused(self.call.request_id)
+        elif not taken.cancelled() and taken.exception() is None and taken.result().outcome is Spend.SPENT:
             if self.is_cut:
                 self.give_back_unanswered()
             else:
@@ -82,6 +84,8 @@ class Charging(Steps):
     def _given_back(self, restoring: asyncio.Future[int | None], answer: Callable[[int | None], None]) -> None:
         fault, is_gone = restoring.exception(), self.stage is Stage.OVER
         self.is_returning = False
+        if isinstance(fault, StorageError):  # as soon as the database can
+            self.shared.purchases.ledger.refused(self.call.request_id)
         if is_gone:
             self._end_unanswered()
         if fault is not None and not isinstance(fault, StorageError):

@@ -198,7 +198,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
     now_ms: int
 
     def unit(self) -> Unit[SpendResult]:
-        """A claim that was granted or failed meanwhile is left as it is; where this did it, its spend is found."""
+        """A claim that failed meanwhile is left as it is; of one that was granted the first credit is its claimer's."""
         claim, wish = self.purchase, self.wish
         granted = yield _Q.grant_credits(
             id=claim.id,
@@ -209,8 +209,8 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
             now_ms=self.now_ms,
         )
         if not granted:
+            spent = wish is not None and (yield from self._spent_behind(wish))
             rows = yield _Q.purchase_by_id(id=claim.id)
-            spent = [] if wish is None else (yield _Q.purchase_of_call(id=wish.call_id))
             return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
         # The first credit is taken whatever became of its gate since, and whichever proof its call showed.
         spent_count = int(wish is not None)
@@ -233,6 +233,24 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
             expires_ms=booked.expires_ms,
         )
         return SpendResult(Spend.STALE if wish is None else Spend.SPENT, purchase)
+
+    def _spent_behind(self, wish: SpendRequest) -> Unit[bool]:
+        """Whether a credit was taken for `wish`, of a claim that somebody else granted: by this unit before, or now.
+
+        The first credit is its claimer's, whatever became of the gate since (contract 2, 3.3).
+        """
+        if (yield _Q.purchase_of_call(id=wish.call_id)):
+            return True
+        claim = self.purchase
+        taken = yield _Q.spend_first(
+            id=claim.id, attempt=claim.attempt, token_used=int(wish.header is None), now_ms=self.now_ms
+        )
+        if not taken:
+            return False
+        yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
+        if taken[0]["gate_deleted_ms"] is not None:
+            yield from void_with_gate(claim.id, self.now_ms)
+        return True
 
 
 class Booked(NamedTuple):

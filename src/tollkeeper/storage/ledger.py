@@ -175,11 +175,11 @@ class Ledger:
         return self._open.row_of(call_id)
 
     def refused(self, call_id: str) -> None:
-        """Note a call that was answered 503 because nobody knew whether its credit is spent: it is given back if so.
+        """Note a call whose credit is to be given back, if it took one: nobody knew whether, or it could not be so far.
 
-        Where too many wait, what they took stays taken.
+        Its end is written with that, as a 503. Where too many wait, what they took stays taken.
         """
-        self._open.refused(call_id)
+        self._open.refused(call_id, self._open.row_of(call_id))
 
     async def flush_ended(self, now_ms: int) -> None:
         """Write what no spend takes along. Raises: StorageError; what was not written is kept."""

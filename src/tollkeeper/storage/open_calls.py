@@ -57,6 +57,9 @@ class OpenCalls:
     def end_all(self, call_ids: Sequence[str], status: int) -> None:
         """See `Ledger.end_all`."""
         is_open = self._row_of
+        if self._unserved:  # what gives their credits back writes their ends, too
+            unserved = {*self._unserved}
+            call_ids = [one for one in call_ids if one not in unserved]
         if not all(map(is_open.__contains__, call_ids)):
             self._end_single([one for one in call_ids if one not in is_open], status)
             call_ids = [one for one in call_ids if one in is_open]
@@ -124,6 +127,8 @@ class OpenCalls:
     def given_back(self, calls: Sequence[str]) -> None:
         """What these took, if anything, their purchases have again."""
         done = {*calls}
+        for call_id in done:
+            self._row_of.pop(call_id, None)
         self._unserved = [one for one in self._unserved if one not in done]
 
 

@@ -196,6 +196,21 @@ RETURNING number, credits, credits_expire_after_seconds, gate_id, value_micro;
 INSERT INTO credits (number, granted, remaining, token_used, is_live, expires_ms)
 VALUES (:number, :granted, :remaining, :token_used, 1, :expires_ms);
 
+-- name: spend_first
+-- The first credit of a claim that was granted behind its claimer's back, who comes only now. Its gate may have been
+-- deleted meanwhile: then what is left stays closed, and none of it was spent before.
+UPDATE credits SET remaining = remaining - 1, token_used = CASE WHEN :token_used = 1 THEN 1 ELSE token_used END
+WHERE remaining > 0 AND number IN (
+    SELECT p.number FROM purchases p JOIN paygates g ON g.id = p.gate_id
+    WHERE p.id = :id AND p.attempt = :attempt AND (
+        (p.state = 'LIVE' AND p.failure IS NULL)
+        OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.attempt_ms <= g.deleted_ms)
+    )
+) AND (is_live = 1 OR remaining = granted) AND (expires_ms IS NULL OR expires_ms > :now_ms)
+RETURNING (
+    SELECT g.deleted_ms FROM purchases p JOIN paygates g ON g.id = p.gate_id WHERE p.id = :id
+) AS gate_deleted_ms;
+
 -- name: insert_call
 -- That spent a credit of a purchase in this transaction.
 INSERT INTO single_calls (id, purchase_id, state, created_ms) VALUES (:id, :purchase_id, 'DISPATCHED', :now_ms);
@@ -420,12 +435,17 @@ ORDER BY state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, 
 SELECT state FROM single_calls WHERE id = :id;
 
 -- name: restore_call
+-- A call behind its gate's end was the last one of its purchase, which is open for the next showing again. What is void for
+-- its payment has the credit as it has the others: closed, unless the payment turns out to have been made.
 UPDATE single_calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
 WHERE id = :id AND state = 'DISPATCHED'
     AND EXISTS (
         SELECT 1 FROM purchases p JOIN paygates g ON g.id = p.gate_id
         WHERE p.id = single_calls.purchase_id
-            AND (p.state = 'LIVE' OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.granted_ms >= g.deleted_ms))
+            AND (
+                p.state = 'LIVE' OR (p.state = 'VOID' AND p.failure = 'settlement_failed')
+                OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND single_calls.created_ms >= g.deleted_ms)
+            )
     )
 RETURNING purchase_id;
 

@@ -1,0 +1,98 @@
+"""A claim that was written and never sent, where the credits are bound to the token: its buyer comes again.
+
+Nobody could tell him the token of what would be bought now, so nothing is sent: the claim fails, and his next showing
+buys anew (contract 4.3, decision 0066).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp.web
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import Forward, cut, pass_on, run_hostile_hub
+from tests.gateway.recording_target import RecordingTarget
+from tests.gateway.test_leaving import LeftShop, shop
+from tests.gateway.test_stopping import books_of
+from tollkeeper.gateway import access
+from tollkeeper.settings import Role
+from tollkeeper.storage.database import LostError
+from tollkeeper.storage.purchases import ClaimResult, Purchases
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tollkeeper.gateway.completer.SETTLE_REQUEST_LIFETIME_SECONDS", 6)
+    monkeypatch.setattr("tollkeeper.gateway.completer._EXPIRY_MARGIN_SECONDS", 1)
+    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 2)
+
+
+async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str) -> None:
+    """He is told to wait while the claim may still be sent, and then served, with the token."""
+    seen: list[int] = []
+    async with asyncio.timeout(40):
+        while not seen or seen[-1] == 503:
+            answer = await there.buyer.ask("GET", f"{there.url}/{gate['slug']}", headers={"X-Payment": payment})
+            seen.append(answer.status)
+    assert (seen[0], seen[-1]) == (503, 200)
+    assert (answer.headers["x-credits-remaining"], "x-credit-token" in answer.headers) == ("19", True)
+
+
+async def test_whoever_gave_up_while_the_hub_was_away_is_not_charged_for_what_he_cannot_spend(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    settling = asyncio.Event()
+
+    async def away(request: aiohttp.web.Request, forward: Forward) -> aiohttp.web.StreamResponse:
+        settling.set()
+        await asyncio.sleep(1)
+        return await cut(request, forward)
+
+    async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub, run_hostile_hub(hub) as between:
+        between.settling = away
+        async with shop(embedded_chain.url, target, tmp_path, role=Role.GATEWAY, hub_url=between.url) as there:
+            gate = await there.gate(credits=20, creditBinding="token")
+            payment = await there.payment(gate)
+            _, writer = await there.connect()
+            writer.write(there.request(gate, X_Payment=payment))
+            await asyncio.wait_for(settling.wait(), 10)
+            writer.transport.abort()
+            await asyncio.sleep(1.5)
+            between.settling = pass_on
+            await _buys_at_last(there, gate, payment)
+    assert books_of(there) == [("LIVE", 19)]
+
+
+@pytest.mark.parametrize("how", ["the answer is lost", "killed"])
+async def test_whoever_was_not_told_of_his_claim_is_not_charged_for_what_he_cannot_spend(
+    how: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ledger's process does not say that it is written, or this one is killed behind it."""
+    claim = Purchases.claim
+
+    async def lose(self: Purchases, *arguments: Any, **named: Any) -> ClaimResult:
+        await claim(self, *arguments, **named)
+        raise LostError("the ledger process cannot be reached at the moment")
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20, creditBinding="token")
+        payment = await there.payment(gate)
+        with monkeypatch.context() as lost:
+            lost.setattr(Purchases, "claim", lose)
+            first = await there.buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": payment})
+        assert (first.status, "x-credit-token" in first.headers) == (503, False)
+        if how == "the answer is lost":
+            await _buys_at_last(there, gate, payment)
+    if how == "killed":
+        async with shop(embedded_chain.url, target, tmp_path) as there:
+            await _buys_at_last(there, gate, payment)
+    assert books_of(there) == [("LIVE", 19)]
