@@ -395,12 +395,12 @@ async def test_whoever_leaves_in_the_turn_in_which_his_purchase_is_decided_leave
             _, second_writer = await there.connect()
             second_writer.write(request)
             buying = None
-            while buying is None or not buying.awaits_any:
+            while buying is None or not buying.waiting.has_any:
                 await asyncio.sleep(0.01)
                 for one in calls_under_way():
                     if id(one) not in known:
                         second, buying = one, one.shared.buying
-            (awaited,) = buying._awaited.values()  # noqa: SLF001 - no other moment is so exact
+            (awaited,) = buying.waiting._awaited.values()  # noqa: SLF001 - no other moment is so exact
             decided = awaited.decided
             go.set()
             while not decided.is_set():  # noqa: ASYNC110 - its every turn counts

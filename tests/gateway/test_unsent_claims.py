@@ -96,3 +96,21 @@ async def test_whoever_was_not_told_of_his_claim_is_not_charged_for_what_he_cann
         async with shop(embedded_chain.url, target, tmp_path) as there:
             await _buys_at_last(there, gate, payment)
     assert books_of(there) == [("LIVE", 19)]
+
+
+async def test_whoever_is_told_to_wait_before_his_claim_is_written_can_follow_his_payment(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async def verify_late(_request: aiohttp.web.Request, forward: Forward) -> aiohttp.web.StreamResponse:
+        await asyncio.sleep(3)
+        return await forward()
+
+    async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub, run_hostile_hub(hub) as between:
+        between.verifying = verify_late
+        async with shop(embedded_chain.url, target, tmp_path, role=Role.GATEWAY, hub_url=between.url) as there:
+            gate = await there.gate()
+            answer = await there.buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": await there.payment(gate)})
+            assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+            details = answer.json()["error"]["details"]
+            assert details["transaction"] == ""
+            assert "/payments/base-sepolia/" in details["statusUrl"]

@@ -126,7 +126,7 @@ def check_target_url(url: str, *, allow_private: bool) -> TargetUrl:
     """Take `url` apart; refuse everything that two readers could understand differently.
 
     A host that is an address is judged here; a name is judged when it is resolved. `allow_private` as in
-    `check_address`. Raises INVALID_PARAMETER.
+    `is_target_address`. Raises INVALID_PARAMETER.
     """
     if len(url) > TARGET_URL_LENGTH:
         raise _refused(f"at most {TARGET_URL_LENGTH} characters")

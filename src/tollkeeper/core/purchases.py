@@ -75,7 +75,7 @@ class Spend(Enum):
     IN_FLIGHT = auto()  # claimed here; the outcome is not known yet
     PARKED = auto()  # claimed here, and nobody can tell the outcome; or bought here, and it breaks an invariant
     FAILED = auto()  # claimed here and proved not settled
-    STALE = auto()  # our copy of the gate is old, or the gate is deleted
+    STALE = auto()  # our copy of the gate is old; of a claim or grant: somebody else decided, or its gate has changed
     UNKNOWN = auto()  # never seen
 
 

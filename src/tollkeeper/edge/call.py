@@ -114,7 +114,7 @@ class Connection(Protocol):
 
 
 class InboundCall(msgspec.Struct, eq=False):
-    """A request whose head was checked. Made by `accepted`.
+    """A request whose head was checked. Made by `accepted`, `whole` or `CallHandler.again`.
 
     Each has all of its fields in places of its own, filled in one go: the interpreter would look up by name what stands
     beside a default of the class, and twenty assignments cost as much as a short answer. By some of their names

@@ -8,15 +8,16 @@
        recipient, price, time -> verify -> claim -> settle -> grant and spend (from recipient on: `buying`)
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
-A process that stops begins none and buys nothing more, and what a commit has taken by then is given back: 503. Before
-the first step stands `entrance`: a head that got a 402 at this very gate gets it again without a call. One that spent a
-credit here goes a straight way (`again`, by what `held` says) and comes here where it leaves that. Where a rule of
-contract 4 is, and by whom it is carried out, is a table in docs/architecture.md 5.
+A process that stops begins no call and no purchase (one under way goes on: `Buying.aclose`), and what a commit has
+taken by then is given back: 503. Before the first step stands `entrance`: a head that got a 402 at this very gate gets
+it again without a call. One that spent a credit here goes a straight way (`again`, by what `held` says) and comes here
+where it leaves that. Where a rule of contract 4 is, and by whom it is carried out, is a table in docs/architecture.md
+5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
-nobody is told to log in who only shows again what he paid: 401 is for one who would buy, or shows nothing that could be
-read. A payment beside a token is read once the token holds nothing. A credit is spent before the first byte goes to the
-target and is durable by then.
+nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
+that could be read. A payment beside a token is read once the token holds nothing. A credit is spent before the first
+byte goes to the target and is durable by then.
 
 `PaidCall` is one request: its steps stand in the order in which a request meets them, and what several steps ask for
 behind the first that does. Its state is the table in `steps`: `Stage` says what a request waits for, `NEXT` what may
@@ -40,6 +41,7 @@ from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.answering import Answering
 from tollkeeper.gateway.buying import Buyer
+from tollkeeper.gateway.following import key_of
 from tollkeeper.gateway.held import held_again
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.ownership import login_required
@@ -102,7 +104,7 @@ class PaidCall(Answering):
     # 2. Method, rate limit, size, can it be forwarded (its headers for the target are made here and kept with the
     # head), bearer. A task asks for the session where the gate wants one: by the reading thread, and where a guest
     # comes for the first time a commit of the writing one; or over HTTP where another hub issued it (`auth.trusted`:
-    # 5 s a question). An EdDSA signature is checked in the loop.
+    # 5 s a question, three at most). An EdDSA signature is checked in the loop.
 
     def _check(self, opened: OpenGate) -> None:
         call, gate = self.call, opened.gate
@@ -313,14 +315,14 @@ class PaidCall(Answering):
             is_proof = presented is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN
             is_own = self.buyer is not None and self.buyer.claimed == purchase.id
             may_spend = is_proof or is_own or self.wallet == purchase.payer
-            await self.shared.buying.wait_decided(purchase, deadline, may_spend=may_spend)
+            await self.shared.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
         elif result.outcome is Spend.EXHAUSTED:
             raise ExhaustedError.of(purchase)
         elif result.outcome is Spend.WITHHELD:
             is_repeatable = presented is not None and presented.tender.is_repeatable
             raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
         elif result.outcome is Spend.PARKED:
-            raise self.shared.buying.pending(purchase)
+            raise self.shared.buying.waiting.pending(key_of(purchase), purchase)
         else:
             raise calls.spent_elsewhere(purchase)
 
@@ -436,7 +438,8 @@ class PaidCall(Answering):
     # 6. Forward. Waits for the target (600 s until all is sent, 600 s from then on: `edge.relay`), and before that for
     # a body that is signed (600 s, too): a mebibyte of it is held, for a moment twice, and hashed in the loop. A body
     # that is all there is sent at once (reading pauses behind 64 KiB; one look at the socket may bring more), others
-    # flow as fast as the target takes them.
+    # flow as fast as the target takes them; of one that it does not take up to 32 MiB are held, 64 MiB of all, to see
+    # whether its caller has left (`edge.presence`). A long answer waits 600 s more for the disk.
 
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """`proofs`: the headers of which the first one that is there got the credit."""

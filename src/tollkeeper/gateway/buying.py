@@ -8,7 +8,6 @@ row decides. What a crash or a lost answer leaves behind is finished by `complet
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -41,6 +40,7 @@ from tollkeeper.gateway.hub_client import (
     unheard,
 )
 from tollkeeper.gateway.refusals import Refusal, Refusals, not_settled
+from tollkeeper.gateway.waiting import Waiting
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, ClaimResult, Exposure, Paid, TrustCaps
 
@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from tollkeeper.storage.purchase_rows import Purchase, SpendRequest
     from tollkeeper.storage.purchases import Purchases
 
-_LOOK_SECONDS: Final = 1.0  # so often a purchase that is waited for is looked up, for another process may decide it
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
+# Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.
+_ASK_AGAIN: Final = SpendResult(Spend.STALE)
 
 # What one payer may owe on trust (`assumeValid: true`) unless the settings say otherwise.
 DEFAULT_EXPOSURE: Final = TrustCaps(Exposure(20, 20_000_000), Exposure(200, 200_000_000))
@@ -94,18 +95,6 @@ class _Attempt:
     task: asyncio.Task[SpendResult]
     buyer: Buyer
     purchase: Purchase | None = None
-
-
-@dataclass(slots=True)
-class _Awaited:
-    """A purchase that requests wait for: how many, and what tells them that something was decided about it.
-
-    `spending`: how many of them may spend of it, once it is granted.
-    """
-
-    waiting: int = 0
-    spending: int = 0
-    decided: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +138,8 @@ class Buying:
         self._clock_ms = clock_ms
         self._new_id = new_id
         self._gateway_url = gateway_url
-        self._status_url = status_url
+        self.waiting = Waiting(purchases, hub, status_url)
         self._attempts: dict[_Slot, _Attempt] = {}  # as many as payments are being bought, with or without requests
-        self._awaited: dict[str, _Awaited] = {}
 
     def is_under_way(self, key: PaymentKey) -> bool:
         """Is an attempt of this process buying with this payment? True from before its claim is written."""
@@ -176,7 +164,7 @@ class Buying:
             task.add_done_callback(lambda done: self._finished(slot, done))
         mine = attempt.buyer is buyer
         try:
-            result = await self._outcome(attempt, buyer, deadline)
+            result = await self._outcome(presented.key, attempt, buyer, deadline)
         except asyncio.CancelledError:
             try:
                 await buyer.until_claimed()
@@ -187,7 +175,7 @@ class Buying:
             raise
         return result if mine and result.outcome is Spend.SPENT else None
 
-    async def _outcome(self, attempt: _Attempt, buyer: Buyer, deadline: float) -> SpendResult:
+    async def _outcome(self, key: PaymentKey, attempt: _Attempt, buyer: Buyer, deadline: float) -> SpendResult:
         try:
             async with asyncio.timeout_at(deadline):
                 return await asyncio.shield(attempt.task)
@@ -195,7 +183,7 @@ class Buying:
             await buyer.until_claimed()
             if not (buyer.taken or attempt.task.done()):
                 buyer.wants = False
-                raise await self._pending_now(attempt.purchase) from None
+                raise await self.waiting.pending_now(key, attempt.purchase) from None
         return await asyncio.shield(attempt.task)
 
     async def _attempt(self, slot: _Slot, opened: OpenGate, presented: Presented, buyer: Buyer) -> SpendResult:
@@ -204,9 +192,10 @@ class Buying:
         Waits for the facilitator's verdict (10 s to reach it and 10 s for its answer at most; where that is a refusal
         for what it says of the payment, too, and 3 s for what the chain shows), for a node where another's settlement
         is looked for (`_require_unused`), the claim's commit, the settlement (35 s and 35 s at most, and some 30 s for
-        its proof where that is found here) and the grant's commit. These commits are the loop's where the disk is
-        quick, else the writing thread's (`SqliteDatabase.run_short`); those of a refusal (`conclude`, `reopen`) are the
-        thread's. What is looked up is read by the reading thread. Returns `buyer`'s own spend, or _ASK_AGAIN.
+        its proof where that is found here) and the grant's commit; the hub (10 s and 10 s) where its attempts are used
+        up. These commits are the loop's where the disk is quick, else the writing thread's
+        (`SqliteDatabase.run_short`); those of a refusal (`conclude`, `reopen`) are the thread's. What is looked up is
+        read by the reading thread. Returns `buyer`'s own spend, or _ASK_AGAIN.
         Raises: the refusal; SETTLEMENT_PENDING.
         """
         try:
@@ -323,7 +312,7 @@ class Buying:
         try:
             told = await self._hub.payment_status(key)
         except HubUnreachableError:
-            raise self.pending(purchase) from None
+            raise self.waiting.pending(key, purchase) from None
         is_over = told is None or told.status == "failed"
         return not is_over and await self._purchases.reopen(purchase, self._clock_ms())
 
@@ -417,20 +406,20 @@ class Buying:
             )
             if buyer is not None:
                 buyer.taken = result.outcome is Spend.SPENT
-            self._announce(purchase.id)
+            self.waiting.announce(purchase.id)
             return result
         if answer.outcome is Settlement.PENDING:
-            raise self.pending(purchase, answer.transaction)
+            raise self.waiting.pending(key_of(purchase), purchase, answer.transaction)
         if answer.outcome is Settlement.UNPROVABLE:
             _LOG.error("claim_parked", purchase_id=purchase.id, reason=answer.reason, transaction=answer.transaction)
             await self._purchases.park(purchase, answer.reason, now_ms)
-            self._announce(purchase.id)
-            raise self.pending(purchase, answer.transaction)
+            self.waiting.announce(purchase.id)
+            raise self.waiting.pending(key_of(purchase), purchase, answer.transaction)
         if answer.outcome is Settlement.UNHEARD:
             await self._purchases.fail(
                 purchase, NOT_ATTEMPTED, None, now_ms, follow_ms=await self._look_for_former(purchase, now_ms)
             )
-            self._announce(purchase.id)
+            self.waiting.announce(purchase.id)
             raise unheard()
         follow_ms = failure_looked_at_ms(purchase, answer, now_ms, is_seen=self._is_seen(purchase.network))
         await self._purchases.fail(
@@ -441,7 +430,7 @@ class Buying:
             follow_ms=follow_ms or await self._look_for_former(purchase, now_ms),
             is_followed_anew=is_failed,
         )
-        self._announce(purchase.id)
+        self.waiting.announce(purchase.id)
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
         raise not_settled(answer, purchase.network)
 
@@ -450,72 +439,12 @@ class Buying:
         was_sent = self._supported().is_ours and await self._purchases.shown_in(purchase) is not None
         return now_ms + FIRST_LOOK_MS if was_sent else None
 
-    def _announce(self, purchase_id: str) -> None:
-        """Wakes who waits for this purchase; each looks it up."""
-        if (awaited := self._awaited.get(purchase_id)) is not None:
-            awaited.decided.set()
-            awaited.decided = asyncio.Event()
-
     def _finished(self, slot: _Slot, task: asyncio.Task[SpendResult]) -> None:
         self._attempts.pop(slot, None)
         if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
             _LOG.error("purchase_broke_off", fault=repr(fault))
 
-    @property
-    def awaits_any(self) -> bool:
-        """Does a buyer wait right now for any purchase to be decided?"""
-        return any(one.spending for one in self._awaited.values())
-
-    def is_awaited(self, purchase_id: str) -> bool:
-        """Does a buyer wait right now for this purchase to be decided?"""
-        awaited = self._awaited.get(purchase_id)
-        return awaited is not None and bool(awaited.spending)
-
-    async def wait_decided(self, purchase: Purchase, deadline: float, *, may_spend: bool = True) -> None:
-        """Returns once this attempt is decided. Raises: SETTLEMENT_PENDING where `deadline` comes first."""
-        awaited = self._awaited.setdefault(purchase.id, _Awaited())
-        awaited.waiting += 1
-        awaited.spending += may_spend
-        try:
-            async with asyncio.timeout_at(deadline):
-                while True:
-                    decided = awaited.decided  # what is decided from here on, be it while this looks
-                    current = await self._purchases.by_id(purchase.id)  # by the loop
-                    if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
-                        return
-                    with suppress(TimeoutError):  # not `wait_for`, which forgets that its task was cancelled
-                        async with asyncio.timeout(_LOOK_SECONDS):
-                            await decided.wait()
-        except TimeoutError:
-            raise await self._pending_now(purchase) from None
-        finally:
-            awaited.waiting -= 1
-            awaited.spending -= may_spend
-            if not awaited.waiting:
-                del self._awaited[purchase.id]
-
-    def pending(self, purchase: Purchase | None, transaction: str = "") -> ApiError:
-        """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
-        details: dict[str, Any] = {"retry": "send the same payment again"}
-        if purchase is not None:
-            details["purchaseId"] = purchase.id
-            details["statusUrl"] = self._status_url + key_of(purchase).status_path
-            details["transaction"] = transaction or purchase.transaction_hash or ""
-        return ApiError(
-            Code.SETTLEMENT_PENDING,
-            "the payment is being settled; send the same payment again, do not sign a new one",
-            details=details,
-        )
-
-    async def _pending_now(self, purchase: Purchase | None) -> ApiError:
-        """As `pending`, with the transaction that our hub names by now: what it told nobody yet is known there."""
-        return self.pending(purchase, "" if purchase is None else await self._hub.transaction_of(key_of(purchase)))
-
     async def aclose(self) -> None:
         """Waits until no settlement is under way, so that an accepted payment is not left to the completer."""
         while self._attempts:
             await asyncio.wait([attempt.task for attempt in self._attempts.values()])
-
-
-# Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.
-_ASK_AGAIN: Final = SpendResult(Spend.STALE)

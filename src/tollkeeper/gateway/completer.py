@@ -105,11 +105,11 @@ class Completer:
         """
         supported = self._supported()
         has_said = supported.is_ours or supported.assets  # a hub of ours knows what it settled on networks of before
-        if not has_said or not (self._is_first or self._buying.awaits_any):
+        if not has_said or not (self._is_first or self._buying.waiting.has_any):
             return
         claims = await self._purchases.in_flight(CLAIMS_MAX)
         for purchase, request in claims:
-            is_ours = self._is_first or self._buying.is_awaited(purchase.id)
+            is_ours = self._is_first or self._buying.waiting.has_one_for(purchase.id)
             if is_ours and not self._buying.is_under_way(key_of(purchase)):
                 self._begin(purchase.id, partial(self._finish, purchase, request))
         if not self._is_first:
@@ -162,7 +162,7 @@ class Completer:
         """Our hub was asked, and says what it knows."""
         is_expired = _is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
         status = await self._hub.payment_status(key_of(purchase))
-        if status is not None or (not is_expired and self._buying.is_awaited(purchase.id)):
+        if status is not None or (not is_expired and self._buying.waiting.has_one_for(purchase.id)):
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
             answer = await self._hub.settle(request)

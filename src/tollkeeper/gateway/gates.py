@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.paygates import PayGates
 
 Announce: TypeAlias = "Callable[[str], Awaitable[None]]"
-CACHED_GATES_MAX: Final = 100_000
+CACHED_GATES_MAX: Final = 10_000  # 5 KB each, up to 30 where texts are long, and more on several networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,14 @@ def not_found() -> ApiError:
     return ApiError(Code.NOT_FOUND, "there is no such PayGate")
 
 
+@dataclass(slots=True)
+class _Reads:
+    """How many read one gate just now, and how often it changed meanwhile."""
+
+    under_way: int = 0
+    changes: int = 0
+
+
 class Gates:
     """The gates of this process. `assets` gives what the facilitator settles now; who changes it calls `forget_all`."""
 
@@ -91,7 +99,7 @@ class Gates:
         self._allow_private = allow_private_targets
         self._open: dict[str, OpenGate] = {}
         self.kept: Callable[[str], OpenGate | None] = self._open.get  # the copy of the gate with this slug that counts
-        self._changes = 0
+        self._being_read: dict[str, _Reads] = {}
 
     def access_url(self, slug: str) -> str:
         """The public URL of a gate."""
@@ -108,18 +116,28 @@ class Gates:
         return self.kept(slug) or await self.reload(slug)
 
     async def reload(self, slug: str) -> OpenGate:
-        """The gate as the database has it now. Raises: as `by_slug`."""
+        """The gate as the database has it now. Raises: as `by_slug`.
+
+        Reads again for as long as this gate changes while it is read.
+        """
         self._open.pop(slug, None)
-        while True:
-            changes = self._changes
-            gate = await self._store.by_slug(slug, clock_ms())
-            if changes == self._changes:  # else what was read may be older than an update that was answered meanwhile
-                break
+        reads = self._being_read.setdefault(slug, _Reads())
+        reads.under_way += 1
+        try:
+            while True:
+                changes = reads.changes
+                gate = await self._store.by_slug(slug, clock_ms())
+                if changes == reads.changes:  # else this may be older than an update that was answered meanwhile
+                    break
+        finally:
+            reads.under_way -= 1
+            if not reads.under_way:
+                del self._being_read[slug]
         if gate is None:
             raise not_found()
         opened = self._opened(gate)
-        if len(self._open) >= CACHED_GATES_MAX:
-            self._open.clear()
+        while len(self._open) >= CACHED_GATES_MAX:
+            del self._open[next(iter(self._open))]  # the one that was read longest ago
         self._open[slug] = opened
         return opened
 
@@ -178,10 +196,12 @@ class Gates:
 
     def forget_all(self) -> None:
         """Drops the copies of this process, whose challenges name what the facilitator settled."""
-        self._changes += 1
+        for reads in self._being_read.values():
+            reads.changes += 1
         self._open.clear()
 
     def forget(self, slug: str) -> None:
         """Drops the copy of this process."""
-        self._changes += 1
+        if (reads := self._being_read.get(slug)) is not None:
+            reads.changes += 1
         self._open.pop(slug, None)

@@ -31,8 +31,9 @@ class BodyOwner(Protocol):
 class BodyAhead:
     """Reads a body until it is whole, or until it is too long to be signed; then it is the source of what it read.
 
-    `ready` is called once: with the body twice, or with None and this object; or `owner` is told why not, unless this
-    is closed first. Until then it has a deadline among those of the forwarder's calls (`deadlines.Bound`).
+    `ready` is called once: with the body twice, or with None and what gives it (this object, or the source where
+    nothing was read of it); or `owner` is told why not, unless this is closed first. Until then it has a deadline among
+    those of the forwarder's calls (`deadlines.Bound`).
     """
 
     __slots__ = (

@@ -22,6 +22,7 @@ from tollkeeper.core.purchases import CallState, Spend
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.buying import Buyer
+from tollkeeper.gateway.following import key_of
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
@@ -121,11 +122,11 @@ class TransferFees:
     async def _wait(self, result: SpendResult, deadline: float) -> None:
         purchase = calls.purchase_of(result)
         if result.outcome is Spend.IN_FLIGHT:
-            await self.buying.wait_decided(purchase, deadline)
+            await self.buying.waiting.until_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
             raise FeeSpentError
         elif result.outcome is Spend.PARKED:
-            raise self.buying.pending(purchase)
+            raise self.buying.waiting.pending(key_of(purchase), purchase)
         elif result.outcome is Spend.WITHHELD:
             raise payment_error(Code.PAYMENT_INVALID, "this fee was paid with other bytes than these")
         else:

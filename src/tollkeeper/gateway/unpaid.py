@@ -26,7 +26,7 @@ KEPT_MAX: Final = 1024  # some 3 KB each
 class Unpaid(ReadyAnswer):
     """How unpaid requests are answered while `opened` is the gate at `slug`, and how many were (`traffic.Tally`)."""
 
-    __slots__ = ("count", "gate_id", "hour_ms", "is_counting", "logged", "opened", "slug")
+    __slots__ = ("count", "gate_id", "hour_ms", "is_counting", "opened", "slug")
 
     def __init__(self, opened: OpenGate, shown: Challenge, profile: Profile) -> None:
         super().__init__(402, UNPAID_LINES, lambda now_ms: shown.body(profile, iso(now_ms)))

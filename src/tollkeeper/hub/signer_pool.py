@@ -1,4 +1,4 @@
-"""The keys that settle on one network: who signs next, and who is passed over (contract 5.2; security A-25, A-59).
+"""The keys that settle on one network: who signs next, and who is passed over (contract 5.2; security A-25).
 
 The one with the fewest transactions on their way; one whose money does not last for one more is passed over.
 """
