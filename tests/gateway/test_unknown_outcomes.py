@@ -31,7 +31,7 @@ from tests.gateway.hostile_hub import (
 )
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
-from tollkeeper.gateway import access, app, buying, completer
+from tollkeeper.gateway import access, app, completer, waiting
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.hands import honour_payment
@@ -183,7 +183,7 @@ async def test_who_waits_is_told_of_a_decision_that_falls_while_he_looks(
         return found
 
     apart.hub.settling = late
-    monkeypatch.setattr(buying, "_LOOK_SECONDS", 60)
+    monkeypatch.setattr(waiting, "_LOOK_SECONDS", 60)
     buyers = [asyncio.create_task(apart.pay(gate, payment)) for payment in payments]
     await asyncio.sleep(0.2)
     monkeypatch.setattr(Purchases, "by_id", looked_late)
