@@ -29,6 +29,6 @@ class Shop:
         gate: dict[str, Any] = answer.json()
         return gate
 
-    async def payment(self, gate: dict[str, Any]) -> str:
-        """An `X-Payment` value for the gate."""
-        return self.buyer.sign((await self.buyer.ask("GET", gate["accessUrl"])).json())
+    async def payment(self, gate: dict[str, Any], method: str = "GET") -> str:
+        """An `X-Payment` value for the gate, which takes this method."""
+        return self.buyer.sign((await self.buyer.ask(method, gate["accessUrl"])).json())

@@ -106,7 +106,7 @@ async def test_a_body_that_grows_too_large_ends_its_call_for_one_credit(
     server = await asyncio.start_server(target.serve, "127.0.0.1", 0)
     target.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     gate = await shop.gate(targetUrl=target.url, method="POST", credits=3, stream=stream, onFailure=on_failure)
-    payment = shop.buyer.sign((await shop.buyer.ask("POST", gate["accessUrl"])).json())
+    payment = await shop.payment(gate, "POST")
     answer = await upload(gate, payment, is_ended=is_ended)
     await asyncio.wait_for(target.left.wait(), 30)
     server.close()
@@ -131,7 +131,7 @@ async def test_a_body_that_grows_too_large_ends_its_call_for_one_credit(
 
 async def test_a_body_of_undeclared_length_below_the_limit_is_forwarded_whole(shop: Shop) -> None:
     gate = await shop.gate(method="POST")
-    payment = shop.buyer.sign((await shop.buyer.ask("POST", gate["accessUrl"])).json())
+    payment = await shop.payment(gate, "POST")
     address = urlsplit(gate["accessUrl"])
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     head = f"POST {address.path} HTTP/1.1\r\nHost: {address.netloc}\r\nX-Payment: {payment}\r\n"

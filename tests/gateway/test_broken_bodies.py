@@ -57,8 +57,7 @@ async def test_a_paid_request_with_a_broken_body_is_told_what_it_cost(
     length, parts = BROKEN[how]
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, method="POST", headerAuthMode=signing, creditBinding=binding)
-        challenge = await there.buyer.ask("POST", gate["accessUrl"])
-        proof = f"X-Payment: {there.buyer.sign(challenge.json())}"
+        proof = f"X-Payment: {await there.payment(gate, 'POST')}"
         for left in (19, 18):
             head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\n{proof}\r\n{length}\r\n\r\n"
             answer, body = await _send(there, head, parts)
@@ -79,8 +78,7 @@ async def test_a_broken_request_that_waits_for_its_turn_is_charged_nothing(
 ) -> None:
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, method="POST")
-        challenge = await there.buyer.ask("POST", gate["accessUrl"])
-        payment = there.buyer.sign(challenge.json())
+        payment = await there.payment(gate, "POST")
         head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\n"
         whole, broken = f"{head}Content-Length: 0\r\n\r\n", f"{head}{CHUNKED}\r\n\r\nZZ\r\n"
         reader, writer = await there.connect()

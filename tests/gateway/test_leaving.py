@@ -40,9 +40,9 @@ class LeftShop(Shop):
 
     FIELDS: ClassVar[dict[str, Any]] = {"paymentAddress": "0x" + "77" * 20}
 
-    def request(self, gate: dict[str, Any], **headers: str) -> bytes:
+    def request(self, gate: dict[str, Any], method: str = "GET", **headers: str) -> bytes:
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-        return f"GET /{gate['slug']} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()
+        return f"{method} /{gate['slug']} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()
 
     async def leave(self, request: bytes, after_seconds: float) -> None:
         """Sends a request and is gone, with a reset, so much later."""

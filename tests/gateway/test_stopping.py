@@ -99,11 +99,10 @@ async def test_a_stop_while_a_body_that_is_to_be_signed_comes_gives_the_credit_b
 ) -> None:
     async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
         gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
-        challenge = await there.buyer.ask("POST", gate["accessUrl"])
-        payment = there.buyer.sign(challenge.json())
-        head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\nContent-Length: 10\r\n\r\n"
+        payment = await there.payment(gate, "POST")
+        head = there.request(gate, "POST", X_Payment=payment, Content_Length="10")
         reader, writer = await there.connect()
-        writer.write(head.encode() + b"0123")
+        writer.write(head + b"0123")
         await asyncio.sleep(0.7)
     answer, body = await answer_of(reader)
     writer.close()
@@ -119,10 +118,9 @@ async def test_whoever_leaves_while_his_body_is_read_to_be_signed_has_an_end_in_
 ) -> None:
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
-        challenge = await there.buyer.ask("POST", gate["accessUrl"])
-        payment = there.buyer.sign(challenge.json())
-        head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\nContent-Length: 10\r\n\r\n"
-        await there.leave(head.encode() + b"0123", 0.7)
+        payment = await there.payment(gate, "POST")
+        head = there.request(gate, "POST", X_Payment=payment, Content_Length="10")
+        await there.leave(head + b"0123", 0.7)
         await asyncio.sleep(0.2)
     assert target.requests == []
     assert there.calls() == {("DONE", 499): 1}
@@ -136,13 +134,12 @@ async def test_a_fault_while_a_body_that_came_late_is_signed_is_a_500_with_the_r
 
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
-        challenge = await there.buyer.ask("POST", gate["accessUrl"])
-        payment = there.buyer.sign(challenge.json())
+        payment = await there.payment(gate, "POST")
         monkeypatch.setattr("tollkeeper.gateway.heads.signature_of", break_off)
         for parts in ([b"0123456789"], [b"0123", b"456789"]):
-            head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\nContent-Length: 10\r\n"
+            head = there.request(gate, "POST", X_Payment=payment, Content_Length="10", Connection="close")
             reader, writer = await there.connect()
-            writer.write(head.encode() + b"Connection: close\r\n\r\n")
+            writer.write(head)
             for part in parts:
                 writer.write(part)
                 await asyncio.sleep(0.7)
