@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
+import pytest
 
 from tests.storage.test_purchases import NOW_MS, Shop, key, shop
-from tollkeeper.core.purchases import Spend
+from tollkeeper.core.purchases import Claim, Spend
 from tollkeeper.storage.database import Statement
+from tollkeeper.storage.first_purchase import Claimed, ClaimPurchase
 from tollkeeper.storage.spending import HeldSpend, restore_call
 from tollkeeper.storage.spending_again import spend_again, spend_of_payer_again
 
@@ -63,6 +67,35 @@ async def test_a_grant_is_made_once_and_its_call_finds_its_credit(shop: Shop) ->
     ]
     assert [result.outcome for result in told] == [Spend.SPENT, Spend.SPENT, Spend.STALE]
     assert await remaining(shop) == 0
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+async def test_a_claim_is_its_writers_who_asks_again_though_it_was_granted_meanwhile(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, *, is_granted: bool
+) -> None:
+    gate = await shop.gate(3)
+    asked: list[ClaimPurchase] = []
+    run_job = shop.database.run_job
+
+    async def run(job: ClaimPurchase) -> Claimed:
+        asked.append(job)
+        return cast("Claimed", await run_job(job))
+
+    with monkeypatch.context() as watched:
+        watched.setattr(shop.database, "run_job", run)
+        claim = await shop.claim(gate)
+    assert claim.purchase is not None
+    if is_granted:  # by whoever waited for it
+        await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+    (job,) = asked
+    again: Claimed = await shop.database.run_job(msgspec.structs.replace(job, is_again=True))
+    assert (again.won, again.purchase and again.purchase.id) == (Claim.WON, claim.purchase.id)
+    other = msgspec.structs.replace(job, is_again=True, purchase_id="pur_other", request=b"other")
+    assert (await shop.database.run_job(other)).won is Claim.TAKEN
+    wish = shop.wish(gate)
+    told = await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS)
+    assert told.outcome is Spend.SPENT
+    assert await remaining(shop) == 2
 
 
 async def test_a_credit_is_given_back_once_and_whoever_asks_again_is_told_so(shop: Shop) -> None:

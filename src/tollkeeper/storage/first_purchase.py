@@ -101,7 +101,7 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
         """The gate, the cap and the payment's identity are judged in the commit that writes the claim."""
         if self.is_again:
             rows = yield self._there()
-            if rows and rows[0]["request"] == self.request and rows[0]["state"] == PurchaseState.CLAIMED:
+            if rows and self._is_mine(rows[0]):
                 return Claimed(Claim.WON, None, purchase_from(rows[0]))
         if self.trust is not None and not (yield from self._may_trust(self.trust)):
             return Claimed(None, Unclaimed.UNTRUSTED)
@@ -114,6 +114,13 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
             return Claimed(Claim.STALE)
         rows = yield self._there()
         return self._lost(purchase_from(rows[0]))
+
+    def _is_mine(self, row: Row) -> bool:
+        """Did this write it, though it may have been granted since, when its request is kept no longer?"""
+        if row["state"] == PurchaseState.CLAIMED:
+            return bool(row["request"] == self.request)
+        is_same = not self.is_retry and row["id"] == self.purchase_id and row["attempt"] == self.attempt
+        return is_same and row["state"] != PurchaseState.FAILED
 
     def _identity(self) -> dict[str, str]:
         key = self.key
