@@ -37,6 +37,18 @@ async def test_an_update_shows_in_the_next_402(market: Market) -> None:
             assert (await caller.ask(request(gate)))[2]["paymentRequired"]["amount"] == price
 
 
+async def test_more_gates_than_are_kept_are_answered_each_by_its_own_terms(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.gateway.gates.CACHED_GATES_MAX", 2)
+    gates = {f"0.0{number}": await market.gate(price=f"0.0{number}") for number in range(1, 5)}
+    async with kept(gates["0.01"]) as caller:
+        for _ in range(3):
+            for price, gate in gates.items():
+                for _ in range(2):
+                    assert (await caller.ask(request(gate)))[2]["paymentRequired"]["amount"] == price
+
+
 async def test_a_deleted_gate_is_not_asked_payment_for(market: Market) -> None:
     gate = await market.gate()
     async with kept(gate) as caller:
